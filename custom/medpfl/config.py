@@ -1,0 +1,185 @@
+"""Everything that defines a run, checked before anything starts; it travels to the sites as JSON."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from medpfl.algorithms import algorithm
+from medpfl.algorithms.base import Value
+from medpfl.errors import UserError
+from medpfl.server.mixing import MIXINGS
+
+TRAINING = {"lr": 0.01, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
+"""Settings of local training, for every method (FedAP's values)."""
+
+PRETRAINING: dict[str, Value] = {"pretrain": "pooled", "pretrain_share": 0.2, "pretrain_epochs": 5}
+"""Where the similarity methods' pretrained model f comes from: ``pooled`` or the path of a checkpoint."""
+
+_PRETRAINED = ("similarity", "similarity-classifier")
+_POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs"}
+_WHOLE = {"batch_size", "layers", "pretrain_epochs"}
+_SHARE = {"lambda", "pretrain_share"}
+
+
+class RunConfig(BaseModel):
+    """A run, as the user asked for it. Unknown fields and senseless combinations are refused.
+
+    Attributes:
+        personal: overrides the algorithm's personal part (:func:`medpfl.parameters.parse_declaration`).
+        mixing: overrides the algorithm's mixing (:data:`medpfl.server.mixing.MIXINGS`).
+        settings: what ``--set`` gave; :attr:`all_settings` has the defaults too.
+        data: a data set's name, a file, or ``module:function`` of the user's own (see :mod:`medpfl.data.sites`).
+        fractions: shares of each site's samples for training, validation and test.
+        official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
+        min_sites: quorum: the least number of usable updates a round needs; 0 stands for half of the sites, rounded up.
+        timeout: seconds after which a site's answer is no longer awaited.
+        grace: seconds that stragglers get once the quorum is met; None waits for all until the timeout.
+        intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    algorithm: str
+    personal: str | None = None
+    mixing: str | None = None
+    settings: dict[str, Value] = Field(default_factory=dict)
+    data: str = "organamnist-sample"
+    data_args: dict[str, Any] = Field(default_factory=dict)
+    partition: str = "equal-dirichlet:0.1"
+    sites: int = Field(default=20, ge=1)
+    fractions: tuple[float, float, float] = (0.5, 0.1, 0.4)
+    train_fraction: float = Field(default=1.0, gt=0, le=1)
+    official: bool = False
+    model: str = "lenet5"
+    model_args: dict[str, Any] = Field(default_factory=dict)
+    rounds: int = Field(default=20, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
+    seed: int = Field(default=0, ge=0)
+    select_by: Literal["accuracy", "balanced_accuracy", "auroc"] = "accuracy"
+    device: str = "auto"
+    min_sites: int = Field(default=0, ge=0)
+    timeout: float = Field(default=3600.0, gt=0)
+    grace: float | None = Field(default=None, ge=0)
+    intra_op_threads: int = Field(default=1, ge=1)
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if device not in ("auto", "cpu") and not device.startswith("cuda"):
+            raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
+        return device
+
+    @model_validator(mode="after")
+    def _sensible(self) -> RunConfig:
+        if self.min_sites > self.sites:
+            raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
+        if self.resolved_mixing not in MIXINGS:
+            raise ValueError(f"unknown mixing {self.mixing!r}: use {', '.join(MIXINGS)}")
+        self._check_settings()
+        private, mixing = self.resolved_personal, self.resolved_mixing
+        if private == "everything" and mixing != "identity":
+            raise ValueError(f"with everything personal there is nothing to mix by {mixing!r}: use --mixing identity")
+        if mixing == "identity" and private != "everything":
+            raise ValueError(
+                f"identity mixing with the personal part {private!r} would send models to no use: "
+                "use --personal everything, or the algorithm `local`"
+            )
+        if private == "everything" and self.all_settings.get("mu"):
+            raise ValueError("mu penalises moving away from received parameters, but with everything personal none come")
+        if mixing not in ("identity", "samples") and self.sites < 2:
+            raise ValueError(f"mixing {mixing!r} weighs sites against each other and needs at least 2 of them")
+        if mixing == "similarity-running" and self.rounds < 2:
+            raise ValueError("f-FedAP spends half of the rounds on FedBN and needs at least 2 rounds")
+        return self
+
+    def _check_settings(self) -> None:
+        accepted = self._accepted_settings()
+        for name, value in self.settings.items():
+            if name not in accepted:
+                raise ValueError(
+                    f"setting {name!r} has no meaning for {self.algorithm} with personal part "
+                    f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; it has: {', '.join(accepted)}"
+                )
+            if name == "pretrain":
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"setting {name} must be a number, got {value!r}")
+            if value < 0 or (name in _POSITIVE and value == 0):
+                raise ValueError(f"setting {name} must be {'positive' if name in _POSITIVE else '>= 0'}, got {value}")
+            if name in _WHOLE and value != int(value):
+                raise ValueError(f"setting {name} must be a whole number, got {value}")
+            if name in _SHARE and value > 1:
+                raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
+
+    def _accepted_settings(self) -> dict[str, Value]:
+        own = dict(algorithm(self.algorithm).settings)
+        mixing = self.resolved_mixing
+        if self.personal is not None:
+            own.pop("layers", None)
+        own.setdefault("mu", 0.0)
+        own.pop("lambda", None)
+        if mixing.startswith("similarity") or mixing == "uniform":
+            own["lambda"] = 0.5
+        if mixing in _PRETRAINED:
+            own |= PRETRAINING
+        return own | TRAINING
+
+    @property
+    def resolved_mixing(self) -> str:
+        """The mixing in force."""
+        return self.mixing or algorithm(self.algorithm).mixing
+
+    @property
+    def resolved_personal(self) -> str:
+        """The personal part in force, as :func:`medpfl.parameters.parse_declaration` reads it."""
+        return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
+
+    @cached_property
+    def all_settings(self) -> dict[str, Value]:
+        """The settings in force, defaults included."""
+        values = self._accepted_settings() | self.settings
+        return {k: int(v) if k in _WHOLE else v for k, v in values.items()}
+
+    @property
+    def quorum(self) -> int:
+        """The least number of usable updates a round needs."""
+        return self.min_sites or (self.sites + 1) // 2
+
+    @property
+    def site_names(self) -> list[str]:
+        """``site-1`` to ``site-N``, FLARE's own names in a simulation."""
+        return [f"site-{i + 1}" for i in range(self.sites)]
+
+    @property
+    def needs_pretraining(self) -> bool:
+        """Whether the mixing rests on a pretrained model's statistics."""
+        return self.resolved_mixing in _PRETRAINED
+
+    def choices(self) -> dict[str, Any]:
+        """The four choices, for the results."""
+        mu = self.all_settings["mu"]
+        return {
+            "personal": self.resolved_personal,
+            "mixing": self.resolved_mixing,
+            "objective": f"cross-entropy + {mu}/2 |psi - psi_received|^2" if mu else "cross-entropy",
+            "server": ["statistics under a pretrained model, once"] if self.needs_pretraining else [],
+        }
+
+
+def make_config(**fields: Any) -> RunConfig:
+    """A checked configuration; None stands for the default.
+
+    Raises:
+        UserError: a field is unknown or wrong, in one line.
+    """
+    algorithm(fields.get("algorithm", ""))
+    try:
+        return RunConfig(**{k: v for k, v in fields.items() if v is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {message}" if where else message) from None

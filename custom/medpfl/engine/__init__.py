@@ -1,0 +1,1 @@
+"""Engines that carry messages between the server and the sites."""

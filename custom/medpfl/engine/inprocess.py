@@ -1,0 +1,108 @@
+"""Server and sites in one process: a loop over the same functions that FLARE's controller and executors call."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.engine.progress import Progress, Watch, watch_nothing
+from medpfl.messages import Failure, Message, Update
+from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.site.worker import Site, answer
+
+CHECKPOINT = "server.safetensors"
+
+
+def run_in_process(
+    plan: Plan,
+    sites: Mapping[str, Site],
+    make_model: Callable[[], nn.Module],
+    *,
+    workers: int,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    watch: Watch = watch_nothing,
+    after_step: Callable[[ServerState], None] = lambda _: None,
+) -> ServerState:
+    """Runs a federation to its end.
+
+    Args:
+        plan: the server's.
+        sites: every site by name.
+        make_model: a fresh model on the device; called once a worker.
+        workers: sites computed side by side, each with the threads that the configuration gives a site.
+        checkpoint: folder of the server's checkpoint; None keeps none.
+        resume: go on from the checkpoint if there is one.
+        watch: called with every answer.
+        after_step: called with the state after every step, once it is in the checkpoint.
+
+    Raises:
+        QuorumNotMet: too few sites gave a usable answer; the checkpoint holds the state before.
+        UserError: the checkpoint is of another run.
+    """
+    state = ServerState()
+    file = checkpoint / CHECKPOINT if checkpoint else None
+    if file and resume and file.exists():
+        state = load_checkpoint(file, plan.config)
+    local = threading.local()
+
+    def work(name: str, message: Message) -> Update | Failure:
+        torch.set_num_threads(plan.config.intra_op_threads)
+        if not hasattr(local, "model"):
+            local.model = make_model()
+        return answer(sites[name], message, local.model)
+
+    with torch.random.fork_rng(), _intra_op_threads(plan.config.intra_op_threads), ThreadPoolExecutor(workers) as pool:
+        while state.phase != "done":
+            started = time.perf_counter()
+            outgoing = messages(plan, state)
+            watch(Progress(state.phase, state.round, 0, len(outgoing)))
+            pending = [pool.submit(work, name, message) for name, message in outgoing.items()]
+            replies: list[Update | Failure] = []
+            for future in as_completed(pending):
+                replies.append(future.result())
+                watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
+            state = advance(plan, state, replies, time.perf_counter() - started)
+            if file:
+                save_checkpoint(file, plan.config, state, durable=False)
+            after_step(state)
+    return state
+
+
+@contextmanager
+def _intra_op_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def parallel_sites(sites: Mapping[str, Site], model: nn.Module, device: torch.device, cores: int) -> int:
+    """How many sites can be computed side by side with the same results as one after another.
+
+    Layers like dropout draw from torch's global generator, and so do the user's own loaders: such sites take turns.
+    """
+    if device.type != "cpu" or not all(site.data.reproducible for site in sites.values()):
+        return 1
+    some = next(iter(sites.values())).data
+    if _draws_random_numbers(model, next(iter(some.batches("train", 2)))[0]):
+        return 1
+    return max(1, min(cores, len(sites)))
+
+
+def _draws_random_numbers(model: nn.Module, inputs: Tensor) -> bool:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copy.deepcopy(model).train()(inputs)
+        return not torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,1 @@
+"""Thin shells that run the server and the sites on NVIDIA FLARE."""

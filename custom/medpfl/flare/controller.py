@@ -1,0 +1,152 @@
+"""FLARE's server side: sends every site its own message, collects answers, and asks the rounds for the next state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
+
+from medpfl.assemble import Federation
+from medpfl.config import RunConfig
+from medpfl.errors import UserError
+from medpfl.flare.payload import REASON, message_to_model, update_of
+from medpfl.messages import Failure, Message, Update
+from medpfl.results import build_results, write_json
+from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.rounds import Plan, ServerState, advance, messages
+
+CHECKPOINT = "server.safetensors"
+_POLL_SECONDS = 0.02
+
+
+class PersonalizedController(BaseFedAvg):
+    """Runs a personalized federation on FLARE.
+
+    Args:
+        run_config: :class:`medpfl.config.RunConfig` as a dict.
+        experiment: name that outlives the job, for the checkpoint.
+        state_dir: where checkpoints live; by default a folder in the server's workspace, outside the job's run folder.
+        resume: go on from the experiment's checkpoint if there is one.
+    """
+
+    def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None, resume: bool = True):
+        # Quorum and errors are the rounds' business: a failing site must not end the job for the others.
+        super().__init__(persistor_id="", ignore_result_error=True, task_check_period=0.05)
+        self.run_config = run_config
+        self.experiment = experiment
+        self.state_dir = state_dir
+        self.resume = resume
+        self._lock = threading.Lock()
+        self._replies: dict[str, Update | Failure] = {}
+
+    def run(self) -> None:
+        """The whole workflow. Called by FLARE."""
+        started = time.perf_counter()
+        try:
+            federation = Federation.of(RunConfig(**self.run_config))
+            folder = self._folder()
+            file = folder / CHECKPOINT
+            state = ServerState()
+            if self.resume and file.exists():
+                state = load_checkpoint(file, federation.config)
+            plan = federation.plan()
+            self.num_rounds = plan.config.rounds
+            ready = time.perf_counter() - started
+            data = federation.source.describe()
+            while state.phase != "done" and not self.abort_signal.triggered:
+                state = self._step(plan, state)
+                save_checkpoint(file, plan.config, state, durable=True)
+                seconds = {"total": time.perf_counter() - started, "start": ready}
+                results = build_results(plan, state, env="sim", data=data, seconds=seconds)
+                write_json(Path(self.get_run_dir()) / "results.json", results)
+        except UserError as error:
+            # FLARE hides exception texts; this one is meant for the user.
+            self.error(f"medpfl: {error}")
+            write_json(Path(self.get_run_dir()) / "error.json", {"error": str(error)})
+            self.panic(str(error))
+
+    def _folder(self) -> Path:
+        root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")
+        folder = root / (self.experiment or self.fl_ctx.get_job_id()) / "server"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _step(self, plan: Plan, state: ServerState) -> ServerState:
+        outgoing = messages(plan, state)
+        training = state.phase == "train"
+        if training:
+            self.current_round = state.round + 1
+            self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, self.current_round, private=True, sticky=True)
+            self.event(AppEventType.ROUND_STARTED)
+        started = time.perf_counter()
+        replies = self._exchange(plan, outgoing)
+        seconds = time.perf_counter() - started
+        if training:
+            self.event(AppEventType.BEFORE_AGGREGATION)
+        state = advance(plan, state, replies, seconds)
+        if training:
+            self.event(AppEventType.AFTER_AGGREGATION)
+            self.event(AppEventType.ROUND_DONE)
+        self.info(f"medpfl: {state.phase}, {state.round} of {plan.config.rounds} rounds, {len(replies)} answers")
+        return state
+
+    def _exchange(self, plan: Plan, outgoing: Mapping[str, Message]) -> list[Update | Failure]:
+        """One task a site, each with that site's own message; waits for all, the quorum's grace, or the timeout."""
+        config = plan.config
+        with self._lock:
+            self._replies = {}
+        for site, message in outgoing.items():
+            self.send_model(
+                task_name=message.task,
+                data=message_to_model(message, config.rounds),
+                targets=[site],
+                min_responses=1,
+                timeout=max(1, int(config.timeout)),
+                callback=self._receive,
+            )
+        quorum_since: float | None = None
+        while self.get_num_standing_tasks() and not self.abort_signal.triggered:
+            if config.grace is not None:
+                with self._lock:
+                    usable = sum(isinstance(r, Update) for r in self._replies.values())
+                if quorum_since is None and usable >= config.quorum:
+                    quorum_since = time.monotonic()
+                if quorum_since is not None and time.monotonic() - quorum_since >= config.grace:
+                    self.cancel_all_tasks()
+            time.sleep(_POLL_SECONDS)
+        with self._lock:
+            return list(self._replies.values())
+
+    def _receive(self, model: FLModel) -> None:
+        # FLARE calls this on its own threads, one for each answer.
+        site = model.meta["client_name"]
+        try:
+            reply: Update | Failure = update_of(site, model)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            reply = Failure(site, model.current_round or 0, f"malformed answer: {type(error).__name__}")
+        with self._lock:
+            self._replies[site] = reply
+
+    def _accept_train_result(
+        self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
+    ) -> bool:
+        accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
+        if not accepted and not is_unknown_task:
+            reason = result.get_header(REASON) or f"the site's task ended with {result.get_return_code()}"
+            with self._lock:
+                self._replies[client_name] = Failure(client_name, self.current_round or 0, str(reason)[:500])
+        return accepted
+
+
+def components_config() -> dict[str, Any]:
+    """Server settings for FLARE's polling, without which a round waits 2 seconds for nothing."""
+    return {"server": {"task_request_interval": 0.1}}

@@ -1,0 +1,81 @@
+"""FLARE's site side: hands every task to the site's own code and answers in all cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from medpfl.site.worker import Site
+
+TASKS = ("prepare", "train", "validate", "test")
+
+
+class PersonalizedExecutor(Executor):
+    """A site of a personalized federation. Its personal state lives in a folder of its own and is never sent.
+
+    Args:
+        run_config: :class:`medpfl.config.RunConfig` as a dict, the same as the controller's.
+        experiment: name that outlives the job, for the site's state.
+        state_dir: where the site's state lives; by default a folder in the site's workspace, outside the job's.
+    """
+
+    def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
+        super().__init__()
+        self.run_config = run_config
+        self.experiment = experiment
+        self.state_dir = state_dir
+        self._ready: tuple[Site, nn.Module] | None = None
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Does one task. Called by FLARE."""
+        if task_name not in TASKS:
+            return _refusal(f"unknown task {task_name!r}")
+        # Imported here: a job's processes should not pay for torch before they have work.
+        from medpfl.flare.payload import message_of, update_to_shareable
+        from medpfl.messages import Failure
+        from medpfl.site.worker import answer
+
+        try:
+            site, model = self._site(fl_ctx)
+            message = message_of(task_name, shareable)
+        except Exception as error:
+            # Texts of such errors may name files or patients: they stay in the site's log.
+            self.log_exception(fl_ctx, f"cannot begin task {task_name}: {error}")
+            return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
+        reply = answer(site, message, model)
+        if isinstance(reply, Failure):
+            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {reply.reason}")
+            return _refusal(reply.reason)
+        return update_to_shareable(reply)
+
+    def _site(self, fl_ctx: FLContext) -> tuple[Site, nn.Module]:
+        if self._ready is None:
+            import torch
+
+            from medpfl.assemble import Federation
+            from medpfl.config import RunConfig
+            from medpfl.site.store import DiskStore
+
+            federation = Federation.of(RunConfig(**self.run_config))
+            torch.set_num_threads(federation.config.intra_op_threads)
+            name = fl_ctx.get_identity_name()
+            workspace = fl_ctx.get_engine().get_workspace().get_root_dir()
+            root = Path(self.state_dir or Path(workspace) / "medpfl")
+            store = DiskStore(root / (self.experiment or fl_ctx.get_job_id()) / name, durable=True)
+            self._ready = federation.site(name, store), federation.model()
+        return self._ready
+
+
+def _refusal(reason: str) -> Shareable:
+    from medpfl.flare.payload import REASON
+
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason})

@@ -1,0 +1,177 @@
+"""One Recipe a method: a personalized federation as a FLARE job, to execute in any environment or to export.
+
+    from nvflare.recipe import SimEnv
+    from medpfl.flare.recipes import FedAPRecipe
+
+    FedAPRecipe(data="organamnist-sample", sites=5, rounds=10).execute(SimEnv(num_clients=5))
+
+The command line stands on the same classes. ``model`` and ``data`` may be functions or classes of the user's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.sim_env import SimEnv
+from nvflare.recipe.spec import ExecEnv, Recipe
+
+from medpfl.assemble import Federation
+from medpfl.config import RunConfig, make_config
+from medpfl.errors import UserError
+from medpfl.flare.controller import PersonalizedController, components_config
+from medpfl.flare.executor import TASKS, PersonalizedExecutor
+from medpfl.flare.filter import AllowListFilter
+from medpfl.messages import STATISTICS
+
+PACKAGE = "medpfl"
+
+
+class PersonalizedRecipe(Recipe):
+    """A personalized federation of any algorithm.
+
+    Args:
+        config: the run; or leave it out and give its fields by name.
+        name: the job's name.
+        experiment: name that outlives the job; a job with the same one goes on where the earlier stopped.
+        state_dir: where server and sites keep their state in a simulation; by default in their workspaces.
+        byoc: carry this package's code in the job, for sites where it is not installed.
+        fields: of :class:`medpfl.config.RunConfig`. ``model`` may be a class or function that returns a
+            ``torch.nn.Module``, ``data`` a function ``(site, seed, **data_args)`` that returns
+            :class:`medpfl.site.data.SiteLoaders`; the files that define them travel with the job.
+
+    Raises:
+        UserError: a field is wrong or the choices make no sense for the model.
+    """
+
+    algorithm = ""
+
+    def __init__(
+        self,
+        config: RunConfig | None = None,
+        *,
+        name: str | None = None,
+        experiment: str = "",
+        state_dir: str | os.PathLike | None = None,
+        byoc: bool = False,
+        **fields: Any,
+    ):
+        sources: set[str] = set()
+        for key in ("model", "data"):
+            if callable(fields.get(key)):
+                fields[key], source = _import_spec(fields[key])
+                sources.add(source)
+        if config is None:
+            config = make_config(**{"algorithm": self.algorithm, **fields})
+        self.config = config
+        federation = Federation.of(config)
+        job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.quorum)
+        run_config = config.model_dump(mode="json")
+        state = None if state_dir is None else str(Path(state_dir).resolve())
+        job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
+        job.to_server(components_config())
+        job.to_clients(PersonalizedExecutor(run_config, experiment, state), tasks=list(TASKS))
+        job.to_clients(_outgoing_filter(federation), filter_type="task_result_filters", tasks=list(TASKS))
+        if not byoc:
+            job.set_app_packages([PACKAGE])
+        for source in sorted(sources):
+            job.to_server(source)
+            job.to_clients(source)
+        super().__init__(job)
+
+    def process_env(self, env: ExecEnv) -> None:
+        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name."""
+        if isinstance(env, SimEnv):
+            _allow_package(Path(env.workspace_root) / self._job.name / "local")
+
+
+def _outgoing_filter(federation: Federation) -> AllowListFilter:
+    names = list(federation.split.shared_names)
+    if federation.config.resolved_mixing.startswith("similarity"):
+        names.append(STATISTICS)
+    return AllowListFilter(names)
+
+
+def _allow_package(local: Path) -> None:
+    local.mkdir(parents=True, exist_ok=True)
+    file = local / "resources.json"
+    resources = json.loads(file.read_text()) if file.exists() else {"format_version": 2}
+    allowed = resources.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
+    if f"{PACKAGE}." not in allowed:
+        allowed.append(f"{PACKAGE}.")
+    file.write_text(json.dumps(resources, indent=2))
+
+
+def _import_spec(thing: Callable[..., Any]) -> tuple[str, str]:
+    """``module:name`` of a class or function, and the file that defines it."""
+    name = getattr(thing, "__qualname__", "")
+    if not name or "." in name or "<" in name:
+        raise UserError(f"{thing!r} cannot be sent to the sites: give a class or function defined at a module's top level")
+    source = inspect.getsourcefile(thing)
+    module = thing.__module__
+    if module == "__main__":
+        module = Path(source).stem
+    if str(Path(source).parent) not in sys.path:
+        sys.path.insert(0, str(Path(source).parent))
+    return f"{module}:{name}", source
+
+
+class LocalRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.local`."""
+
+    algorithm = "local"
+
+
+class FedAvgRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedavg`."""
+
+    algorithm = "fedavg"
+
+
+class FedProxRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedprox`."""
+
+    algorithm = "fedprox"
+
+
+class FedBNRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedbn`."""
+
+    algorithm = "fedbn"
+
+
+class FedPerRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedper`."""
+
+    algorithm = "fedper"
+
+
+class LGFedAvgRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.lg_fedavg`."""
+
+    algorithm = "lg-fedavg"
+
+
+class FedAPRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedap`."""
+
+    algorithm = "fedap"
+
+
+class DFedAPRecipe(PersonalizedRecipe):
+    """d-FedAP, :mod:`medpfl.algorithms.fedap`."""
+
+    algorithm = "d-fedap"
+
+
+class FFedAPRecipe(PersonalizedRecipe):
+    """f-FedAP, :mod:`medpfl.algorithms.fedap`."""
+
+    algorithm = "f-fedap"

@@ -1,0 +1,109 @@
+"""FLARE's simulator as an environment for the command line: its log goes to a file, and it dies with its caller."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.sim_env import SimEnv
+
+from medpfl.config import RunConfig
+from medpfl.engine.progress import Progress, Watch, watch_nothing
+from medpfl.errors import UserError
+from medpfl.flare.recipes import PersonalizedRecipe
+
+_PR_SET_PDEATHSIG = 1
+
+
+class LoggedSimEnv(SimEnv):
+    """:class:`SimEnv` whose output goes to ``log``; folder names may hold spaces.
+
+    Args:
+        log: file for all that the simulator prints.
+        num_clients: simulated sites, ``site-1`` to ``site-N``.
+        num_threads: how many sites live at once.
+        workspace_root: the simulator's workspace is made in it.
+    """
+
+    def __init__(self, log: Path, *, num_clients: int, num_threads: int, workspace_root: Path):
+        super().__init__(num_clients=num_clients, num_threads=num_threads, workspace_root=str(workspace_root))
+        self.log = log
+
+    def deploy(self, job: FedJob) -> str:
+        """Runs the simulator to its end. Called by FLARE's ``Recipe.execute``."""
+        workspace = Path(self.workspace_root) / job.name
+        self._ensure_default_component_policy(str(workspace))
+        with TemporaryDirectory() as jobs, open(self.log, "ab") as log:
+            job.export_job(jobs)
+            command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(Path(jobs) / job.name)]
+            command += ["-w", str(workspace), "-n", str(self.num_clients), "-t", str(self.num_threads)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent
+            )
+            try:
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                raise
+        self.last_run_failed = code != 0
+        return job.name
+
+
+def simulate(
+    config: RunConfig, out: Path, *, threads: int, resume: bool, watch: Watch = watch_nothing
+) -> None:
+    """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
+
+    Args:
+        config: the run.
+        out: the run's folder; the simulator's workspace and log are kept in it.
+        threads: sites that live at once; fewer than the sites makes every task a fresh process.
+        resume: go on from the checkpoint in ``out/state``; the folder must not hold one otherwise.
+        watch: called after every step.
+
+    Raises:
+        UserError: the run ended early; the message says why and where the log is.
+    """
+    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
+    workspace = out / "flare"
+    env = LoggedSimEnv(out / "flare.log", num_clients=config.sites, num_threads=threads, workspace_root=workspace)
+    run_folder = workspace / config.algorithm / "server" / "simulate_job"
+    for stale in ("results.json", "error.json"):
+        (run_folder / stale).unlink(missing_ok=True)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_follow, args=(run_folder / "results.json", watch, ended), daemon=True)
+    watcher.start()
+    try:
+        recipe.execute(env)
+    finally:
+        ended.set()
+        watcher.join()
+    error = run_folder / "error.json"
+    if error.exists():
+        raise UserError(json.loads(error.read_text())["error"])
+    results = run_folder / "results.json"
+    if not results.exists() or json.loads(results.read_text())["status"] != "finished":
+        raise UserError(f"the simulation ended before the run was done; {env.log} says why")
+
+
+def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:
+    seen = -1
+    while not ended.wait(0.3):
+        if results.exists():
+            now = json.loads(results.read_text())
+            if len(now["rounds"]) != seen:
+                seen = len(now["rounds"])
+                watch(Progress("train", seen))
+
+
+def _die_with_parent() -> None:
+    """Without it a killed run's simulator would go on and write into the resumed run's state."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

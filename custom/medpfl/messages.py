@@ -1,0 +1,64 @@
+"""What the server and a site say to each other; an engine only carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+Task = Literal["prepare", "train", "validate", "test"]
+
+STATISTICS = "statistics/"
+"""Prefix of batch-norm statistics among an update's tensors, so that filters see them like any other key."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """From the server to one site.
+
+    Attributes:
+        task: what to do.
+        round: the round it belongs to, counted from 1; 0 before training.
+        tensors: the site's own next shared state, or the pretrained model's state for ``prepare``.
+        info: small JSON values.
+    """
+
+    task: Task
+    round: int
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """From one site to the server.
+
+    Attributes:
+        site: the sender, as the transport knows it.
+        round: the round of the message that this answers.
+        tensors: the shared state after training; entries that start with ``statistics/`` are layer statistics. The
+            server consumes them.
+        metrics: numbers about the site's model and data, nested by part (``validation``, ``test``).
+        sent_bytes: size of the tensors as serialised, site to server.
+        received_bytes: size of the message's tensors, server to site.
+        seconds: time the site spent.
+    """
+
+    site: str
+    round: int
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A site's answer that did not come or cannot be used."""
+
+    site: str
+    round: int
+    reason: str

@@ -1,0 +1,1 @@
+"""The server's side: mixing, similarity, rounds, checkpoint. Knows nothing of FLARE."""

@@ -1,0 +1,64 @@
+"""FedAP's pretrained model f, under which the sites take their statistics.
+
+In order of preference: a checkpoint that the user gives; pretraining on a pooled share of the sites' training data as
+in the paper (20 %), which only a simulation can do and every result says so; none, which is f-FedAP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from medpfl.config import RunConfig
+from medpfl.errors import UserError
+from medpfl.parameters import State
+from medpfl.seeding import derive_seed, generator
+from medpfl.site.data import SiteData
+from medpfl.site.training import train_epochs
+
+
+def pretrain(config: RunConfig, model: nn.Module, pooled: SiteData) -> State:
+    """Trains the seeded first model on pooled data; deterministic from the configuration.
+
+    Args:
+        config: the settings ``pretrain_epochs``, ``lr`` and ``batch_size`` are used.
+        model: trained in place.
+        pooled: a share of all sites' training data.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(config.intra_op_threads)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(config.seed, "pretraining"))
+            order = generator(config.seed, "pretraining", "shuffle")
+            train_epochs(model, pooled, config.all_settings, config.all_settings["pretrain_epochs"], order)
+    finally:
+        torch.set_num_threads(before)
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def load_pretrained(path: Path, model: nn.Module) -> State:
+    """A checkpoint of the run's architecture: safetensors, or a torch state dict.
+
+    Raises:
+        UserError: there is no such file, it cannot be read, or it is another architecture's.
+    """
+    if not path.is_file():
+        raise UserError(f"pretrain: no file {path}; give a checkpoint, `pooled`, or use f-fedap, which needs none")
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, OSError, ValueError, EOFError) as error:
+        raise UserError(f"pretrain: {path} cannot be read as safetensors or as a torch state dict: {error}") from None
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        first = str(error).splitlines()[-1].strip()
+        raise UserError(f"pretrain: {path} does not fit {type(model).__name__}: {first}") from None
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

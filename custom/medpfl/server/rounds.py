@@ -1,0 +1,277 @@
+"""The server's logic as pure functions: what to send in a state, and the next state from the sites' answers.
+
+A run goes through the phases prepare (sites say hello, with statistics where the mixing needs them), train (rounds 1
+to R), validate (the last mix on validation data), test (once, at the selected round and at the last) and done. Engines
+only loop: ``messages``, carry, ``advance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from medpfl.config import RunConfig
+from medpfl.errors import UserError
+from medpfl.messages import STATISTICS, Failure, Message, Update
+from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
+from medpfl.server.similarity import similarity_weights, wasserstein_distances
+
+Phase = Literal["prepare", "train", "validate", "test", "done"]
+Statistics = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+class QuorumNotMet(UserError):
+    """Fewer usable updates than the run's quorum; the state before the round is intact."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What does not change during a run.
+
+    Attributes:
+        config: the run.
+        split: what is shared.
+        initial_shared: the shared part of the seeded first model.
+        pretrained: the whole state of the pretrained model f, where the mixing needs it.
+    """
+
+    config: RunConfig
+    split: ParameterSplit
+    initial_shared: State
+    pretrained: State | None = None
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server knows after a step.
+
+    Attributes:
+        phase: what comes next.
+        round: the last finished round.
+        samples: training samples of the sites that have joined.
+        shared: by site, its next shared state; empty before round 1, when all start from the same.
+        statistics: by site, where the mixing needs them.
+        weights: W over all sites of the run, once it is known.
+        history: one record a finished round, as in results.json.
+        best_round: the round with the best mean validation measure so far; 0 if there is none.
+        failures: what went wrong at which site.
+        final: results on test data.
+    """
+
+    phase: Phase = "prepare"
+    round: int = 0
+    samples: Mapping[str, int] = field(default_factory=dict)
+    shared: Mapping[str, State] = field(default_factory=dict)
+    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    weights: np.ndarray | None = None
+    history: tuple[dict[str, Any], ...] = ()
+    best_round: int = 0
+    failures: tuple[Failure, ...] = ()
+    final: Mapping[str, Any] | None = None
+
+
+def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
+    """One message for each site that has something to do. No site gets anything of another's."""
+    if state.phase == "done":
+        return {}
+    joined = [s for s in plan.config.site_names if s in state.samples]
+    hello = {s: _hello(plan) for s in plan.config.site_names if s not in state.samples}
+    if state.phase == "prepare":
+        return hello
+    if state.phase == "train":
+        return {s: _train_message(plan, state, s) for s in joined} | hello
+    shared = {s: state.shared.get(s, plan.initial_shared) for s in joined}
+    if state.phase == "validate":
+        info = {"best_round": state.best_round}
+        return {s: Message("validate", state.round, shared[s], info) for s in joined}
+    return {s: Message("test", state.round, {}, {"selected_round": state.best_round or state.round}) for s in joined}
+
+
+def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure], seconds: float) -> ServerState:
+    """The next state from the answers to :func:`messages`; ``seconds`` is how long they took.
+
+    Updates that are not finite, not of the right shape, of another round or of an unknown site never reach the mix:
+    they become failures that name the site. Tensors of usable updates are consumed.
+
+    Raises:
+        QuorumNotMet: too few usable updates; ``state`` is intact and the phase can be tried again.
+    """
+    expected = messages(plan, state)
+    usable, failures = [], [r for r in replies if isinstance(r, Failure)]
+    for update in (r for r in replies if isinstance(r, Update)):
+        try:
+            _check(plan, state, expected, update)
+            usable.append(update)
+        except StateError as error:
+            failures.append(Failure(update.site, update.round, str(error)))
+    # The order of arrival must not decide the order of summation.
+    usable.sort(key=lambda u: plan.config.site_names.index(u.site))
+    answered = {r.site for r in replies}
+    failures += [Failure(s, m.round, "no answer in time") for s, m in expected.items() if s not in answered]
+    newcomers = [u for u in usable if expected[u.site].task == "prepare"]
+    working = [u for u in usable if expected[u.site].task != "prepare"]
+    _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
+    state = replace(state, failures=(*state.failures, *failures))
+    match state.phase:
+        case "prepare":
+            return replace(_join(plan, state, newcomers), phase="train")
+        case "train":
+            return _join(plan, _finish_round(plan, state, working, seconds), newcomers)
+        case "validate":
+            return replace(_with_validation(plan, state, working), phase="test")
+        case _:
+            return replace(state, phase="done", final={u.site: u.metrics for u in working})
+
+
+def mixing_matrix(plan: Plan, state: ServerState) -> np.ndarray:
+    """W over all sites of the run for the mix after the next round; rows and columns in the order of the names."""
+    config = plan.config
+    match config.resolved_mixing:
+        case "identity":
+            return np.eye(config.sites)
+        case "uniform":
+            return uniform_weights(config.sites, config.all_settings["lambda"])
+        case "similarity" | "similarity-classifier" if state.weights is not None:
+            return state.weights
+        case "similarity-running" if state.weights is not None and state.round >= config.rounds // 2:
+            return state.weights
+        case _:
+            return sample_weights([state.samples.get(s, 0) for s in config.site_names])
+
+
+def _hello(plan: Plan) -> Message:
+    info: dict[str, Any] = {"split": plan.split.description()}
+    if not plan.config.needs_pretraining:
+        return Message("prepare", 0, {}, info)
+    info["statistics"] = "batch-norm" if plan.config.resolved_mixing == "similarity" else "classifier"
+    return Message("prepare", 0, plan.pretrained, info)
+
+
+def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
+    config = plan.config
+    info: dict[str, Any] = {"best_round": state.best_round}
+    halfway = state.round + 1 >= config.rounds // 2
+    if config.resolved_mixing == "similarity-running" and halfway and site not in state.statistics:
+        info["statistics"] = "running"
+    return Message("train", state.round + 1, state.shared.get(site, plan.initial_shared), info)
+
+
+def _check(plan: Plan, state: ServerState, expected: Mapping[str, Message], update: Update) -> None:
+    """Raises StateError if the update must not be used."""
+    message = expected.get(update.site)
+    if message is None:
+        raise StateError("an answer that was not asked for")
+    if update.round != message.round:
+        raise StateError(f"an answer for round {update.round}, but round {message.round} is under way")
+    statistics = {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
+    for name, tensor in statistics.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise StateError(f"{name} has non-finite values")
+    shared = {k: v for k, v in update.tensors.items() if k not in statistics}
+    if message.task == "train":
+        plan.split.check_shared(shared)
+    elif shared:
+        raise StateError(f"entry {next(iter(shared))!r} does not belong into the answer to {message.task!r}")
+    if (kind := message.info.get("statistics")) and not statistics:
+        raise StateError(f"the {kind} statistics that the mixing needs are missing")
+    if reference := next(iter(state.statistics.values()), None):
+        _check_alike(reference, statistics)
+
+
+def _check_alike(reference: Statistics, statistics: State) -> None:
+    shapes = {f"{STATISTICS}{layer}/{w}": pair[0].shape for layer, pair in reference.items() for w in ("mean", "variance")}
+    if statistics and {k: tuple(v.shape) for k, v in statistics.items()} != shapes:
+        raise StateError("statistics of other layers or channels than the other sites'")
+
+
+def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
+    if len(usable) < plan.config.quorum:
+        reasons = "; ".join(f"{f.site}: {f.reason}" for f in failures[:3])
+        raise QuorumNotMet(
+            f"{len(usable)} usable answers in phase {phase!r}, the quorum is {plan.config.quorum} of "
+            f"{plan.config.sites} sites ({reasons}{'; ...' if len(failures) > 3 else ''})"
+        )
+
+
+def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> ServerState:
+    samples = dict(state.samples) | {u.site: u.metrics["samples"]["train"] for u in newcomers}
+    return _with_statistics(plan, replace(state, samples=samples), newcomers)
+
+
+def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:
+    fresh = {u.site: found for u in updates if (found := _pop_statistics(u))}
+    if not fresh:
+        return state
+    known = {**state.statistics, **fresh}
+    names = [s for s in plan.config.site_names if s in known]
+    where = [plan.config.site_names.index(s) for s in names]
+    distances = np.full((plan.config.sites, plan.config.sites), np.nan)
+    distances[np.ix_(where, where)] = wasserstein_distances([known[s] for s in names])
+    weights = similarity_weights(distances, plan.config.all_settings["lambda"])
+    return replace(state, statistics=known, weights=weights)
+
+
+def _pop_statistics(update: Update) -> Statistics:
+    names = [k for k in update.tensors if k.startswith(STATISTICS)]
+    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in names}
+    layers = dict.fromkeys(k.rpartition("/")[0] for k in arrays)
+    return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}
+
+
+def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], seconds: float) -> ServerState:
+    config = plan.config
+    if state.round:
+        state = _with_validation(plan, state, updates)
+    record = {
+        "round": state.round + 1,
+        "seconds": seconds,
+        "participants": [u.site for u in updates],
+        "sites": {
+            u.site: {
+                "train_loss": u.metrics["train_loss"],
+                "validation": None,
+                "sent_bytes": u.sent_bytes,
+                "received_bytes": u.received_bytes,
+                "seconds": u.seconds,
+            }
+            for u in updates
+        },
+    }
+    matrix = mixing_matrix(plan, state)
+    state = _with_statistics(plan, state, updates)
+    weights = restrict(matrix, [config.site_names.index(u.site) for u in updates])
+    mixed = mix(weights, [u.tensors for u in updates])
+    # A row without weight is a site whose partners are all absent: it keeps what it has.
+    shared = {
+        site: mixed[i] if weights[i].any() else state.shared.get(site, plan.initial_shared)
+        for i, site in enumerate(config.site_names)
+    }
+    round_ = state.round + 1
+    phase: Phase = "validate" if round_ == config.rounds else "train"
+    return replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
+
+
+def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:
+    """Files the validation of the last finished round, which comes with the next answer, and selects."""
+    record = dict(state.history[-1])
+    record["sites"] = {s: dict(v) for s, v in record["sites"].items()}
+    for u in updates:
+        record["sites"].setdefault(u.site, {})["validation"] = u.metrics["validation"]
+    history = (*state.history[:-1], record)
+    score, best = _mean_validation(plan, record), state.best_round
+    if score is not None:
+        best_score = _mean_validation(plan, history[best - 1]) if best else None
+        if best_score is None or score > best_score:
+            best = record["round"]
+    return replace(state, history=history, best_round=best)
+
+
+def _mean_validation(plan: Plan, record: Mapping[str, Any]) -> float | None:
+    values = [v["validation"][plan.config.select_by] for v in record["sites"].values() if v.get("validation")]
+    values = [v for v in values if v is not None]
+    return sum(values) / len(values) if values else None

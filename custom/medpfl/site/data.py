@@ -1,0 +1,106 @@
+"""A site's data as training sees it: batches of model inputs and labels, already on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Part = Literal["train", "validation", "test"]
+Batch = tuple[Tensor, Tensor]
+
+
+class SiteData(Protocol):
+    """What training and evaluation ask of a site's data."""
+
+    reproducible: bool
+    """Whether all randomness comes from the generator it is given, so that sites may run side by side."""
+
+    def samples(self, part: Part) -> int:
+        """Number of samples of a part; 0 if the site has none."""
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """One epoch in random order: inputs (B, C, ...) float32, labels (B,) int64."""
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """A part in fixed order, unaugmented."""
+
+
+@dataclass
+class ImageTensors:
+    """Images held in memory as uint8 and scaled to [-1, 1] on the device, batch by batch.
+
+    Attributes:
+        images: by part, (n, C, H, W) uint8, on the device.
+        labels: by part, (n,) int64, on the device.
+    """
+
+    images: Mapping[Part, Tensor]
+    labels: Mapping[Part, Tensor]
+    reproducible: bool = field(default=True, init=False)
+
+    def samples(self, part: Part) -> int:
+        """See :class:`SiteData`."""
+        return len(self.labels[part])
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """See :class:`SiteData`. A last batch of a single image joins the batch before it: batch norm needs two."""
+        order = torch.randperm(self.samples("train"), generator=generator).to(self.images["train"].device)
+        images, labels = self.images["train"][order], self.labels["train"][order]
+        sizes = batch_sizes(len(order), batch_size)
+        for x, y in zip(images.split(sizes), labels.split(sizes), strict=True):
+            yield scale(x), y
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """See :class:`SiteData`."""
+        for x, y in zip(self.images[part].split(batch_size), self.labels[part].split(batch_size), strict=True):
+            yield scale(x), y
+
+
+@dataclass
+class SiteLoaders:
+    """The user's own loaders: any iterable of (inputs, labels) batches a part, e.g. a torch ``DataLoader``.
+
+    Attributes:
+        train: training batches, in a new order at every iteration.
+        validation: used to select the round; may be empty.
+        test: read once, at the end; may be empty.
+        device: where batches are moved; filled in by the engine.
+    """
+
+    train: Iterable[Batch]
+    validation: Iterable[Batch] = ()
+    test: Iterable[Batch] = ()
+    device: torch.device = field(default=torch.device("cpu"), init=False)
+    reproducible: bool = field(default=False, init=False)
+
+    def samples(self, part: Part) -> int:
+        """See :class:`SiteData`."""
+        loader = getattr(self, part)
+        return len(dataset) if (dataset := getattr(loader, "dataset", None)) is not None else sum(len(y) for _, y in loader)
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """See :class:`SiteData`. Batches are as the loader makes them; its order derives from the generator."""
+        torch.manual_seed(generator.initial_seed())
+        return self.batches("train", batch_size)
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """See :class:`SiteData`."""
+        for x, y in getattr(self, part):
+            yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
+    full, rest = divmod(samples, batch_size)
+    if rest == 1 and full:
+        return [batch_size] * (full - 1) + [batch_size + 1]
+    return [batch_size] * full + [rest] * (rest > 0)
+
+
+def scale(images: Tensor) -> Tensor:
+    """uint8 pixels to float32 in [-1, 1]; raw pixels would let the first layer rule FedAP's distances."""
+    return images.to(torch.float32).sub_(127.5).div_(127.5)

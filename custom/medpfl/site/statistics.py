@@ -1,0 +1,73 @@
+"""Mean and variance per channel of layer inputs over a site's data, pooled exactly.
+
+FedAP's similarity rests on them (Lu et al., section 3.4): the input of every batch-norm layer, or of the
+classification layer only (d-FedAP). Batches are combined with Chan's update in float64, so that the answer does not
+depend on the batch size; batch norm's own running statistics, with their momentum, are another thing (f-FedAP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.models.layers import batch_norm_layers
+
+
+class _Moments:
+    """Count, mean and sum of squared deviations per channel, updated batch by batch (Chan et al. 1979)."""
+
+    def __init__(self, channel_dim: int) -> None:
+        self.channel_dim = channel_dim
+        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, x: Tensor) -> None:
+        flat = x.detach().double().movedim(self.channel_dim, 0).flatten(1)
+        n, mean = flat.shape[1], flat.mean(1)
+        squares = (flat - mean[:, None]).square().sum(1)
+        if self.count == 0:
+            self.count, self.mean, self.squares = n, mean, squares
+            return
+        total = self.count + n
+        delta = mean - self.mean
+        self.squares = self.squares + squares + delta.square() * (self.count * n / total)
+        self.mean = self.mean + delta * (n / total)
+        self.count = total
+
+
+def input_statistics(
+    model: nn.Module, layers: Mapping[str, nn.Module], batches: Iterable[Tensor]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and (biased) variance of every channel of the layers' inputs, with the model in eval mode.
+
+    Args:
+        model: run on every batch; its mode is restored.
+        layers: modules of the model by path; a layer's input is (B, channels, ...), a linear layer's (B, ..., channels).
+        batches: model inputs.
+
+    Returns:
+        By path: mean and variance, float64, shape (channels,), on the CPU.
+    """
+    # A linear layer's channels come last, also where it acts on a sequence of tokens.
+    moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
+    was_training = model.training
+    with ExitStack() as hooks, torch.inference_mode():
+        for path, layer in layers.items():
+            handle = layer.register_forward_pre_hook(lambda _, inputs, m=moments[path]: m.add(inputs[0]))
+            hooks.callback(handle.remove)
+        model.eval()
+        for batch in batches:
+            model(batch)
+    model.train(was_training)
+    return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
+
+
+def running_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """Running mean and variance of every batch-norm layer that keeps them, float64, on the CPU (f-FedAP)."""
+    return {
+        path: (layer.running_mean.double().cpu(), layer.running_var.double().cpu())
+        for path, layer in batch_norm_layers(model).items()
+        if layer.running_mean is not None and layer.running_var is not None
+    }

@@ -1,0 +1,78 @@
+"""What a site keeps for itself between rounds: personal state and the models it may select at the end.
+
+Nothing here is ever sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from medpfl.parameters import State
+from medpfl.statefile import read_state, write_state
+
+
+class SiteStore(Protocol):
+    """Named states of one site, one for each round kept."""
+
+    def put(self, kind: str, round_: int, state: State) -> None:
+        """Keeps a state; an earlier one of the same kind and round is replaced."""
+
+    def get(self, kind: str, round_: int) -> State | None:
+        """The state, or None if there is none."""
+
+    def keep(self, kind: str, rounds: Iterable[int]) -> None:
+        """Drops all states of the kind but those of the given rounds."""
+
+
+class MemoryStore:
+    """States in memory, for runs that need no resume."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, int], State] = {}
+
+    def put(self, kind: str, round_: int, state: State) -> None:
+        """See :class:`SiteStore`."""
+        self._states[kind, round_] = state
+
+    def get(self, kind: str, round_: int) -> State | None:
+        """See :class:`SiteStore`."""
+        return self._states.get((kind, round_))
+
+    def keep(self, kind: str, rounds: Iterable[int]) -> None:
+        """See :class:`SiteStore`."""
+        wanted = set(rounds)
+        self._states = {k: v for k, v in self._states.items() if k[0] != kind or k[1] in wanted}
+
+
+class DiskStore:
+    """States as files in a folder that belongs to the site.
+
+    Args:
+        folder: made if needed; one for each site and experiment.
+        durable: wait for the disk at every write, so that states outlive a power failure and not just a kill.
+    """
+
+    def __init__(self, folder: Path, durable: bool) -> None:
+        self.folder, self.durable = folder, durable
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, kind: str, round_: int, state: State) -> None:
+        """See :class:`SiteStore`."""
+        write_state(self._path(kind, round_), state, durable=self.durable)
+
+    def get(self, kind: str, round_: int) -> State | None:
+        """See :class:`SiteStore`."""
+        path = self._path(kind, round_)
+        return read_state(path)[0] if path.exists() else None
+
+    def keep(self, kind: str, rounds: Iterable[int]) -> None:
+        """See :class:`SiteStore`."""
+        wanted = {self._path(kind, r) for r in rounds}
+        for path in self.folder.glob(f"{kind}-*.safetensors"):
+            if path not in wanted:
+                path.unlink()
+
+    def _path(self, kind: str, round_: int) -> Path:
+        return self.folder / f"{kind}-{round_:06d}.safetensors"

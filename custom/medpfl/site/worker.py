@@ -1,0 +1,179 @@
+"""A site's side of every task: (personal state, message) -> (personal state, update)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.config import RunConfig
+from medpfl.errors import UserError
+from medpfl.messages import STATISTICS, Failure, Message, Update
+from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.seeding import generator
+from medpfl.site.data import SiteData
+from medpfl.site.evaluation import evaluate
+from medpfl.site.objectives import proximal_term
+from medpfl.site.statistics import input_statistics, running_statistics
+from medpfl.site.store import SiteStore
+from medpfl.site.training import TrainingDiverged, train_epochs
+from medpfl.statefile import TornFile, serialised_bytes
+
+logger = logging.getLogger(__name__)
+
+PERSONAL, MODEL = "personal", "model"
+"""Kinds of states in a site's store: after training in a round; the whole model after a round's mix."""
+
+
+@dataclass
+class Site:
+    """One site.
+
+    Attributes:
+        name: as the server knows it.
+        config: the run.
+        split: what is shared.
+        initial_personal: the personal part of the seeded first model, where every site starts.
+        data: the site's own.
+        store: the site's own.
+    """
+
+    name: str
+    config: RunConfig
+    split: ParameterSplit
+    initial_personal: State
+    data: SiteData
+    store: SiteStore
+
+    def handle(self, message: Message, model: nn.Module) -> Update:
+        """Does what a message asks.
+
+        Args:
+            message: from the server.
+            model: of the run's architecture, on the device, with any values: they are replaced.
+
+        Returns:
+            What leaves the site.
+
+        Raises:
+            StateError, UserError, TrainingDiverged: the task cannot be done; the site's stored state is untouched.
+        """
+        started = time.perf_counter()
+        task = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
+        tensors, metrics = task[message.task](message, model)
+        return Update(
+            site=self.name,
+            round=message.round,
+            tensors=tensors,
+            metrics=metrics,
+            sent_bytes=serialised_bytes(tensors),
+            received_bytes=serialised_bytes(message.tensors),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _prepare(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        if difference := self.split.first_difference(message.info["split"]):
+            raise UserError(f"{self.name} and the server disagree on what is shared: {difference}")
+        if not (samples := self.data.samples("train")):
+            raise UserError(f"{self.name} has no training sample")
+        metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
+        if not (kind := message.info.get("statistics")):
+            return {}, metrics
+        model.load_state_dict(dict(message.tensors))
+        layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
+        batches = (x for x, _ in self.data.batches("train", min(256, samples)))
+        return _named(input_statistics(model, layers, batches)), metrics
+
+    def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        config, round_ = self.config, message.round
+        self._load(message, model, round_ - 1)
+        metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
+        penalty = None
+        if mu := config.all_settings["mu"]:
+            received = self.split.shared_state(model)
+            penalty = partial(proximal_term, self.split, model, received, mu)
+        order = generator(config.seed, self.name, round_, "shuffle")
+        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        metrics["train_loss"] = train_epochs(
+            model, self.data, config.all_settings, config.local_epochs, order, penalty
+        )
+        shared = self.split.shared_state(model)
+        self.split.check_shared(shared)
+        personal = self.split.personal_state(model)
+        self.split.check_personal(personal)
+        self.store.put(PERSONAL, round_, personal)
+        self.store.keep(PERSONAL, (round_ - 1, round_))
+        if message.info.get("statistics") == "running":
+            shared |= _named(running_statistics(model))
+        return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
+
+    def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        self._load(message, model, message.round)
+        return {}, {"validation": self._validated(model, message.round, message.info.get("best_round", 0), last=True)}
+
+    def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        last, selected = message.round, message.info["selected_round"]
+        # A site that was absent when the selected round was validated is judged by its last model.
+        state = self.store.get(MODEL, selected)
+        tested = {"selected": selected if state is not None else last, "last": last}
+        measured: dict[int, Any] = {}
+        for round_ in set(tested.values()):
+            state = self.store.get(MODEL, round_)
+            if state is None:
+                raise StateError(f"{self.name} has no model of round {round_}: it was absent then")
+            model.load_state_dict(state)
+            measured[round_] = evaluate(model, self.data, "test")
+        self.store.keep(MODEL, measured)
+        return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
+
+    def _load(self, message: Message, model: nn.Module, personal_round: int) -> None:
+        """The model as the site uses it after it received its mix of ``personal_round``."""
+        self.split.load_shared(model, message.tensors)
+        self.split.load_personal(model, self._personal(personal_round))
+
+    def _personal(self, round_: int) -> State:
+        # A site that missed rounds goes on from the last personal state it has.
+        for earlier in range(round_, 0, -1):
+            if (state := self.store.get(PERSONAL, earlier)) is not None:
+                return state
+        return self.initial_personal
+
+    def _validated(self, model: nn.Module, round_: int, best_round: int, last: bool = False) -> dict[str, Any] | None:
+        """Measures of the received model on validation data; keeps the model while it may still be selected."""
+        if round_ == 0:
+            return None
+        result = evaluate(model, self.data, "validation")
+        if result is not None or last:
+            self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
+            self.store.keep(MODEL, (best_round, round_))
+        return result
+
+
+def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
+    """The site's answer, or in words why there is none: a site's error must not end the others' run.
+
+    Only this package's own messages travel. The text of any other error may name files or patients: it goes to the
+    site's log, and only the error's type leaves.
+    """
+    try:
+        return site.handle(message, model)
+    except (UserError, StateError, TrainingDiverged, TornFile) as error:
+        return Failure(site.name, message.round, str(error))
+    except Exception as error:  # the user's own model or loader may raise anything
+        logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
+        return Failure(site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)")
+
+
+def _named(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> State:
+    return {
+        f"{STATISTICS}{path}/{which}": value
+        for path, pair in statistics.items()
+        for which, value in zip(("mean", "variance"), pair, strict=True)
+    }

@@ -1,0 +1,88 @@
+"""Tensors and a JSON value in one file that is there as a whole or not at all.
+
+Files are safetensors, written beside their place and moved into it, so that a kill leaves the old file or the new one.
+A checksum inside tells a torn one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
+from torch import Tensor
+
+
+class TornFile(RuntimeError):
+    """A state file whose content is not what was written."""
+
+
+def write_state(path: Path, state: Mapping[str, Tensor], *, durable: bool = True, info: dict | None = None) -> None:
+    """Writes tensors and a JSON value as one safetensors file, atomically, with a checksum."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    # Rows of one product share storage, which safetensors refuses: only what is really shared is copied.
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
+            tensors[name] = tensor.clone()
+        seen.add(storage.data_ptr())
+    metadata = {"info": json.dumps(info or {}), "sha256": _checksum(tensors)}
+    write_bytes(path, serialise(tensors, metadata), durable=durable)
+
+
+def read_state(path: Path) -> tuple[dict[str, Tensor], dict]:
+    """The tensors and the JSON value of a file from :func:`write_state`.
+
+    Raises:
+        TornFile: the file is truncated or its checksum does not fit.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            metadata = file.metadata()
+    except SafetensorError as error:
+        raise TornFile(f"{path} is damaged: {error}") from None
+    if not metadata or metadata.get("sha256") != _checksum(tensors):
+        raise TornFile(f"{path} is damaged: its content does not fit its checksum")
+    return tensors, json.loads(metadata["info"])
+
+
+def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def serialised_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Size of the tensors as a safetensors message: data, and a header with names, types and shapes."""
+    if not tensors:
+        return 0
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, offset = {}, 0
+    for name in order:
+        end = offset + tensors[name].nbytes
+        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": [offset, end]}
+        offset = end
+    return 8 + -(-len(json.dumps(header, separators=(",", ":"))) // 8) * 8 + offset
