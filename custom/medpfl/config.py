@@ -88,7 +88,7 @@ class RunConfig(BaseModel):
                 "use --personal everything, or the algorithm `local`"
             )
         if private == "everything" and self.all_settings.get("mu"):
-            raise ValueError("mu penalises moving away from received parameters, but with everything personal none come")
+            raise ValueError("mu penalises moving away from received parameters; with everything personal none come")
         if mixing not in ("identity", "samples") and self.sites < 2:
             raise ValueError(f"mixing {mixing!r} weighs sites against each other and needs at least 2 of them")
         if mixing == "similarity-running" and self.rounds < 2:
@@ -96,12 +96,13 @@ class RunConfig(BaseModel):
         return self
 
     def _check_settings(self) -> None:
-        accepted = self._accepted_settings()
+        accepted = self._accepted
         for name, value in self.settings.items():
             if name not in accepted:
                 raise ValueError(
                     f"setting {name!r} has no meaning for {self.algorithm} with personal part "
-                    f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; it has: {', '.join(accepted)}"
+                    f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; "
+                    f"it has: {', '.join(accepted)}"
                 )
             if name == "pretrain":
                 continue
@@ -114,18 +115,9 @@ class RunConfig(BaseModel):
             if name in _SHARE and value > 1:
                 raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
 
-    def _accepted_settings(self) -> dict[str, Value]:
-        own = dict(algorithm(self.algorithm).settings)
-        mixing = self.resolved_mixing
-        if self.personal is not None:
-            own.pop("layers", None)
-        own.setdefault("mu", 0.0)
-        own.pop("lambda", None)
-        if mixing.startswith("similarity") or mixing == "uniform":
-            own["lambda"] = 0.5
-        if mixing in _PRETRAINED:
-            own |= PRETRAINING
-        return own | TRAINING
+    @cached_property
+    def _accepted(self) -> dict[str, Value]:
+        return accepted_settings(self.algorithm, self.personal, self.mixing)
 
     @property
     def resolved_mixing(self) -> str:
@@ -140,7 +132,7 @@ class RunConfig(BaseModel):
     @cached_property
     def all_settings(self) -> dict[str, Value]:
         """The settings in force, defaults included."""
-        values = self._accepted_settings() | self.settings
+        values = self._accepted | self.settings
         return {k: int(v) if k in _WHOLE else v for k, v in values.items()}
 
     @property
@@ -167,6 +159,22 @@ class RunConfig(BaseModel):
             "objective": f"cross-entropy + {mu}/2 |psi - psi_received|^2" if mu else "cross-entropy",
             "server": ["statistics under a pretrained model, once"] if self.needs_pretraining else [],
         }
+
+
+def accepted_settings(name: str, personal: str | None = None, mixing: str | None = None) -> dict[str, Value]:
+    """The settings that have a meaning for an algorithm with these choices, with their defaults."""
+    method = algorithm(name)
+    own = dict(method.settings)
+    mixing = mixing or method.mixing
+    if personal is not None:
+        own.pop("layers", None)
+    own.setdefault("mu", 0.0)
+    own.pop("lambda", None)
+    if mixing.startswith("similarity") or mixing == "uniform":
+        own["lambda"] = method.settings.get("lambda", 0.5)
+    if mixing in _PRETRAINED:
+        own |= PRETRAINING
+    return own | TRAINING
 
 
 def make_config(**fields: Any) -> RunConfig:

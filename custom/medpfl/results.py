@@ -40,7 +40,9 @@ def build_results(
     """
     config = plan.config
     rounds = list(state.history)
-    traffic = {k: sum(s.get(k, 0) for r in rounds for s in r["sites"].values()) for k in ("sent_bytes", "received_bytes")}
+    traffic = {
+        k: sum(s.get(k, 0) for r in rounds for s in r["sites"].values()) for k in ("sent_bytes", "received_bytes")
+    }
     return {
         "schema": SCHEMA,
         "status": "finished" if state.phase == "done" else "running",
@@ -95,22 +97,28 @@ def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     if not state.samples or plan.config.resolved_mixing == "identity":
         return None
     present = [i for i, name in enumerate(names) if name in state.samples]
-    return {"sites": [names[i] for i in present], "matrix": restrict(mixing_matrix(plan, state), present)[present].tolist()}
+    return {
+        "sites": [names[i] for i in present],
+        "matrix": restrict(mixing_matrix(plan, state), present)[present].tolist(),
+    }
 
 
 def _notes(config: RunConfig, state: ServerState) -> list[str]:
     notes = []
     if config.needs_pretraining and config.all_settings["pretrain"] == "pooled":
         notes.append(
-            f"The model under which similarity was measured was pretrained on {config.all_settings['pretrain_share']:.0%} "
-            "of all sites' training images pooled, as in the paper; only a simulation can do that."
+            "The model under which similarity was measured was pretrained on "
+            f"{config.all_settings['pretrain_share']:.0%} of all sites' training images pooled, as in the paper; only a "
+            "simulation can do that."
         )
     if state.phase == "done" and not state.best_round:
         notes.append("There were no validation images, so the last round is reported.")
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if state.best_round and tested["selected"] != state.best_round:
-            notes.append(f"{site} was absent when round {state.best_round} was validated; its last model was tested instead.")
+            notes.append(
+                f"{site} was absent when round {state.best_round} was validated; its last model was tested instead."
+            )
     return notes
 
 

@@ -63,8 +63,10 @@ class PersonalizedExecutor(Executor):
 
             from medpfl.assemble import Federation
             from medpfl.config import RunConfig
+            from medpfl.memory import keep_freed_memory
             from medpfl.site.store import DiskStore
 
+            keep_freed_memory()
             federation = Federation.of(RunConfig(**self.run_config))
             torch.set_num_threads(federation.config.intra_op_threads)
             name = fl_ctx.get_identity_name()

@@ -20,6 +20,7 @@ from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
+from nvflare.job_config.defs import FilterType
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
@@ -78,7 +79,7 @@ class PersonalizedRecipe(Recipe):
         job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
         job.to_server(components_config())
         job.to_clients(PersonalizedExecutor(run_config, experiment, state), tasks=list(TASKS))
-        job.to_clients(_outgoing_filter(federation), filter_type="task_result_filters", tasks=list(TASKS))
+        job.to_clients(_outgoing_filter(federation), filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
         if not byoc:
             job.set_app_packages([PACKAGE])
         for source in sorted(sources):
@@ -113,7 +114,9 @@ def _import_spec(thing: Callable[..., Any]) -> tuple[str, str]:
     """``module:name`` of a class or function, and the file that defines it."""
     name = getattr(thing, "__qualname__", "")
     if not name or "." in name or "<" in name:
-        raise UserError(f"{thing!r} cannot be sent to the sites: give a class or function defined at a module's top level")
+        raise UserError(
+            f"{thing!r} cannot be sent to the sites: give a class or function from a module's top level"
+        )
     source = inspect.getsourcefile(thing)
     module = thing.__module__
     if module == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,17 +57,19 @@ class LoggedSimEnv(SimEnv):
         return job.name
 
 
-def simulate(
-    config: RunConfig, out: Path, *, threads: int, resume: bool, watch: Watch = watch_nothing
-) -> None:
+def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing) -> float:
     """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
+
+    A checkpoint in that folder is gone on from.
 
     Args:
         config: the run.
         out: the run's folder; the simulator's workspace and log are kept in it.
         threads: sites that live at once; fewer than the sites makes every task a fresh process.
-        resume: go on from the checkpoint in ``out/state``; the folder must not hold one otherwise.
         watch: called after every step.
+
+    Returns:
+        Seconds until the first task was done: processes, imports, joining.
 
     Raises:
         UserError: the run ended early; the message says why and where the log is.
@@ -77,7 +80,7 @@ def simulate(
     run_folder = workspace / config.algorithm / "server" / "simulate_job"
     for stale in ("results.json", "error.json"):
         (run_folder / stale).unlink(missing_ok=True)
-    ended = threading.Event()
+    ended, started = threading.Event(), time.perf_counter()
     watcher = threading.Thread(target=_follow, args=(run_folder / "results.json", watch, ended), daemon=True)
     watcher.start()
     try:
@@ -89,8 +92,10 @@ def simulate(
     if error.exists():
         raise UserError(json.loads(error.read_text())["error"])
     results = run_folder / "results.json"
-    if not results.exists() or json.loads(results.read_text())["status"] != "finished":
+    found = json.loads(results.read_text()) if results.exists() else {}
+    if found.get("status") != "finished":
         raise UserError(f"the simulation ended before the run was done; {env.log} says why")
+    return time.perf_counter() - started - found["seconds"]["training"]
 
 
 def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:

@@ -184,7 +184,9 @@ def _check(plan: Plan, state: ServerState, expected: Mapping[str, Message], upda
 
 
 def _check_alike(reference: Statistics, statistics: State) -> None:
-    shapes = {f"{STATISTICS}{layer}/{w}": pair[0].shape for layer, pair in reference.items() for w in ("mean", "variance")}
+    shapes = {
+        f"{STATISTICS}{layer}/{w}": pair[0].shape for layer, pair in reference.items() for w in ("mean", "variance")
+    }
     if statistics and {k: tuple(v.shape) for k, v in statistics.items()} != shapes:
         raise StateError("statistics of other layers or channels than the other sites'")
 

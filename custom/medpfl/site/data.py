@@ -80,7 +80,11 @@ class SiteLoaders:
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`."""
         loader = getattr(self, part)
-        return len(dataset) if (dataset := getattr(loader, "dataset", None)) is not None else sum(len(y) for _, y in loader)
+        return (
+            len(dataset)
+            if (dataset := getattr(loader, "dataset", None)) is not None
+            else sum(len(y) for _, y in loader)
+        )
 
     def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """See :class:`SiteData`. Batches are as the loader makes them; its order derives from the generator."""

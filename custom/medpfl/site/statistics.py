@@ -44,7 +44,7 @@ def input_statistics(
 
     Args:
         model: run on every batch; its mode is restored.
-        layers: modules of the model by path; a layer's input is (B, channels, ...), a linear layer's (B, ..., channels).
+        layers: modules of the model by path; a layer's input is (B, channels, ...), a linear one's (B, ..., channels).
         batches: model inputs.
 
     Returns:

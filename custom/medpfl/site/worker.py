@@ -101,9 +101,7 @@ class Site:
             penalty = partial(proximal_term, self.split, model, received, mu)
         order = generator(config.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        metrics["train_loss"] = train_epochs(
-            model, self.data, config.all_settings, config.local_epochs, order, penalty
-        )
+        metrics["train_loss"] = train_epochs(model, self.data, config.all_settings, config.local_epochs, order, penalty)
         shared = self.split.shared_state(model)
         self.split.check_shared(shared)
         personal = self.split.personal_state(model)
@@ -168,7 +166,9 @@ def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
         return Failure(site.name, message.round, str(error))
     except Exception as error:  # the user's own model or loader may raise anything
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
-        return Failure(site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)")
+        return Failure(
+            site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)"
+        )
 
 
 def _named(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> State:

@@ -1,0 +1,294 @@
+"""The command line. Commands import what they need when they run, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from medpfl import cli_options as opt
+from medpfl.cli_progress import progress
+from medpfl.errors import UserError
+
+app = typer.Typer(
+    help="Personalized federated learning for medical imaging on NVIDIA FLARE.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(
+    help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
+)
+app.add_typer(data_app, name="data")
+console = Console()
+
+AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
+Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
+Threads = Annotated[
+    int | None, typer.Option(help="Sites at once.", show_default="all in the simulator, one a core in this process")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Throw away what the folder holds.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
+
+
+@app.command()
+def run(
+    algorithm: AlgorithmName,
+    data: opt.Data = None,
+    model: opt.Model = None,
+    model_arg: opt.ModelArg = None,
+    sites: opt.Sites = None,
+    rounds: opt.Rounds = None,
+    local_epochs: opt.LocalEpochs = None,
+    partition: opt.PartitionOption = None,
+    fractions: opt.Fractions = None,
+    train_fraction: opt.TrainFraction = None,
+    official: opt.Official = False,
+    personal: opt.Personal = None,
+    mixing: opt.Mixing = None,
+    settings: opt.Set = None,
+    device: opt.Device = None,
+    seed: opt.Seed = None,
+    select_by: opt.SelectBy = None,
+    min_sites: opt.MinSites = None,
+    timeout: opt.Timeout = None,
+    grace: opt.Grace = None,
+    env: Env = "sim",
+    threads: Threads = None,
+    experiment: Annotated[str | None, typer.Option(help="Name of the run.", show_default="algorithm-seed-S")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    reference: Annotated[bool, typer.Option(help="Train every site alone too, to compare with.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
+) -> None:
+    """Train one algorithm and report every site's own model."""
+    options = opt.Options(
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, personal,
+        mixing, settings, device, seed, select_by, min_sites, timeout, grace,
+    )  # fmt: skip
+    _require_simulated(env)
+    from medpfl.experiment import run_experiment
+    from medpfl.report.terminal import print_run
+
+    config = options.config(algorithm)
+    folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
+    with progress(console, algorithm, config.rounds) as watch:
+        results = run_experiment(
+            config,
+            folder,
+            env=env,
+            threads=threads,
+            resume=resume,
+            overwrite=overwrite,
+            reference=reference,
+            watch=watch,
+        )
+    print_run(results, console)
+    console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    algorithms: Annotated[
+        list[str], typer.Argument(help="ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform.")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
+    data: opt.Data = None,
+    model: opt.Model = None,
+    model_arg: opt.ModelArg = None,
+    sites: opt.Sites = None,
+    rounds: opt.Rounds = None,
+    local_epochs: opt.LocalEpochs = None,
+    partition: opt.PartitionOption = None,
+    fractions: opt.Fractions = None,
+    train_fraction: opt.TrainFraction = None,
+    official: opt.Official = False,
+    settings: opt.Set = None,
+    device: opt.Device = None,
+    select_by: opt.SelectBy = None,
+    min_sites: opt.MinSites = None,
+    timeout: opt.Timeout = None,
+    grace: opt.Grace = None,
+    env: Env = "inprocess",
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
+        "runs/compare"
+    ),
+) -> None:
+    """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
+    options = opt.Options(
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, None,
+        None, settings, device, None, select_by, min_sites, timeout, grace,
+    )  # fmt: skip
+    _require_simulated(env)
+    from medpfl.comparison import Variant, run_comparison, settings_of
+    from medpfl.report.terminal import comparison_table
+
+    variants = [Variant.parse(text) for text in dict.fromkeys(["local", *algorithms])]
+    each = settings_of(variants, opt.key_values(settings, "--set"))
+    runs = [
+        (v.folder, options.config(v.algorithm, seed=seed, settings=own, **v.choices))
+        for seed in range(seeds)
+        for v, own in zip(variants, each, strict=True)
+    ]
+    comparison = run_comparison(
+        runs,
+        out,
+        env=env,
+        threads=threads,
+        overwrite=overwrite,
+        progress=lambda title, total: progress(console, title, total),
+    )
+    console.print(comparison_table(comparison))
+    console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    algorithm: AlgorithmName,
+    job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
+    data: opt.Data = None,
+    model: opt.Model = None,
+    model_arg: opt.ModelArg = None,
+    sites: opt.Sites = None,
+    rounds: opt.Rounds = None,
+    local_epochs: opt.LocalEpochs = None,
+    partition: opt.PartitionOption = None,
+    fractions: opt.Fractions = None,
+    train_fraction: opt.TrainFraction = None,
+    official: opt.Official = False,
+    personal: opt.Personal = None,
+    mixing: opt.Mixing = None,
+    settings: opt.Set = None,
+    device: opt.Device = None,
+    seed: opt.Seed = None,
+    select_by: opt.SelectBy = None,
+    min_sites: opt.MinSites = None,
+    timeout: opt.Timeout = None,
+    grace: opt.Grace = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="Carry this package's code in the job.")] = False,
+) -> None:
+    """Write a FLARE job folder, ready to submit."""
+    options = opt.Options(
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, personal,
+        mixing, settings, device, seed, select_by, min_sites, timeout, grace,
+    )  # fmt: skip
+    from medpfl.flare.export import export_job
+
+    folder = export_job(options.config(algorithm), job, byoc=byoc)
+    console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    from medpfl.report.html import write_report
+    from medpfl.report.results import load_results
+
+    page = write_report([load_results(folder, finished=False) for folder in folders], out)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms with paper, choices and settings."""
+    from medpfl.algorithms import ALGORITHMS
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("algorithm", "personal", "mixing", "settings", "paper"):
+        table.add_column(head, overflow="fold")
+    for a in ALGORITHMS.values():
+        settings = ", ".join(f"{k}={v}" for k, v in a.settings.items())
+        table.add_row(a.name, a.personal, a.mixing, settings or "-", a.paper)
+    console.print(table)
+    console.print(
+        "Training, for all: lr=0.01, batch_size=32, momentum=0, weight_decay=0. Change any with --set KEY=VALUE."
+    )
+
+
+@app.command()
+def models() -> None:
+    """List the networks."""
+    from medpfl.models import model_rows
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("model", "what", "input", "paper"):
+        table.add_column(head, overflow="fold")
+    for row in model_rows():
+        table.add_row(row.name, row.what, row.input, row.paper)
+    console.print(table)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the data sets and where they were found."""
+    from medpfl.data.catalog import rows
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("data set", "what", "images", "classes", "licence", "where"):
+        table.add_column(head, overflow="fold")
+    for row in rows():
+        table.add_row(row.name, row.what, str(row.images), str(row.classes), row.licence, row.where)
+    console.print(table)
+
+
+@data_app.command("check")
+def data_check(path: Annotated[str, typer.Argument(help="File or data set name.")]) -> None:
+    """Say in words whether data can be used. Exit code 1 if not."""
+    from medpfl.data.check import check
+
+    findings = check(path)
+    marks = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
+    for finding in findings:
+        console.print(marks[finding.level], finding.message, highlight=False, soft_wrap=True)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="A data set of `medpfl data list`.")],
+    size: Annotated[int, typer.Option(help="Edge length in pixels: 28, 64, 128 or 224.")] = 28,
+) -> None:
+    """Download a data set once and check it."""
+    from rich.progress import Progress
+
+    from medpfl.data.download import prepare
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"Fetching {name}", total=None)
+        path = prepare(name, size, lambda done, total: bar.update(task, completed=done, total=total))
+    console.print(f"{path}", highlight=False, soft_wrap=True)
+
+
+def _require_simulated(env: str) -> None:
+    if env not in ("sim", "inprocess"):
+        raise UserError(
+            f"--env {env}: use sim (FLARE's simulator) or inprocess; `medpfl export` makes jobs for real sites"
+        )
+
+
+def main() -> None:
+    """Entry point. A user's mistake is a line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True).print(f"medpfl: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            "medpfl: stopped; the same command with --resume goes on from the last finished round"
+        )
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

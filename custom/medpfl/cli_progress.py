@@ -1,0 +1,63 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from medpfl.engine.progress import Progress as Moment
+from medpfl.engine.progress import Watch
+
+_PHASES = {
+    "prepare": "preparing sites",
+    "train": "training",
+    "validate": "validating the last round",
+    "test": "testing",
+    "done": "done",
+}
+
+
+@contextmanager
+def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
+    """Shows a run's progress while the block runs; yields what the engine tells."""
+    if not console.is_terminal:
+        yield _lines(console, title, rounds)
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("round {task.completed:.0f}/{task.total}")]
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(f"{title}: starting", total=rounds)
+
+        def watch(now: Moment) -> None:
+            done = now.round
+            if now.phase == "train" and now.expected:
+                done += now.answered / now.expected
+            bar.update(task, completed=done, description=f"{title}: {_PHASES[now.phase]}{_sites(now)}")
+
+        yield watch
+
+
+def _sites(now: Moment) -> str:
+    return f", {now.answered}/{now.expected} sites" if now.expected else ""
+
+
+def _lines(console: Console, title: str, rounds: int) -> Watch:
+    started, said = time.monotonic(), set[tuple[str, int]]()
+
+    def watch(now: Moment) -> None:
+        if (now.phase, now.round) in said:
+            return
+        said.add((now.phase, now.round))
+        if now.phase == "train" and now.round:
+            spent = time.monotonic() - started
+            left = spent / now.round * (rounds - now.round)
+            console.print(
+                f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
+            )
+        elif now.phase != "train":
+            console.print(f"{title}: {_PHASES[now.phase]}", highlight=False)
+
+    return watch

@@ -1,0 +1,127 @@
+"""Several algorithms on the same splits and seeds: their runs, and the paired table over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medpfl.config import RunConfig, accepted_settings
+from medpfl.engine.progress import Watch
+from medpfl.errors import UserError
+from medpfl.experiment import Env, run_experiment
+from medpfl.report.compare import compare, write_comparison
+from medpfl.report.html import write_report
+
+ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm, possibly with choices changed: ``fedap``, ``fedap:mixing=uniform``, ``fedap:lambda=0.8``.
+
+    Attributes:
+        text: as given; names the folder of its runs.
+        algorithm: the algorithm's name.
+        choices: ``personal`` and ``mixing``, where they are changed.
+        settings: settings of this variant alone.
+    """
+
+    text: str
+    algorithm: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Reads ``ALGORITHM[:KEY=VALUE[,KEY=VALUE]]``; UserError if it is not of that form."""
+        name, colon, rest = text.partition(":")
+        choices: dict[str, str] = {}
+        settings: dict[str, Any] = {}
+        for item in rest.split(",") if colon else ():
+            key, equals, value = item.partition("=")
+            if not equals or not value:
+                raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
+            if key in ("personal", "mixing"):
+                choices[key] = value
+            else:
+                settings[key] = _number(value)
+        return cls(text, name, choices, settings)
+
+    @property
+    def folder(self) -> str:
+        """The text as a folder name."""
+        return "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.text)
+
+
+def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each variant's settings: its own, and those of the common ones that have a meaning for it.
+
+    Raises:
+        UserError: a common setting has a meaning for none of them.
+    """
+    accepted = [accepted_settings(v.algorithm, **v.choices) for v in variants]
+    for name in common:
+        if not any(name in known for known in accepted):
+            raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
+    return [
+        {name: value for name, value in common.items() if name in known} | dict(v.settings)
+        for v, known in zip(variants, accepted, strict=True)
+    ]
+
+
+def _number(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def run_comparison(
+    runs: Sequence[tuple[str, RunConfig]],
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None,
+    overwrite: bool,
+    progress: ShowProgress,
+) -> dict[str, Any]:
+    """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
+
+    A comparison that was stopped goes on: finished runs are read, an unfinished one resumes.
+
+    Args:
+        runs: folder name and configuration of every run; they may differ in algorithm and seed.
+        out: folder; a run is in ``NAME/seed-S``.
+        env: engine for all.
+        threads: sites at once.
+        overwrite: run everything again.
+        progress: shows a run's progress, from a title and the number of rounds.
+
+    Raises:
+        UserError: a run cannot be made, or the folder holds runs with other settings.
+    """
+    results = []
+    for i, (name, config) in enumerate(runs, 1):
+        title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
+        folder = out / name / f"seed-{config.seed}"
+        with progress(title, config.rounds) as watch:
+            results.append(
+                run_experiment(
+                    config,
+                    folder,
+                    env=env,
+                    threads=threads,
+                    resume=not overwrite,
+                    overwrite=overwrite,
+                    reference=False,
+                    watch=watch,
+                )
+            )
+    comparison = compare(results)
+    write_comparison(comparison, out)
+    write_report(results, out / "report.html")
+    return comparison

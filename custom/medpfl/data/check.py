@@ -1,0 +1,104 @@
+"""Says in words whether a data file can be used, before any training."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from medpfl.data.dataset import SPLITS, ImageDataset
+from medpfl.data.medmnist import load
+from medpfl.data.medmnist_sets import official_md5
+from medpfl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is right, odd or wrong; a file with an ``error`` cannot be used."""
+
+    level: Literal["ok", "warning", "error"]
+    message: str
+
+
+def check(path: str | Path) -> list[Finding]:
+    """Reads an npz file and looks for what would spoil a result: never raises for a file that is wrong."""
+    try:
+        dataset = load(path)
+    except UserError as error:
+        return [Finding("error", str(error))]
+    return [
+        *_contents(dataset),
+        *_classes(dataset),
+        _checksum(dataset),
+        *_constant_images(dataset),
+        *_repeated_images(dataset),
+    ]
+
+
+def _contents(dataset: ImageDataset) -> list[Finding]:
+    kind = "grey" if dataset.channels == 1 else "colour"
+    sizes = np.bincount(dataset.split, minlength=3)
+    findings = [
+        Finding("ok", f"{len(dataset):,} {kind} images, {dataset.size}×{dataset.size} pixels"),
+        Finding("ok", ", ".join(f"{part} {size:,}" for part, size in zip(SPLITS, sizes, strict=True))),
+    ]
+    findings += [
+        Finding("warning", f"the {part} part is empty: pool the parts, or there is nothing to measure on")
+        for part, size in zip(SPLITS, sizes, strict=True)
+        if not size
+    ]
+    if dataset.site_ids is not None:
+        names, counts = np.unique(dataset.site_ids, return_counts=True)
+        findings.append(Finding("ok", f"{len(names)} sites of its own, {counts.min():,} to {counts.max():,} images"))
+    return findings
+
+
+def _classes(dataset: ImageDataset) -> list[Finding]:
+    counts = np.bincount(dataset.labels, minlength=dataset.n_classes)
+    training = np.bincount(dataset.labels[dataset.split == 0], minlength=dataset.n_classes)
+    listed = ", ".join(f"{name} {count:,}" for name, count in zip(dataset.classes, counts, strict=True))
+    findings = [Finding("ok", f"{dataset.n_classes} classes: {listed}")]
+    if absent := [name for name, count in zip(dataset.classes, counts, strict=True) if not count]:
+        findings.append(Finding("warning", f"no image at all of class {', '.join(absent)}"))
+    if unseen := [dataset.classes[c] for c in np.flatnonzero((training == 0) & (counts > 0))]:
+        findings.append(Finding("warning", f"no training image of class {', '.join(unseen)}"))
+    return findings
+
+
+def _checksum(dataset: ImageDataset) -> Finding:
+    expected = official_md5(dataset.name)
+    if expected is None:
+        return Finding("ok", f"MD5 {dataset.md5} (not a published file, so there is none to compare with)")
+    if dataset.md5 == expected:
+        return Finding("ok", f"MD5 {dataset.md5} is the official one")
+    return Finding("warning", f"MD5 {dataset.md5} is not the official {expected}: not the file MedMNIST published")
+
+
+def _constant_images(dataset: ImageDataset) -> list[Finding]:
+    pixels = dataset.images.reshape(len(dataset), -1)
+    constant = np.flatnonzero(pixels.min(axis=1) == pixels.max(axis=1))
+    if not len(constant):
+        return []
+    message = f"images with one value in all pixels: {len(constant):,}, the first is number {constant[0]}"
+    return [Finding("warning", message)]
+
+
+def _repeated_images(dataset: ImageDataset) -> list[Finding]:
+    digests = b"".join(hashlib.blake2b(image, digest_size=8).digest() for image in dataset.images)
+    _, image = np.unique(np.frombuffer(digests, dtype=np.uint64), return_inverse=True)
+    in_training = np.zeros(image.max() + 1, dtype=bool)
+    in_training[image[dataset.split == 0]] = True
+    findings = []
+    for code, part in enumerate(SPLITS[1:], start=1):
+        if repeated := int(in_training[image[dataset.split == code]].sum()):
+            message = (
+                f"{part} images that are training images too: {repeated:,}; results will look better than they are"
+            )
+            findings.append(Finding("warning", message))
+    pairs = np.unique(np.stack([image, dataset.labels]), axis=1)
+    if contradictions := len(pairs[0]) - len(in_training):
+        findings.append(Finding("warning", f"identical images with different labels: {contradictions:,}"))
+    return findings

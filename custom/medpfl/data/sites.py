@@ -1,0 +1,187 @@
+"""From a run's configuration to every site's data, the same in every engine and process.
+
+The configuration names a data set that is partitioned over simulated sites, or a function of the user's own
+(``module:function``) that returns one site's data.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+
+from medpfl.config import RunConfig
+from medpfl.data.catalog import open_dataset
+from medpfl.data.dataset import ImageDataset
+from medpfl.data.partition import Partition, make_partition
+from medpfl.data.partition_spec import parse_spec
+from medpfl.errors import UserError
+from medpfl.seeding import generator
+from medpfl.site.data import ImageTensors, SiteData, SiteLoaders
+
+
+class DataSource(Protocol):
+    """Where sites' data come from."""
+
+    def model_arguments(self) -> dict[str, Any]:
+        """``in_channels``, ``num_classes`` and ``image_size`` for the model, as far as the data say."""
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """One site's data, on the device."""
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """A share of all sites' training data together; UserError unless this is a simulation."""
+
+    def describe(self) -> dict[str, Any]:
+        """The ``data`` part of results.json."""
+
+
+@dataclass
+class PartitionedImages:
+    """One data set of images, divided over simulated sites."""
+
+    config: RunConfig
+
+    @cached_property
+    def dataset(self) -> ImageDataset:
+        """All images."""
+        return open_dataset(self.config.data)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Who has what."""
+        c = self.config
+        partition = make_partition(
+            self.dataset, c.partition, c.sites, c.seed, c.fractions, c.train_fraction, pooled=not c.official
+        )
+        if unknown := {s.name for s in partition.sites} ^ set(c.site_names):
+            raise UserError(
+                f"partition {c.partition}: sites must be named site-1 to site-{c.sites}, not {min(unknown)!r}"
+            )
+        return partition
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`DataSource`."""
+        d = self.dataset
+        return {"in_channels": d.channels, "num_classes": d.n_classes, "image_size": d.size}
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`DataSource`."""
+        parts = next((s for s in self.partition.sites if s.name == name), None)
+        if parts is None:
+            raise UserError(
+                f"the partition has no site {name!r}: it has {', '.join(s.name for s in self.partition.sites)}"
+            )
+        return self._tensors({p: getattr(parts, p) for p in ("train", "validation", "test")}, device)
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`DataSource`. Test and validation samples are never in it."""
+        pooled = torch.cat([torch.as_tensor(s.train) for s in self.partition.sites])
+        order = torch.randperm(len(pooled), generator=generator(self.config.seed, "pretraining", "sample"))
+        chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
+        return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`DataSource`."""
+        counts = self.partition.counts(self.dataset.labels, self.dataset.n_classes)
+        sites = {
+            s.name: {
+                "train": len(s.train),
+                "validation": len(s.validation),
+                "test": len(s.test),
+                "classes": {str(c): int(n) for c, n in enumerate(counts[s.name])},
+            }
+            for s in self.partition.sites
+        }
+        d = self.dataset
+        return {
+            "name": d.name,
+            "source": d.source,
+            "md5": d.md5,
+            "classes": list(d.classes),
+            "partition": self.config.partition,
+            "sites": sites,
+        }
+
+    def _tensors(self, indices: dict[str, Any], device: torch.device) -> ImageTensors:
+        return ImageTensors(
+            images={part: self.dataset.images_chw(rows).to(device) for part, rows in indices.items()},
+            labels={part: torch.from_numpy(self.dataset.labels[rows]).to(device) for part, rows in indices.items()},
+        )
+
+
+@dataclass
+class OwnData:
+    """The user's function ``(site, seed, **data_args) -> SiteLoaders | ImageTensors``."""
+
+    config: RunConfig
+
+    @cached_property
+    def function(self) -> Callable[..., SiteData]:
+        """The function that the configuration names."""
+        return import_object(self.config.data, "data")
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`DataSource`: nothing is known, the model's own arguments must say it."""
+        return {}
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`DataSource`."""
+        data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
+        if isinstance(data, SiteLoaders):
+            return _moved(data, device)
+        return replace(
+            data,
+            images={p: x.to(device) for p, x in data.images.items()},
+            labels={p: y.to(device) for p, y in data.labels.items()},
+        )
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`DataSource`."""
+        raise UserError(
+            "sites' own data cannot be pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`DataSource`: the numbers come from the sites."""
+        return {
+            "name": self.config.data,
+            "source": None,
+            "md5": None,
+            "classes": [],
+            "partition": "natural",
+            "sites": {},
+        }
+
+
+def open_source(config: RunConfig) -> DataSource:
+    """The source that a configuration names. Nothing is read yet."""
+    own = ":" in config.data and "/" not in config.data and "\\" not in config.data
+    return OwnData(config) if own else PartitionedImages(config)
+
+
+def import_object(spec: str, what: str) -> Any:
+    """The object that ``package.module:name`` names; UserError says which half is wrong."""
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported") from None
+    except AttributeError:
+        raise UserError(f"{what} {spec!r}: module {module!r} has no {name!r}") from None
+
+
+def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
+    data.device = device
+    return data
+
+
+def fixed_sites(data: str, partition: str) -> int | None:
+    """The number of sites where the partition says it (a file, a data set with sites of its own); None elsewhere."""
+    if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
+        return None
+    return len(make_partition(open_dataset(data), partition).sites)

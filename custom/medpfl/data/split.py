@@ -1,0 +1,90 @@
+"""Divides each site's images into training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from medpfl.errors import UserError
+from medpfl.seeding import derive_seed
+
+Part = Literal["train", "validation", "test"]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class SiteIndices:
+    """One site's images, as ascending int64 indices into the data set; the parts share none."""
+
+    name: str
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.train) + len(self.validation) + len(self.test)
+
+
+def split_sites(
+    parts: Sequence[np.ndarray], fractions: Sequence[float], train_fraction: float, seed: int
+) -> list[SiteIndices]:
+    """Shuffles each site's images, each with a seed of its own, and divides them.
+
+    Sizes are rounded down, and the last part whose fraction is not 0 takes what remains: 0.5, 0, 0.5 of 2,941 images
+    are 1,470 for training and 1,471 for test. If the fractions sum to less than 1, the rest is not used.
+
+    Args:
+        parts: indices of each site, which become ``site-1``, ``site-2``, ...
+        fractions: shares for training, validation and test.
+        train_fraction: share of the training part that is kept, at least one image; a smaller share is part of a
+            larger one, and validation and test do not depend on it.
+        seed: the run's seed.
+
+    Raises:
+        UserError: fractions that are negative, without training, or sum to more than 1.
+    """
+    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0] > 0:
+        raise UserError(
+            f"fractions {tuple(fractions)}: training, validation and test need shares that are not negative and sum "
+            "to at most 1, with some for training, e.g. 0.5, 0.1, 0.4"
+        )
+    sites = []
+    for number, indices in enumerate(parts, start=1):
+        order = _shuffled(indices, seed, f"site-{number}")
+        pieces = np.split(order, np.cumsum(_sizes(len(order), fractions)))
+        sites.append(_site(f"site-{number}", *pieces[:3], train_fraction))
+    return sites
+
+
+def join_official(by_split: Sequence[Sequence[np.ndarray]], train_fraction: float, seed: int) -> list[SiteIndices]:
+    """Sites whose three parts were drawn from the official parts, given as one list of sites for each part."""
+    return [
+        _site(f"site-{k}", _shuffled(train, seed, f"site-{k}"), validation, test, train_fraction)
+        for k, (train, validation, test) in enumerate(zip(*by_split, strict=True), start=1)
+    ]
+
+
+def _site(name: str, train: np.ndarray, validation: np.ndarray, test: np.ndarray, train_fraction: float) -> SiteIndices:
+    if not 0 < train_fraction <= 1:
+        raise UserError(f"--train-fraction {train_fraction}: must be above 0 and at most 1")
+    kept = train[: max(1, _floor(train_fraction * len(train)))]
+    return SiteIndices(name, np.sort(kept), np.sort(validation), np.sort(test))
+
+
+def _shuffled(indices: np.ndarray, seed: int, site: str) -> np.ndarray:
+    return np.random.default_rng(derive_seed(seed, site, "split")).permutation(indices)
+
+
+def _sizes(total: int, fractions: Sequence[float]) -> list[int]:
+    sizes = [_floor(fraction * total) for fraction in fractions]
+    last = max(k for k, fraction in enumerate(fractions) if fraction > 0)
+    sizes[last] = _floor(min(1.0, sum(fractions)) * total) - sum(sizes[:last])
+    return sizes
+
+
+def _floor(value: float) -> int:
+    # 0.29 * 100 is 28.999999999999996 in floating point, and means 29.
+    return int(value + 1e-9)

@@ -1,0 +1,193 @@
+"""One run from a configuration to files: results.json, history.csv, models, partition, report."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from medpfl.assemble import Federation
+from medpfl.config import TRAINING, RunConfig
+from medpfl.data.sites import PartitionedImages
+from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
+from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.errors import UserError
+from medpfl.memory import keep_freed_memory
+from medpfl.report.history import history_csv
+from medpfl.report.html import write_report
+from medpfl.report.results import load_results
+from medpfl.results import build_results, write_json
+from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.rounds import Plan, ServerState
+from medpfl.site.store import DiskStore, MemoryStore
+from medpfl.site.worker import MODEL
+from medpfl.statefile import write_bytes, write_state
+
+Env = Literal["sim", "inprocess"]
+RESULTS = "results.json"
+
+
+def run_experiment(
+    config: RunConfig,
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    reference: bool = True,
+    watch: Watch = watch_nothing,
+) -> dict[str, Any]:
+    """Runs, or goes on with, one experiment and writes its folder.
+
+    Args:
+        config: the run.
+        out: the experiment's folder.
+        env: FLARE's simulator, or this process.
+        threads: sites at once; by default all in the simulator, one a core in this process.
+        resume: go on where an earlier call with the same settings stopped; a finished one is only read.
+        overwrite: throw away what is in the folder.
+        reference: train every site alone too, for the difference to local training.
+        watch: told of the run's progress.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
+    """
+    keep_freed_memory()
+    with _claimed(out):
+        finished = _prepare_folder(config, out, resume, overwrite)
+        if finished is not None:
+            return finished
+        started = time.perf_counter()
+        federation = Federation.of(config)
+        if isinstance(federation.source, PartitionedImages):
+            federation.source.partition.save(out / "partition.json")
+        if env == "sim":
+            plan, state, start = _in_simulator(federation, out, threads or config.sites, resume, watch)
+        else:
+            plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
+        results = _results(plan, state, env, federation, started, start)
+        if reference and config.algorithm != "local" and isinstance(federation.source, PartitionedImages):
+            results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
+            results["seconds"]["total"] = time.perf_counter() - started
+        _write_models(federation, state, out)
+        write_json(out / RESULTS, results)
+        write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
+        write_report([results], out / "report.html")
+        return results
+
+
+def local_reference(federation: Federation, threads: int) -> dict[str, Any]:
+    """Every site alone on the same data, rounds and seed: what federation has to beat."""
+    keep = {k: v for k, v in federation.config.settings.items() if k in TRAINING}
+    config = RunConfig(
+        **federation.config.model_dump(exclude={"algorithm", "personal", "mixing", "settings"}),
+        algorithm="local",
+        settings=keep,
+    )
+    local = Federation.of(config)
+    local.source = federation.source  # the same images need not be read twice
+    plan = local.plan()
+    sites = {name: local.site(name, MemoryStore()) for name in config.site_names}
+    workers = parallel_sites(sites, local.model(), local.device, threads)
+    state = run_in_process(plan, sites, local.model, workers=workers)
+    results = build_results(plan, state, env="inprocess", data={}, seconds={})
+    return {k: results[k] for k in ("algorithm", "selected_round", "final", "failures")}
+
+
+def _in_process(
+    federation: Federation, out: Path, threads: int, resume: bool, watch: Watch
+) -> tuple[Plan, ServerState, float]:
+    started = time.perf_counter()
+    plan = federation.plan()
+    folder = out / "state"
+    sites = {n: federation.site(n, DiskStore(folder / n, durable=False)) for n in federation.config.site_names}
+    (folder / "server").mkdir(parents=True, exist_ok=True)
+    workers = parallel_sites(sites, federation.model(), federation.device, threads)
+    start = time.perf_counter() - started
+
+    def write(state: ServerState) -> None:
+        write_json(out / RESULTS, _results(plan, state, "inprocess", federation, started, start))
+
+    state = run_in_process(
+        plan,
+        sites,
+        federation.model,
+        workers=workers,
+        checkpoint=folder / "server",
+        resume=resume,
+        watch=watch,
+        after_step=write,
+    )
+    return plan, state, start
+
+
+def _in_simulator(
+    federation: Federation, out: Path, threads: int, resume: bool, watch: Watch
+) -> tuple[Plan, ServerState, float]:
+    # Only this engine needs FLARE, whose import takes a second.
+    from medpfl.flare.simulator import simulate
+
+    if threads > federation.config.sites:
+        raise UserError(f"--threads {threads}: there are only {federation.config.sites} sites to run side by side")
+    start = simulate(federation.config, out, threads=threads, watch=watch)
+    state = load_checkpoint(out / "state" / "server" / CHECKPOINT, federation.config)
+    return Plan(federation.config, federation.split, federation.initial_shared), state, start
+
+
+def _results(
+    plan: Plan, state: ServerState, env: Env, federation: Federation, started: float, start: float
+) -> dict[str, Any]:
+    seconds = {"total": time.perf_counter() - started, "start": start}
+    return build_results(plan, state, env=env, data=federation.source.describe(), seconds=seconds)
+
+
+def _write_models(federation: Federation, state: ServerState, out: Path) -> None:
+    """Every simulated site's own model, as it was selected, for whoever wants to look at it."""
+    folder = out / "models"
+    folder.mkdir(exist_ok=True)
+    for name, metrics in (state.final or {}).items():
+        round_ = metrics["tested"]["selected"]
+        model = DiskStore(out / "state" / name, durable=False).get(MODEL, round_)
+        if model is not None:
+            info = {"model": federation.config.model, "site": name, "round": round_}
+            write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
+
+
+def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
+    """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
+    checkpoint = out / "state" / "server" / CHECKPOINT
+    before = checkpoint.exists() or (out / RESULTS).exists()
+    if before and overwrite and not resume:
+        for name in ("state", "models", "flare"):
+            shutil.rmtree(out / name, ignore_errors=True)
+        for name in (RESULTS, "history.csv", "report.html", "partition.json", "flare.log"):
+            (out / name).unlink(missing_ok=True)
+        return None
+    if before and not resume:
+        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
+    if not checkpoint.exists():
+        return None
+    state = load_checkpoint(checkpoint, config)
+    done = state.phase == "done" and (out / "report.html").exists()
+    return load_results(out) if done else None
+
+
+@contextmanager
+def _claimed(out: Path) -> Iterator[None]:
+    """Two runs in one folder would write over each other's state: the second is refused."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{out} is in use by another run; wait for it or choose another --out") from None
+        yield

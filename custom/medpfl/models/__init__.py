@@ -1,0 +1,5 @@
+"""Networks: those of the papers, MONAI's, and the user's own; and what their layers are. Knows nothing of FLARE."""
+
+from medpfl.models.factory import ModelRow, build_model, logits, model_rows
+
+__all__ = ["ModelRow", "build_model", "logits", "model_rows"]

@@ -1,0 +1,78 @@
+"""Arguments for a network's constructor: what its signature asks for and the data know, and what the user gives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+from medpfl.errors import UserError
+
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def call_arguments(
+    target: Callable[..., Any], name: str, known: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Keyword arguments with which to call a class or a factory.
+
+    Args:
+        target: what is called.
+        name: what the user calls it, for messages.
+        known: values by argument name; those that the target has no argument for are left out.
+        given: the user's own, which outweigh the known ones.
+
+    Raises:
+        UserError: an argument that the target does not have, or one that it needs and nobody gives.
+    """
+    accepted, open_ended = accepted_arguments(target, known)
+    for key in given:
+        if key not in accepted and not open_ended:
+            close = get_close_matches(key, accepted, n=1, cutoff=0.7)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise UserError(f"{name} has no model argument {key!r}{hint}; it accepts: {', '.join(accepted) or 'none'}")
+    arguments = {key: value for key, value in known.items() if key in accepted} | dict(given)
+    missing = [key for key, parameter in accepted.items() if parameter.default is Parameter.empty]
+    if missing := [key for key in missing if key not in arguments]:
+        raise UserError(f"{name} also needs the model argument{'s' * (len(missing) > 1)} {', '.join(missing)}")
+    return arguments
+
+
+def accepted_arguments(target: Callable[..., Any], known: Mapping[str, Any]) -> tuple[dict[str, Parameter], bool]:
+    """The named arguments of a class or factory, and whether it may take others that its signature does not name.
+
+    ``**kwargs`` are followed to the base class, or from a factory to the class that it returns. What these require
+    and the data do not know is supplied by the caller in between (``block`` in MONAI's ``resnet18``).
+    """
+    accepted: dict[str, Parameter] = {}
+    for step, function in enumerate(_calls(target)):
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:  # Written in C, without a signature.
+            return accepted, True
+        for parameter in parameters:
+            supplied = step > 0 and parameter.default is Parameter.empty and parameter.name not in known
+            if parameter.kind in _NAMED and parameter.name != "self" and not supplied:
+                accepted.setdefault(parameter.name, parameter)
+        if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+            return accepted, False
+    return accepted, True
+
+
+def product(target: Any) -> type | None:
+    """The class that a call gives: the class itself, or what a function's annotation says; None if it says nothing."""
+    if inspect.isclass(target):
+        return target
+    try:
+        hint = get_type_hints(target).get("return")
+    except (NameError, TypeError, AttributeError):  # No function, or annotations for type checkers only.
+        return None
+    return hint if inspect.isclass(hint) else None
+
+
+def _calls(target: Callable[..., Any]) -> list[Callable[..., Any]]:
+    made = product(target)
+    own = [cls.__dict__["__init__"] for cls in made.__mro__[:-1] if "__init__" in cls.__dict__] if made else []
+    return own if inspect.isclass(target) else [target, *own]

@@ -1,0 +1,168 @@
+"""Builds a network from its name: one of the papers', one of MONAI's, or the user's own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor, nn
+
+from medpfl.errors import UserError
+from medpfl.models.alexnet_bn import AlexNetBN
+from medpfl.models.arguments import call_arguments, product
+from medpfl.models.impression_cnn import ImpressionCNN
+from medpfl.models.lenet5 import LeNet5BN
+from medpfl.models.pamap2_cnn import Pamap2CNN
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A line of the list of models.
+
+    Attributes:
+        name: what ``--model`` takes.
+        what: what it is.
+        paper: where it is from.
+        input: the shape of input that it takes by default, without the batch.
+    """
+
+    name: str
+    what: str
+    paper: str
+    input: str
+
+
+_OWN: dict[str, tuple[type[nn.Module], ModelRow]] = {
+    row.name: (network, row)
+    for network, row in (
+        (LeNet5BN, ModelRow("lenet5", "LeNet-5 with batch norm", "FedAP (Lu et al., 2022)", "1x28x28")),
+        (AlexNetBN, ModelRow("alexnet-bn", "AlexNet with batch norm", "FedAP (Lu et al., 2022)", "3x224x224")),
+        (Pamap2CNN, ModelRow("pamap2-cnn", "1-D convolutions over sensors", "FedAP (Lu et al., 2022)", "27x1x200")),
+        (ImpressionCNN, ModelRow("impression-cnn", "CNN with batch norm", "FedImpres (2024)", "3x32x32")),
+    )
+}
+_ELSEWHERE = (
+    ModelRow("monai:CLASS", "any classifier of monai.networks.nets, 2-D or 3-D", "MONAI", "as the data are"),
+    ModelRow("package.module:callable", "your own class or factory", "", "as the data are"),
+)
+
+
+def model_rows() -> list[ModelRow]:
+    """What :func:`build_model` can build."""
+    return [row for _, row in _OWN.values()] + list(_ELSEWHERE)
+
+
+def build_model(
+    name: str,
+    *,
+    in_channels: int,
+    num_classes: int,
+    image_size: int | Sequence[int],
+    model_args: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """A network with random weights, from torch's global generator; nothing is downloaded.
+
+    Args:
+        name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable``.
+        in_channels: channels of the input.
+        num_classes: classes.
+        image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
+        model_args: further arguments of the network; they outweigh what the data say.
+
+    Raises:
+        UserError: an unknown name, an argument that the network does not have, or values that it does not take.
+    """
+    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if name in _OWN:
+        target: Callable[..., Any] = _OWN[name][0]
+        known: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "size": size}
+    elif name.startswith("monai:"):
+        target = _monai(name)
+        known = _monai_arguments(in_channels, num_classes, size)
+        if (model_args or {}).get("pretrained"):
+            raise UserError(f"{name}: pretrained weights are never downloaded; leave the model argument pretrained out")
+    elif ":" in name:
+        target = _imported(name)
+        known = {"in_channels": in_channels, "num_classes": num_classes, "image_size": size}
+    else:
+        close = get_close_matches(name.lower(), _OWN)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(row.name for row in model_rows())}"
+        raise UserError(f"unknown model {name!r}: {hint}")
+
+    arguments = call_arguments(target, name, known, model_args or {})
+    try:
+        model = target(**arguments)
+    except UserError:
+        raise
+    except Exception as error:  # Whatever a network's own checks raise: the arguments are what the user can change.
+        shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise UserError(f"{name} cannot be built with {shown}: {type(error).__name__}: {_one_line(error)}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{name} gives {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def logits(output: Any) -> Tensor:
+    """The logits in a model's output: the output itself, or its first item (MONAI's ViT returns hidden states too).
+
+    Raises:
+        UserError: the output is neither a tensor nor a tuple or list that starts with one.
+    """
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    if not isinstance(first, Tensor):
+        raise UserError(
+            f"the model returns {type(output).__name__}; a classifier must return its logits as a tensor (B, classes), "
+            "or a tuple that starts with them"
+        )
+    return first
+
+
+def _monai(name: str) -> Callable[..., Any]:
+    from monai.networks import nets  # Importing MONAI takes seconds, so only who asks for it waits.
+
+    wanted = name.partition(":")[2]
+    networks = {key: value for key, value in vars(nets).items() if callable(value) and not key.startswith("_")}
+    networks = {key: value for key, value in networks.items() if issubclass(product(value) or object, nn.Module)}
+    if wanted in networks:
+        return networks[wanted]
+    lower = {key.lower(): key for key in networks}
+    close = [lower[key] for key in get_close_matches(wanted.lower(), lower)]
+    hint = f"did you mean {' or '.join(close)}?" if close else "use for instance resnet18, DenseNet121 or ViT"
+    raise UserError(f"monai.networks.nets has no network {wanted!r}: {hint}")
+
+
+def _monai_arguments(in_channels: int, num_classes: int, size: tuple[int, ...]) -> dict[str, Any]:
+    side = size[0] if len(set(size)) == 1 else size
+    return {
+        "spatial_dims": len(size),
+        **dict.fromkeys(("in_channels", "n_input_channels"), in_channels),
+        **dict.fromkeys(("num_classes", "out_channels", "classes"), num_classes),
+        **dict.fromkeys(("img_size", "image_size"), side),
+        "in_shape": (in_channels, *size),
+        # Several of MONAI's networks download weights unless told not to, and its ViT is by default a backbone
+        # without a head, or with one that ends in a Tanh, which no cross-entropy wants.
+        "pretrained": False,
+        "classification": True,
+        "post_activation": None,
+    }
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise UserError(f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}") from error
+    target = getattr(module, attribute, None)
+    if not callable(target):
+        close = get_close_matches(attribute, vars(module))
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(f"model {name!r}: {module_name} has no class or function {attribute!r}{hint}")
+    return target
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,125 @@
+"""Results on a terminal."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from medpfl.errors import UserError
+from medpfl.report.compare import Comparison, comparison_note, comparison_rows
+from medpfl.report.results import (
+    MEASURES,
+    Results,
+    class_names,
+    differences,
+    is_local,
+    local_reference,
+    selected,
+    site_scores,
+    worst_site,
+)
+from medpfl.report.words import NONE, algorithm_name, auroc_interval, points, score, spread, summary
+
+_MOST_ROWS = 30
+_WORST_SHOWN = 10
+_TOO_WIDE = ("Balanced acc.", "Better than FedAvg", "Seconds", "Sent / received per site and round")
+
+
+def run_table(results: Results) -> Table:
+    """One row for every site, then mean ± standard deviation over sites and the lowest value of each measure.
+
+    With more than 30 sites only the 10 with the lowest accuracy have a row; the caption says so.
+
+    Raises:
+        UserError: the run has not ended.
+    """
+    scores = selected(results)
+    if scores is None:
+        raise UserError(
+            f"{algorithm_name(results['algorithm'])}: the run has not ended, there are no test results yet."
+        )
+    change = {} if is_local(results) else differences(scores, local_reference(results), "accuracy")
+    classes = len(class_names(results))
+    # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
+    table = _plain_table(title=_title(results))
+    table.add_column("site", overflow="fold")
+    for head in ("n test", "accuracy", "balanced\naccuracy", "AUC [95% CI]", "classes\nin AUC"):
+        table.add_column(head, justify="right", overflow="fold")
+    if change:
+        table.add_column("to local\n(points)", justify="right", overflow="fold")
+
+    sites = list(scores["sites"])
+    if len(sites) > _MOST_ROWS:
+        accuracy = site_scores(scores, "accuracy")
+        table.caption = f"the {_WORST_SHOWN} sites with the lowest accuracy, of {len(sites)}"
+        sites = sorted(sites, key=lambda name: accuracy.get(name, 1.0))[:_WORST_SHOWN]
+    for name in sites:
+        entry = scores["sites"][name]
+        row = [
+            Text(name),
+            NONE if entry.get("n") is None else str(entry["n"]),
+            score(entry.get("accuracy")),
+            score(entry.get("balanced_accuracy")),
+            auroc_interval(entry),
+            NONE if entry.get("auroc_classes") is None else f"{entry['auroc_classes']} of {classes}",
+        ]
+        table.add_row(*row, *([_coloured(change.get(name))] if change else []))
+    table.add_section()
+    means = [
+        spread(scores["mean"].get(measure), scores["std"].get(measure)).replace(" ±", "\n±") for measure in MEASURES
+    ]
+    table.add_row("mean\n± sd", "", *means, "", *([_coloured(fmean(change.values()))] if change else []), style="bold")
+    lowest = []
+    for measure in MEASURES:
+        worst = worst_site(scores, measure)
+        lowest.append(Text(f"{worst[1]:.3f}\n{worst[0]}" if worst else NONE))
+    if change:
+        name = min(change, key=change.__getitem__)
+        lowest += ["", _coloured(change[name]).append(f"\n{name}", style="default")]
+    table.add_row("worst\nsite", "", *lowest)
+    return table
+
+
+def _plain_table(**options: Text) -> Table:
+    return Table(
+        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", caption_justify="left", **options
+    )
+
+
+def _title(results: Results) -> Text:
+    data, config = results["data"], results["config"]
+    parts = [algorithm_name(results["algorithm"]), data.get("name"), data.get("partition"), config.get("model")]
+    text = ", ".join(str(part) for part in parts if part)
+    chosen = results.get("selected_round")
+    return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
+
+
+def _coloured(difference: float | None) -> Text:
+    text = points(difference)
+    return Text(text, style={"+": "green", "-": "red"}.get(text[0], ""))
+
+
+def print_run(results: Results, console: Console) -> None:
+    """The run's table, and the result in one plain line."""
+    console.print(run_table(results))
+    console.print(Text(summary(results)))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row for every algorithm; of the columns of comparison.md those that fit in 80 characters."""
+    heads, rows = comparison_rows(comparison)
+    shown = [index for index, head in enumerate(heads) if head not in _TOO_WIDE]
+    table = _plain_table(caption=Text(comparison_note(comparison)))
+    for index in shown:
+        name = heads[index] == "Algorithm"
+        table.add_column(heads[index], justify="left" if name else "right", no_wrap=name)
+    for row in rows:
+        # Signed cells are the differences: the sign gives the colour.
+        table.add_row(
+            *(Text(row[i].replace(" ±", "\n±"), style={"+": "green", "-": "red"}.get(row[i][:1], "")) for i in shown)
+        )
+    return table

@@ -1,0 +1,141 @@
+"""Numbers and results in words, the same in every kind of report."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from medpfl.report.results import Results, differences, is_local, local_reference, selected, site_scores, worst_site
+
+NONE = "–"
+
+_NAMES = {
+    "local": "Local training",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedbn": "FedBN",
+    "fedper": "FedPer",
+    "lg-fedavg": "LG-FedAvg",
+    "fedap": "FedAP",
+    "d-fedap": "d-FedAP",
+    "f-fedap": "f-FedAP",
+    "vit-heads": "ViT heads",
+    "fedimpres": "FedImpres",
+}
+
+
+def algorithm_name(algorithm: str) -> str:
+    """The method's name as its paper writes it."""
+    return _NAMES.get(algorithm, algorithm)
+
+
+def score(value: float | None) -> str:
+    """A measure in [0, 1], three digits."""
+    return NONE if value is None else f"{value:.3f}"
+
+
+def spread(mean: float | None, sd: float | None) -> str:
+    """Mean ± standard deviation of a measure in [0, 1]; the mean alone where there is no deviation."""
+    return score(mean) if mean is None or sd is None else f"{mean:.3f} ± {sd:.3f}"
+
+
+def points(difference: float | None, sd: float | None = None) -> str:
+    """A difference of two measures in percentage points, with its sign."""
+    if difference is None:
+        return NONE
+    # Adding 0.0 turns a rounded -0.0 into 0.0: "no difference" has no sign.
+    rounded = round(100 * difference, 1) + 0.0
+    text = f"{rounded:+.1f}" if rounded else "0.0"
+    return text if sd is None else f"{text} ± {100 * sd:.1f}"
+
+
+def auroc_interval(entry: dict[str, Any]) -> str:
+    """AUC of one site with its 95 % interval where there is one."""
+    interval = entry.get("auroc_ci95")
+    if entry.get("auroc") is None or not interval or None in interval:
+        return score(entry.get("auroc"))
+    return f"{entry['auroc']:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def size(count: float | None) -> str:
+    """Bytes in the unit that reads best (powers of 1000)."""
+    if count is None:
+        return NONE
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while count >= 999.5 and len(units) > 1:
+        count /= 1000
+        del units[0]
+    return f"{count:.0f} {units[0]}" if units[0] == "B" or count >= 99.95 else f"{count:.1f} {units[0]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as 4.2 s, 3 min 05 s or 2 h 10 min."""
+    if seconds is None:
+        return NONE
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """'1 site', '5 sites'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def summary(results: Results) -> str:
+    """The run in one line: mean accuracy, how it compares with local training, the worst site."""
+    name = algorithm_name(results["algorithm"])
+    scores = selected(results)
+    if scores is None:
+        return f"{name}: not finished, {len(results['rounds'])} of {results['config'].get('rounds', '?')} rounds"
+    mean = scores["mean"].get("accuracy")
+    if mean is None:
+        return f"{name}: no accuracy was measured"
+    line = f"{name}: {mean:.3f} mean accuracy over {count(len(site_scores(scores, 'accuracy')), 'site')}"
+    change = differences(scores, local_reference(results), "accuracy")
+    if change and not is_local(results):
+        line += f", {_beside(fmean(change.values()))} local training"
+    worst = worst_site(scores, "accuracy")
+    return f"{line} (worst site {worst[0]} {worst[1]:.3f})" if worst else line
+
+
+def _beside(difference: float) -> str:
+    amount = f"{abs(difference):.3f}"
+    if amount == "0.000":
+        return "level with"
+    return f"{amount} {'above' if difference > 0 else 'below'}"
+
+
+def headline(results: Results) -> str:
+    """The run in two or three sentences for a clinician."""
+    name = algorithm_name(results["algorithm"])
+    scores = selected(results)
+    if scores is None:
+        done, planned = len(results["rounds"]), results["config"].get("rounds", "?")
+        return f"{name} is still running: {done} of {planned} rounds are done."
+    mean = scores["mean"].get("accuracy")
+    worst = worst_site(scores, "accuracy")
+    if mean is None or worst is None:
+        return f"{name} has finished, but no site could measure its accuracy."
+    how = "trained on its own data alone" if is_local(results) else f"trained with {name}"
+    sites = len(site_scores(scores, "accuracy"))
+    text = (
+        f"A site's own model, {how}, is right in {100 * mean:.1f} of 100 test cases "
+        f"(average of {count(sites, 'site')}; lowest at {worst[0]} with {100 * worst[1]:.1f})."
+    )
+    change = differences(scores, local_reference(results), "accuracy")
+    if not change or is_local(results):
+        return text
+    difference = 100 * fmean(change.values())
+    better = sum(value > 0 for value in change.values())
+    if f"{abs(difference):.1f}" == "0.0":
+        text += " Training alone, without the other sites, does equally well on average."
+    else:
+        text += (
+            f" That is {abs(difference):.1f} {'more' if difference > 0 else 'fewer'} than if each site trains alone."
+        )
+    return f"{text} Taking part helps {better} of {count(len(change), 'site')}."
