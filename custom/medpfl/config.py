@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import isfinite
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -61,8 +62,8 @@ class RunConfig(BaseModel):
     select_by: Literal["accuracy", "balanced_accuracy", "auroc"] = "accuracy"
     device: str = "auto"
     min_sites: int = Field(default=0, ge=0)
-    timeout: float = Field(default=3600.0, gt=0)
-    grace: float | None = Field(default=None, ge=0)
+    timeout: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
 
     @field_validator("device")
@@ -106,7 +107,7 @@ class RunConfig(BaseModel):
                 )
             if name == "pretrain":
                 continue
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
                 raise ValueError(f"setting {name} must be a number, got {value!r}")
             if value < 0 or (name in _POSITIVE and value == 0):
                 raise ValueError(f"setting {name} must be {'positive' if name in _POSITIVE else '>= 0'}, got {value}")

@@ -71,7 +71,7 @@ def run_experiment(
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env == "sim":
-            plan, state, start = _in_simulator(federation, out, threads or config.sites, resume, watch)
+            plan, state, start = _in_simulator(federation, out, threads or config.sites, watch)
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
@@ -130,16 +130,17 @@ def _in_process(
     return plan, state, start
 
 
-def _in_simulator(
-    federation: Federation, out: Path, threads: int, resume: bool, watch: Watch
-) -> tuple[Plan, ServerState, float]:
+def _in_simulator(federation: Federation, out: Path, threads: int, watch: Watch) -> tuple[Plan, ServerState, float]:
     # Only this engine needs FLARE, whose import takes a second.
     from medpfl.flare.simulator import simulate
 
     if threads > federation.config.sites:
         raise UserError(f"--threads {threads}: there are only {federation.config.sites} sites to run side by side")
-    start = simulate(federation.config, out, threads=threads, watch=watch)
-    state = load_checkpoint(out / "state" / "server" / CHECKPOINT, federation.config)
+    checkpoint = out / "state" / "server" / CHECKPOINT
+    start = 0.0
+    if not checkpoint.exists() or load_checkpoint(checkpoint, federation.config).phase != "done":
+        start = simulate(federation.config, out, threads=threads, watch=watch)
+    state = load_checkpoint(checkpoint, federation.config)
     return Plan(federation.config, federation.split, federation.initial_shared), state, start
 
 

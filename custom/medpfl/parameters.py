@@ -134,13 +134,7 @@ class Union:
         merged: dict[str, Slice | None] = {}
         for part in self.parts:
             for name, piece in part.personal(model).items():
-                before = merged.get(name, piece)
-                if piece is None or before is None:
-                    merged[name] = None
-                elif before.dim != piece.dim:
-                    raise UserError(f"two personal parts slice {name!r} along different dimensions")
-                else:
-                    merged[name] = Slice(piece.dim, tuple(sorted({*before.index, *piece.index})))
+                merged[name] = _joined(name, merged.get(name, piece), piece)
         return merged
 
 
@@ -198,7 +192,7 @@ class ParameterSplit:
     """
 
     def __init__(self, model: nn.Module, declaration: Declaration) -> None:
-        personal = declaration.personal(model)
+        personal = _under_all_names(model, declaration.personal(model))
         self._entries = {
             name: _entry(tensor, name in personal, personal.get(name)) for name, tensor in model.state_dict().items()
         }
@@ -303,7 +297,8 @@ class ParameterSplit:
                 raise StateError(f"{side} entry {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
             if tensor.is_floating_point() != entry.dtype.is_floating_point:
                 raise StateError(f"{side} entry {name!r} has type {tensor.dtype}, expected {entry.dtype}")
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            # As the model's own type: a float64 value may be too large for float32.
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor.to(entry.dtype)).all()):
                 raise StateError(f"{side} entry {name!r} has non-finite values")
 
 
@@ -319,6 +314,29 @@ def _entry(tensor: Tensor, declared: bool, piece: Slice | None) -> _Entry:
     keep = torch.ones(shape[piece.dim], dtype=torch.bool)
     keep[personal] = False
     return _Entry(shape, dtype, piece.dim, shared=keep.nonzero().flatten(), personal=personal)
+
+
+def _under_all_names(model: nn.Module, personal: dict[str, Slice | None]) -> dict[str, Slice | None]:
+    """A tensor that the model holds under several names (tied weights) is personal under all if it is under one."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    spread = dict(personal)
+    for group in names.values():
+        declared = [name for name in group if name in personal]
+        for name in group:
+            for other in declared:
+                spread[name] = _joined(name, spread.get(name, personal[other]), personal[other])
+    return spread
+
+
+def _joined(name: str, a: Slice | None, b: Slice | None) -> Slice | None:
+    """What either declares personal of an entry."""
+    if a is None or b is None:
+        return None
+    if a.dim != b.dim:
+        raise UserError(f"two personal parts slice {name!r} along different dimensions")
+    return Slice(a.dim, tuple(sorted({*a.index, *b.index})))
 
 
 def _select(tensor: Tensor, entry: _Entry, side: str) -> Tensor:

@@ -17,6 +17,28 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+}
+"""What safetensors calls the types; it lays the tensors of the last of them first."""
+
+_ORDER = {dtype: position for position, dtype in enumerate(_DTYPES)}
+
 
 class TornFile(RuntimeError):
     """A state file whose content is not what was written."""
@@ -32,7 +54,8 @@ def write_state(path: Path, state: Mapping[str, Tensor], *, durable: bool = True
         if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
             tensors[name] = tensor.clone()
         seen.add(storage.data_ptr())
-    metadata = {"info": json.dumps(info or {}), "sha256": _checksum(tensors)}
+    text = json.dumps(info or {})
+    metadata = {"info": text, "sha256": _checksum(tensors, text)}
     write_bytes(path, serialise(tensors, metadata), durable=durable)
 
 
@@ -48,9 +71,10 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict]:
             metadata = file.metadata()
     except SafetensorError as error:
         raise TornFile(f"{path} is damaged: {error}") from None
-    if not metadata or metadata.get("sha256") != _checksum(tensors):
+    text = (metadata or {}).get("info", "")
+    if not metadata or metadata.get("sha256") != _checksum(tensors, text):
         raise TornFile(f"{path} is damaged: its content does not fit its checksum")
-    return tensors, json.loads(metadata["info"])
+    return tensors, json.loads(text)
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -67,8 +91,8 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _checksum(tensors: Mapping[str, Tensor], info: str) -> str:
+    digest = hashlib.sha256(info.encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {list(tensors[name].shape)}".encode())
         digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
@@ -79,10 +103,15 @@ def serialised_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Size of the tensors as a safetensors message: data, and a header with names, types and shapes."""
     if not tensors:
         return 0
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    order = sorted(tensors, key=lambda name: (-_ORDER[tensors[name].dtype], name))
     header, offset = {}, 0
     for name in order:
         end = offset + tensors[name].nbytes
-        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": _DTYPES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
-    return 8 + -(-len(json.dumps(header, separators=(",", ":"))) // 8) * 8 + offset
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return 8 + -(-len(text) // 8) * 8 + offset

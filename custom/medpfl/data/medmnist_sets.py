@@ -129,6 +129,12 @@ def official_md5(name: str) -> str | None:
     return official(name)[1] if split_name(name)[0] in MEDMNIST else None
 
 
+def image_shape(name: str) -> tuple[int, int] | None:
+    """Channels and edge length of a published set's images, without reading any; None for other names."""
+    base, size = split_name(name.removesuffix("-sample"))
+    return (_table()[base]["n_channels"], size) if base in MEDMNIST else None
+
+
 @cache
 def _table() -> dict[str, dict]:
     # The package itself imports pandas and torchvision, seconds of work for a table: only its info.py is run.

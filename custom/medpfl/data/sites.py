@@ -17,6 +17,7 @@ import torch
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
 from medpfl.errors import UserError
@@ -66,6 +67,9 @@ class PartitionedImages:
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`DataSource`."""
+        # Published sets are known without their file: whoever exports a job may not have it.
+        if (shape := image_shape(self.config.data)) and (known := known_set(self.config.data)):
+            return {"in_channels": shape[0], "num_classes": len(known.classes), "image_size": shape[1]}
         d = self.dataset
         return {"in_channels": d.channels, "num_classes": d.n_classes, "image_size": d.size}
 

@@ -33,18 +33,17 @@ class PersonalizedController(BaseFedAvg):
 
     Args:
         run_config: :class:`medpfl.config.RunConfig` as a dict.
-        experiment: name that outlives the job, for the checkpoint.
+        experiment: name that outlives the job: a job with the same one goes on after the last finished round of an
+            earlier job that did not end.
         state_dir: where checkpoints live; by default a folder in the server's workspace, outside the job's run folder.
-        resume: go on from the experiment's checkpoint if there is one.
     """
 
-    def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None, resume: bool = True):
+    def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
         # Quorum and errors are the rounds' business: a failing site must not end the job for the others.
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=0.05)
         self.run_config = run_config
         self.experiment = experiment
         self.state_dir = state_dir
-        self.resume = resume
         self._lock = threading.Lock()
         self._replies: dict[str, Update | Failure] = {}
 
@@ -56,8 +55,8 @@ class PersonalizedController(BaseFedAvg):
             folder = self._folder()
             file = folder / CHECKPOINT
             state = ServerState()
-            if self.resume and file.exists():
-                state = load_checkpoint(file, federation.config)
+            if file.exists() and (earlier := load_checkpoint(file, federation.config)).phase != "done":
+                state = earlier
             plan = federation.plan()
             self.num_rounds = plan.config.rounds
             ready = time.perf_counter() - started
@@ -66,7 +65,7 @@ class PersonalizedController(BaseFedAvg):
                 state = self._step(plan, state)
                 save_checkpoint(file, plan.config, state, durable=True)
                 seconds = {"total": time.perf_counter() - started, "start": ready}
-                results = build_results(plan, state, env="sim", data=data, seconds=seconds)
+                results = build_results(plan, state, env="flare", data=data, seconds=seconds)
                 write_json(Path(self.get_run_dir()) / "results.json", results)
         except UserError as error:
             # FLARE hides exception texts; this one is meant for the user.

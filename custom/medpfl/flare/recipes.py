@@ -90,7 +90,7 @@ class PersonalizedRecipe(Recipe):
     def process_env(self, env: ExecEnv) -> None:
         """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name."""
         if isinstance(env, SimEnv):
-            _allow_package(Path(env.workspace_root) / self._job.name / "local")
+            allow_package(Path(env.workspace_root) / self._job.name / "local")
 
 
 def _outgoing_filter(federation: Federation) -> AllowListFilter:
@@ -100,23 +100,22 @@ def _outgoing_filter(federation: Federation) -> AllowListFilter:
     return AllowListFilter(names)
 
 
-def _allow_package(local: Path) -> None:
+def allow_package(local: Path) -> None:
+    """Adds this package to the class allow-list in a workspace's ``local/resources.json``; keeps all else there."""
     local.mkdir(parents=True, exist_ok=True)
     file = local / "resources.json"
     resources = json.loads(file.read_text()) if file.exists() else {"format_version": 2}
     allowed = resources.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
     if f"{PACKAGE}." not in allowed:
         allowed.append(f"{PACKAGE}.")
-    file.write_text(json.dumps(resources, indent=2))
+    file.write_text(json.dumps(resources, indent=2) + "\n")
 
 
 def _import_spec(thing: Callable[..., Any]) -> tuple[str, str]:
     """``module:name`` of a class or function, and the file that defines it."""
     name = getattr(thing, "__qualname__", "")
     if not name or "." in name or "<" in name:
-        raise UserError(
-            f"{thing!r} cannot be sent to the sites: give a class or function from a module's top level"
-        )
+        raise UserError(f"{thing!r} cannot be sent to the sites: give a class or function from a module's top level")
     source = inspect.getsourcefile(thing)
     module = thing.__module__
     if module == "__main__":

@@ -58,9 +58,9 @@ def model_rows() -> list[ModelRow]:
 def build_model(
     name: str,
     *,
-    in_channels: int,
-    num_classes: int,
-    image_size: int | Sequence[int],
+    in_channels: int | None = None,
+    num_classes: int | None = None,
+    image_size: int | Sequence[int] | None = None,
     model_args: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """A network with random weights, from torch's global generator; nothing is downloaded.
@@ -70,15 +70,16 @@ def build_model(
         in_channels: channels of the input.
         num_classes: classes.
         image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
-        model_args: further arguments of the network; they outweigh what the data say.
+        model_args: further arguments of the network; they outweigh what the data say, and say what the data do not
+            (None above).
 
     Raises:
         UserError: an unknown name, an argument that the network does not have, or values that it does not take.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
     if name in _OWN:
         target: Callable[..., Any] = _OWN[name][0]
-        known: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "size": size}
+        known = _known(in_channels=in_channels, num_classes=num_classes, size=size)
     elif name.startswith("monai:"):
         target = _monai(name)
         known = _monai_arguments(in_channels, num_classes, size)
@@ -86,7 +87,7 @@ def build_model(
             raise UserError(f"{name}: pretrained weights are never downloaded; leave the model argument pretrained out")
     elif ":" in name:
         target = _imported(name)
-        known = {"in_channels": in_channels, "num_classes": num_classes, "image_size": size}
+        known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     else:
         close = get_close_matches(name.lower(), _OWN)
         hint = f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(row.name for row in model_rows())}"
@@ -134,20 +135,24 @@ def _monai(name: str) -> Callable[..., Any]:
     raise UserError(f"monai.networks.nets has no network {wanted!r}: {hint}")
 
 
-def _monai_arguments(in_channels: int, num_classes: int, size: tuple[int, ...]) -> dict[str, Any]:
-    side = size[0] if len(set(size)) == 1 else size
+def _monai_arguments(in_channels: int | None, num_classes: int | None, size: tuple[int, ...] | None) -> dict[str, Any]:
+    side = size[0] if size and len(set(size)) == 1 else size
     return {
-        "spatial_dims": len(size),
-        **dict.fromkeys(("in_channels", "n_input_channels"), in_channels),
-        **dict.fromkeys(("num_classes", "out_channels", "classes"), num_classes),
-        **dict.fromkeys(("img_size", "image_size"), side),
-        "in_shape": (in_channels, *size),
+        **_known(spatial_dims=size and len(size)),
+        **_known(**dict.fromkeys(("in_channels", "n_input_channels"), in_channels)),
+        **_known(**dict.fromkeys(("num_classes", "out_channels", "classes"), num_classes)),
+        **_known(**dict.fromkeys(("img_size", "image_size"), side)),
+        **_known(in_shape=(in_channels, *size) if in_channels and size else None),
         # Several of MONAI's networks download weights unless told not to, and its ViT is by default a backbone
         # without a head, or with one that ends in a Tanh, which no cross-entropy wants.
         "pretrained": False,
         "classification": True,
         "post_activation": None,
     }
+
+
+def _known(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _imported(name: str) -> Callable[..., Any]:

@@ -174,7 +174,7 @@ def partition(run: Results, caption: str = "") -> str:
     plot = partition_plot({name: site.get("classes") or {} for name, site in sites.items()}, classes)
     # Two large plots side by side, or three small ones, stay readable.
     width = 480 if len(sites) > 8 else 300
-    return f'<div style="flex:1 1 {width}px">{plot}<p class="note">{escape(note)}</p></div>'
+    return f'<div style="flex:0 1 {width}px">{plot}<p class="note">{escape(note)}</p></div>'
 
 
 def _cost(run: Results) -> str:

@@ -83,6 +83,8 @@ class Site:
             raise UserError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not (samples := self.data.samples("train")):
             raise UserError(f"{self.name} has no training sample")
+        for kind in (PERSONAL, MODEL):
+            self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
         if not (kind := message.info.get("statistics")):
             return {}, metrics
