@@ -185,7 +185,10 @@ def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool)
 @contextmanager
 def _claimed(out: Path) -> Iterator[None]:
     """Two runs in one folder would write over each other's state: the second is refused."""
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
     with open(out / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

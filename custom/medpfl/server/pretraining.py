@@ -7,6 +7,7 @@ in the paper (20 %), which only a simulation can do and every result says so; no
 from __future__ import annotations
 
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -54,8 +55,9 @@ def load_pretrained(path: Path, model: nn.Module) -> State:
             state = load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, OSError, ValueError, EOFError) as error:
-        raise UserError(f"pretrain: {path} cannot be read as safetensors or as a torch state dict: {error}") from None
+    except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(f"pretrain: {path} cannot be read as safetensors or as a torch state dict: {first}") from None
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:

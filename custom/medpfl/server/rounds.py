@@ -102,15 +102,16 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         QuorumNotMet: too few usable updates; ``state`` is intact and the phase can be tried again.
     """
     expected = messages(plan, state)
-    usable, failures = [], [r for r in replies if isinstance(r, Failure)]
-    for update in (r for r in replies if isinstance(r, Update)):
+    failures = [r for r in replies if isinstance(r, Failure)]
+    usable: list[Update] = []
+    # The order of arrival must not decide the order of summation.
+    order = {site: i for i, site in enumerate(plan.config.site_names)}
+    for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
-            _check(plan, state, expected, update)
+            _check(plan, state, expected, update, usable)
             usable.append(update)
         except StateError as error:
             failures.append(Failure(update.site, update.round, str(error)))
-    # The order of arrival must not decide the order of summation.
-    usable.sort(key=lambda u: plan.config.site_names.index(u.site))
     answered = {r.site for r in replies}
     failures += [Failure(s, m.round, "no answer in time") for s, m in expected.items() if s not in answered]
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
@@ -161,34 +162,62 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
     return Message("train", state.round + 1, state.shared.get(site, plan.initial_shared), info)
 
 
-def _check(plan: Plan, state: ServerState, expected: Mapping[str, Message], update: Update) -> None:
-    """Raises StateError if the update must not be used."""
+def _check(
+    plan: Plan, state: ServerState, expected: Mapping[str, Message], update: Update, others: Sequence[Update]
+) -> None:
+    """Raises StateError if the update must not be used; ``others`` are usable."""
     message = expected.get(update.site)
     if message is None:
         raise StateError("an answer that was not asked for")
     if update.round != message.round:
         raise StateError(f"an answer for round {update.round}, but round {message.round} is under way")
-    statistics = {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
-    for name, tensor in statistics.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise StateError(f"{name} has non-finite values")
+    if any(u.site == update.site for u in others):
+        raise StateError("a second answer; the first one counts")
+    statistics = _statistics_of(update)
     shared = {k: v for k, v in update.tensors.items() if k not in statistics}
     if message.task == "train":
         plan.split.check_shared(shared)
     elif shared:
         raise StateError(f"entry {next(iter(shared))!r} does not belong into the answer to {message.task!r}")
-    if (kind := message.info.get("statistics")) and not statistics:
+    kind = message.info.get("statistics")
+    if kind and not statistics:
         raise StateError(f"the {kind} statistics that the mixing needs are missing")
-    if reference := next(iter(state.statistics.values()), None):
-        _check_alike(reference, statistics)
-
-
-def _check_alike(reference: Statistics, statistics: State) -> None:
-    shapes = {
-        f"{STATISTICS}{layer}/{w}": pair[0].shape for layer, pair in reference.items() for w in ("mean", "variance")
-    }
-    if statistics and {k: tuple(v.shape) for k, v in statistics.items()} != shapes:
+    if statistics and not kind:
+        raise StateError("statistics that were not asked for")
+    _check_statistics(statistics)
+    known = _shapes_known(state, others)
+    if statistics and known and {k: tuple(v.shape) for k, v in statistics.items()} != known:
         raise StateError("statistics of other layers or channels than the other sites'")
+
+
+def _check_statistics(statistics: State) -> None:
+    for name, tensor in statistics.items():
+        layer, _, which = name.rpartition("/")
+        if which not in ("mean", "variance") or tensor.ndim != 1:
+            raise StateError(f"{name} is not the mean or the variance of a layer's channels")
+        other = statistics.get(f"{layer}/{'mean' if which == 'variance' else 'variance'}")
+        if other is None or other.shape != tensor.shape:
+            raise StateError(f"{name} lacks the other half of the layer's mean and variance")
+        if not bool(torch.isfinite(tensor).all()):
+            raise StateError(f"{name} has non-finite values")
+        if which == "variance" and bool((tensor < 0).any()):
+            raise StateError(f"{name} has negative values")
+
+
+def _shapes_known(state: ServerState, others: Sequence[Update]) -> dict[str, tuple[int, ...]] | None:
+    """What another site's statistics look like; None before there are any."""
+    for layers in state.statistics.values():
+        return {
+            f"{STATISTICS}{layer}/{which}": pair[0].shape
+            for layer, pair in layers.items()
+            for which in ("mean", "variance")
+        }
+    found = ({k: tuple(v.shape) for k, v in _statistics_of(u).items()} for u in others)
+    return next((shapes for shapes in found if shapes), None)
+
+
+def _statistics_of(update: Update) -> State:
+    return {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
 
 
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
@@ -219,8 +248,7 @@ def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) 
 
 
 def _pop_statistics(update: Update) -> Statistics:
-    names = [k for k in update.tensors if k.startswith(STATISTICS)]
-    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in names}
+    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in _statistics_of(update)}
     layers = dict.fromkeys(k.rpartition("/")[0] for k in arrays)
     return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}
 

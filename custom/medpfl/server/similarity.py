@@ -22,7 +22,7 @@ def wasserstein_distances(statistics: Sequence[LayerStatistics]) -> np.ndarray:
         (sites, sites), symmetric, zero on the diagonal.
     """
     total = np.zeros((len(statistics), len(statistics)))
-    for layer in statistics[0]:
+    for layer in sorted(statistics[0]):  # a state read from a checkpoint has them in another order
         mean = np.stack([np.asarray(s[layer][0], np.float64) for s in statistics])
         deviation = np.sqrt(np.stack([np.asarray(s[layer][1], np.float64) for s in statistics]))
         points = np.concatenate([mean, deviation], axis=1)

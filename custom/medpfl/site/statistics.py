@@ -52,15 +52,14 @@ def input_statistics(
     """
     # A linear layer's channels come last, also where it acts on a sequence of tokens.
     moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
-    was_training = model.training
-    with ExitStack() as hooks, torch.inference_mode():
+    with ExitStack() as undo, torch.inference_mode():
         for path, layer in layers.items():
             handle = layer.register_forward_pre_hook(lambda _, inputs, m=moments[path]: m.add(inputs[0]))
-            hooks.callback(handle.remove)
+            undo.callback(handle.remove)
+        undo.callback(model.train, model.training)
         model.eval()
         for batch in batches:
             model(batch)
-    model.train(was_training)
     return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
 
 

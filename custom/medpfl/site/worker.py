@@ -24,7 +24,7 @@ from medpfl.site.objectives import proximal_term
 from medpfl.site.statistics import input_statistics, running_statistics
 from medpfl.site.store import SiteStore
 from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.statefile import TornFile, serialised_bytes
+from medpfl.statefile import serialised_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -164,9 +164,9 @@ def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
     """
     try:
         return site.handle(message, model)
-    except (UserError, StateError, TrainingDiverged, TornFile) as error:
+    except (UserError, StateError, TrainingDiverged) as error:
         return Failure(site.name, message.round, str(error))
-    except Exception as error:  # the user's own model or loader may raise anything
+    except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
         return Failure(
             site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)"

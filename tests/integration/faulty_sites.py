@@ -1,0 +1,54 @@
+"""Sites that misbehave, each in its own way, as a user's own code may."""
+
+import torch
+from nvflare.apis.dxo import DataKind
+from nvflare.apis.dxo_filter import DXOFilter
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from medpfl.site.data import SiteLoaders
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.norm(x))
+
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        raise OSError("cannot read /archive/patient-1234.dcm")
+
+
+def site_data(site: str, seed: int) -> SiteLoaders:
+    generator = torch.Generator().manual_seed(seed + int(site[-1]))
+    x = torch.randn(24, 4, generator=generator)
+    y = (x[:, 0] > 0).long()
+    if site == "site-3":
+        x[5, 2] = float("nan")
+    dataset = Broken() if site == "site-2" else TensorDataset(x, y)
+    good = TensorDataset(torch.nan_to_num(x), y)
+    return SiteLoaders(DataLoader(dataset, 8, shuffle=True), DataLoader(good, 8), DataLoader(good, 8))
+
+
+class Reshape(DXOFilter):
+    """Site 4 sends a weight of another shape, site 5 something personal."""
+
+    def __init__(self):
+        super().__init__([DataKind.WEIGHTS], [DataKind.WEIGHTS])
+
+    def process_dxo(self, dxo, shareable, fl_ctx):
+        site = fl_ctx.get_identity_name()
+        if "fc.weight" in dxo.data:
+            if site == "site-4":
+                dxo.data["fc.weight"] = dxo.data["fc.weight"][:, :3].copy()
+            if site == "site-5":
+                dxo.data["norm.running_mean"] = dxo.data["fc.bias"].repeat(2)
+        return dxo

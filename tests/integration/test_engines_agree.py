@@ -1,0 +1,70 @@
+"""The same run gives the same figures in this process and in FLARE's simulator, and the same bits when repeated."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+FIGURES = ("rounds", "final", "selected_round", "mixing", "traffic", "failures")
+
+
+def figures(folder: Path) -> dict:
+    """What a run computed, without how long it took."""
+    results = json.loads((folder / "results.json").read_text())
+    assert results["status"] == "finished"
+    kept = {key: results[key] for key in FIGURES}
+    for record in kept["rounds"]:
+        del record["seconds"]
+        for site in record["sites"].values():
+            del site["seconds"]
+    return kept
+
+
+def flat(value, path=()):
+    """Every leaf of nested JSON with its path."""
+    if isinstance(value, dict):
+        return [leaf for key, inner in value.items() for leaf in flat(inner, (*path, key))]
+    if isinstance(value, list):
+        return [leaf for i, inner in enumerate(value) for leaf in flat(inner, (*path, i))]
+    return [(path, value)]
+
+
+def models(folder: Path) -> dict:
+    return {file.stem: load_file(file) for file in sorted((folder / "models").glob("*.safetensors"))}
+
+
+def assert_same_models(first: Path, second: Path) -> None:
+    ours, theirs = models(first), models(second)
+    assert ours.keys() == theirs.keys() == {"site-1", "site-2"}
+    for site, state in ours.items():
+        assert state.keys() == theirs[site].keys()
+        for name, tensor in state.items():
+            assert tensor.equal(theirs[site][name]), (site, name)
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedprox", "fedbn", "lg-fedavg", "fedap", "d-fedap", "f-fedap"])
+def test_simulator_and_process_agree(small_run, algorithm):
+    in_process, simulated = small_run(algorithm, "inprocess"), small_run(algorithm, "sim")
+    for (path, here), (other, there) in zip(flat(figures(in_process)), flat(figures(simulated)), strict=True):
+        assert path == other
+        assert here == (pytest.approx(there, abs=1e-6) if isinstance(there, float) else there), path
+    assert_same_models(in_process, simulated)
+
+
+@pytest.mark.parametrize("env", ["inprocess", "sim"])
+def test_same_bits_twice(small_run, env):
+    first, second = small_run("fedap", env), small_run("fedap", env, repeat=1)
+    assert figures(first) == figures(second)
+    assert_same_models(first, second)
+
+
+def test_seeds_differ(small_run):
+    assert figures(small_run("fedap", "inprocess")) != figures(small_run("fedap", "inprocess", seed=4))
+
+
+def test_fewer_threads_than_sites_give_the_same(small_run):
+    # One thread for two sites: FLARE runs every task in a fresh process, so all personal state comes from disk.
+    shared, alone = small_run("fedap", "sim"), small_run("fedap", "sim", threads=1)
+    assert figures(shared) == figures(alone)
+    assert_same_models(shared, alone)

@@ -1,0 +1,150 @@
+import hashlib
+import urllib.error
+
+import numpy as np
+import pytest
+
+from medpfl.data import catalog, download
+from medpfl.data.catalog import SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
+from medpfl.data.check import check
+from medpfl.data.download import prepare
+from medpfl.data.medmnist_sets import MEDMNIST
+from medpfl.errors import UserError
+
+
+def test_sample_is_there_and_balanced_like_the_original(home):
+    dataset = open_dataset(SAMPLE)
+    assert len(dataset) == SAMPLE_IMAGES
+    assert (dataset.size, dataset.channels, dataset.n_classes) == (28, 1, 11)
+    np.testing.assert_allclose(
+        np.bincount(dataset.split) / len(dataset), np.array([34561, 6491, 17778]) / 58830, atol=1e-3
+    )
+    official = np.array([1956, 1390, 1357, 1474, 3963, 3817, 6164, 3919, 3929, 3031, 3561])
+    training = np.bincount(dataset.labels[dataset.split == 0])
+    np.testing.assert_allclose(training / training.sum(), official / official.sum(), atol=1e-3)
+    assert dataset.classes[6] == "liver"
+    assert dataset.source.endswith("organamnist-sample.npz")
+
+
+def test_find_looks_in_order(home, write):
+    path = write()
+    assert find(path) == path
+    (home / "cache" / "medpfl").mkdir(parents=True)
+    cached = home / "cache" / "medpfl" / "bloodmnist_64.npz"
+    path.rename(cached)
+    assert find("BloodMNIST_64") == cached
+    own = home / "data" / "bloodmnist_64.npz"
+    own.write_bytes(cached.read_bytes())
+    assert find("bloodmnist_64") == own
+
+
+def test_what_is_missing_and_how_to_get_it(home):
+    with pytest.raises(UserError, match=r"'bloodmnist' .* run `medpfl data prepare bloodmnist`") as error:
+        find("bloodmnist")
+    assert str(home / "data") in str(error.value)
+    assert str(home / "cache" / "medpfl") in str(error.value)
+    with pytest.raises(UserError, match="prepare bloodmnist --size 64"):
+        find("bloodmnist_64")
+    (home / "data" / "bloodmnist_64.npz").touch()
+    with pytest.raises(UserError, match="use bloodmnist_64, which is there"):
+        find("bloodmnist")
+    with pytest.raises(UserError, match="give the path of an npz file"):
+        find("blodmnist")
+    with pytest.raises(UserError, match=r"x/mine\.npz: there is no such file"):
+        find("x/mine.npz")
+    with pytest.raises(UserError, match="a folder"):
+        find(home / "data")
+
+
+def test_rows(home):
+    listing = {row.name: row for row in rows()}
+    assert list(listing) == [SAMPLE, *MEDMNIST]
+    assert listing["bloodmnist"].where == "medpfl data prepare bloodmnist"
+    assert "several labels" in listing["chestmnist"].where
+    assert listing[SAMPLE].where.endswith(".npz")
+
+
+@pytest.fixture
+def published(home, write, monkeypatch):
+    path = write("published.npz")
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(download, "official", lambda name: (path.as_uri(), md5))
+    return path
+
+
+def test_prepare_fetches_once(home, published, monkeypatch):
+    seen = []
+    target = prepare("breastmnist", progress=lambda done, total: seen.append((done, total)))
+    assert target == home / "cache" / "medpfl" / "breastmnist.npz"
+    assert target.read_bytes() == published.read_bytes()
+    assert seen[-1] == (published.stat().st_size,) * 2
+    assert find("breastmnist") == target
+    monkeypatch.setattr(download, "_download", None)
+    assert prepare("breastmnist") == target
+    assert prepare(SAMPLE) == find(SAMPLE)
+
+
+def test_prepare_replaces_a_damaged_file(home, published):
+    target = home / "cache" / "medpfl" / "breastmnist_64.npz"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"half")
+    assert prepare("breastmnist", size=64).read_bytes() == published.read_bytes()
+
+
+def test_prepare_leaves_nothing_half_written(home, published, monkeypatch):
+    monkeypatch.setattr(download, "official", lambda name: (published.as_uri(), "0" * 32))
+    with pytest.raises(UserError, match="should be 0000"):
+        prepare("breastmnist")
+
+    def unreachable(url, timeout):
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", unreachable)
+    with pytest.raises(UserError, match=r"file:.*cannot be fetched .*no route.*\n.*breastmnist\.npz"):
+        prepare("breastmnist")
+    assert list((home / "cache" / "medpfl").iterdir()) == []
+
+
+def test_prepare_refuses(home):
+    with pytest.raises(UserError, match="no images of 32 pixels"):
+        prepare("breastmnist", size=32)
+    with pytest.raises(UserError, match="several labels"):
+        prepare("chestmnist")
+    with pytest.raises(UserError, match="no 2-D set 'mine'"):
+        prepare("mine")
+    catalog.cache_folder().parent.touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        prepare("breastmnist")
+
+
+def test_check_of_a_good_file(write):
+    findings = check(write())
+    assert {finding.level for finding in findings} == {"ok"}
+    text = "\n".join(finding.message for finding in findings)
+    assert "51 grey images, 8×8 pixels" in text
+    assert "train 30, validation 9, test 12" in text
+    assert "3 classes: 0 17, 1 17, 2 17" in text
+
+
+def test_check_finds_what_spoils_results(write, arrays):
+    content = arrays()
+    images = content["test_images"]
+    images[:3] = content["train_images"][:3]
+    images[3] = 7
+    labels = content["test_labels"]
+    labels[0] = 3
+    path = write("organamnist.npz", change={"test_images": images, "test_labels": labels})
+    warnings = [finding.message for finding in check(path) if finding.level == "warning"]
+    assert any("test images that are training images too: 3;" in w for w in warnings)
+    assert "images with one value in all pixels: 1, the first is number 42" in warnings
+    assert "identical images with different labels: 1" in warnings
+    assert "no training image of class heart" in warnings
+    assert any(w.startswith("no image at all of class kidney-left") for w in warnings)
+    assert any("is not the official 68e3f8846a6bd62f0c9bf841c0d9eacc" in w for w in warnings)
+
+
+def test_check_of_a_broken_file(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"no zip")
+    (finding,) = check(tmp_path / "x.npz")
+    assert finding.level == "error"
+    assert "damaged" in finding.message

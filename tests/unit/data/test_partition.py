@@ -1,0 +1,231 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medpfl.data.draw import draw, draw_fedimpres, draw_like
+from medpfl.data.fedimpres_counts import COUNTS
+from medpfl.data.medmnist import load
+from medpfl.data.partition import make_partition
+from medpfl.data.partition_spec import PartitionSpec, parse_spec
+from medpfl.data.split import PARTS, split_sites
+from medpfl.errors import UserError
+
+DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "iid"]
+ALPHAS = st.sampled_from([1e-320, 1e-300, 1e-9, 1e-3, 0.05, 0.5, 1.0, 7.0, 1e6, 1e300])
+
+
+def everything(partition) -> np.ndarray:
+    return np.concatenate([getattr(site, part) for site in partition.sites for part in PARTS])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(["dirichlet", "equal-dirichlet", "iid"]),
+    alpha=ALPHAS,
+    labels=st.lists(st.integers(0, 6), min_size=1, max_size=200),
+    sites=st.integers(1, 20),
+    seed=st.integers(0, 2**40),
+)
+def test_no_image_twice_and_none_lost(kind, alpha, labels, sites, seed):
+    labels, sites = np.array(labels), min(sites, len(labels))
+    spec = PartitionSpec(kind, alpha=alpha)
+    parts = draw(spec, labels, sites, seed)
+    assert len(parts) == sites
+    joined = np.sort(np.concatenate(parts))
+    if kind == "equal-dirichlet":
+        assert {len(part) for part in parts} == {len(labels) // sites}
+        assert len(np.unique(joined)) == len(joined)
+    else:
+        np.testing.assert_array_equal(joined, np.arange(len(labels)))
+    for part, again in zip(parts, draw(spec, labels, sites, seed), strict=True):
+        np.testing.assert_array_equal(part, again)
+
+
+@pytest.mark.parametrize("spec", DRAWN)
+def test_the_seed_and_nothing_else_decides(dataset, spec):
+    first = make_partition(dataset, spec, 4, 1)
+    assert everything(first).tolist() == everything(make_partition(dataset, spec, 4, 1)).tolist()
+    assert everything(first).tolist() != everything(make_partition(dataset, spec, 4, 2)).tolist()
+
+
+def test_alpha_rules_the_skew():
+    labels = np.arange(6000) % 6
+
+    def largest_share(spec: str) -> float:
+        parts = draw(parse_spec(spec), labels, 6, 0)
+        return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts if len(part)]))
+
+    for kind in ("dirichlet", "equal-dirichlet"):
+        assert largest_share(f"{kind}:1e6") < 0.2
+        assert largest_share(f"{kind}:0.01") > 0.8
+    assert largest_share("equal-dirichlet:0.01") > largest_share("equal-dirichlet:1") > largest_share("iid")
+
+
+def test_dirichlet_shares_have_the_right_moments():
+    # Dir(a) over N sites: mean 1/N, variance (N-1) / (N^2 (N a + 1)). One class, so a site's size is its share.
+    labels, sites, alpha = np.zeros(100_000, dtype=np.int64), 4, 0.5
+    shares = np.array([[len(p) for p in draw(PartitionSpec("dirichlet", alpha), labels, sites, s)] for s in range(300)])
+    shares = shares / 100_000
+    assert shares.mean() == pytest.approx(1 / sites)
+    assert shares.var() == pytest.approx((sites - 1) / (sites**2 * (sites * alpha + 1)), rel=0.1)
+
+
+@pytest.mark.parametrize("spec", ["dirichlet:0.1", "equal-dirichlet:0.001", "equal-dirichlet:100", "iid"])
+def test_fast(spec):
+    labels = np.random.default_rng(0).integers(0, 11, 60_000)
+    started = time.perf_counter()
+    draw(parse_spec(spec), labels, 20, 0)
+    assert time.perf_counter() - started < 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "dirichlet", "dirichlet:", "dirichlet:0", "dirichlet:-1", "dirichlet:nan", "equal-dirichlet:inf",
+             "dirichlet:a", "Iid", "iid:3", "file:", "fedimpres-0.1", "fedimpres-"],
+)  # fmt: skip
+def test_malformed_spec(text):
+    with pytest.raises(UserError, match=r"positive number|use dirichlet:A, equal-dirichlet:A, iid"):
+        parse_spec(text)
+
+
+def test_spec_is_canonical():
+    assert str(parse_spec("dirichlet:.10")) == "dirichlet:0.1"
+    for text in ("equal-dirichlet:0.05", "iid", "natural", "fedimpres-0.005", "file:a.json"):
+        assert str(parse_spec(text)) == text
+
+
+def test_impossible_requests(dataset):
+    with pytest.raises(UserError, match="--sites 0: at least one"):
+        make_partition(dataset, "iid", 0)
+    with pytest.raises(UserError, match="--sites 1001: there are only 1000 images"):
+        make_partition(dataset, "iid", 1001)
+    with pytest.raises(
+        UserError, match=r"site-\d+ \(and \d+ more\) would have no training image: .*equal-dirichlet:0.001"
+    ):
+        make_partition(dataset, "dirichlet:0.001", 20)
+    with pytest.raises(UserError, match=r"site-1 .*no training image: use fewer sites"):
+        make_partition(dataset, "iid", 1000)
+    with pytest.raises(UserError, match="needs a number of sites"):
+        make_partition(dataset, "iid")
+    with pytest.raises(UserError, match="does not say which site"):
+        make_partition(dataset, "natural", 3)
+    with pytest.raises(UserError, match="holdout 1"):
+        make_partition(dataset, "iid", 3, holdout=1)
+
+
+def test_split_rounds_as_documented():
+    (site,) = split_sites([np.arange(2941)], (0.5, 0, 0.5), 1.0, 0)
+    assert [len(getattr(site, part)) for part in PARTS] == [1470, 0, 1471]
+    (site,) = split_sites([np.arange(100)], (0.29, 0.29, 0), 1.0, 0)
+    assert [len(getattr(site, part)) for part in PARTS] == [29, 29, 0]
+    (site,) = split_sites([np.arange(10)], (1, 0, 0), 1.0, 0)
+    assert len(site.train) == len(site) == 10
+
+
+@given(
+    n=st.integers(0, 300),
+    weights=st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9)),
+    train_fraction=st.floats(0.01, 1),
+)
+def test_split_uses_every_image_once(n, weights, train_fraction):
+    fractions = [w / sum(weights) for w in weights]
+    (site,) = split_sites([np.arange(n)], fractions, 1.0, 0)
+    joined = np.concatenate([getattr(site, part) for part in PARTS])
+    assert sorted(joined.tolist()) == list(range(n))
+    assert all(not len(getattr(site, part)) for part, f in zip(PARTS, fractions, strict=True) if not f)
+    (few,) = split_sites([np.arange(n)], fractions, train_fraction, 0)
+    assert len(few.train) == (max(1, int(train_fraction * len(site.train) + 1e-9)) if len(site.train) else 0)
+    assert set(few.train) <= set(site.train)
+    assert few.test.tolist() == site.test.tolist()
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.1, 0.5), (0, 0.5, 0.5), (1.1, -0.1, 0), (0.5, 0.5)])
+def test_fractions_that_make_no_sense(fractions):
+    with pytest.raises(UserError, match="fractions"):
+        split_sites([np.arange(10)], fractions, 1.0, 0)
+
+
+@pytest.mark.parametrize("train_fraction", [0, -1, 1.5])
+def test_train_fraction_that_makes_no_sense(dataset, train_fraction):
+    with pytest.raises(UserError, match="--train-fraction"):
+        make_partition(dataset, "iid", 2, train_fraction=train_fraction)
+
+
+@pytest.mark.parametrize("spec", DRAWN)
+def test_official_parts_stay_apart_in_the_same_proportions(dataset, spec):
+    partition = make_partition(dataset, spec, 3, 5, pooled=False)
+    for site in partition.sites:
+        for code, part in enumerate(PARTS):
+            assert set(dataset.split[getattr(site, part)]) <= {code}
+    assert sorted(everything(partition)) == list(range(1000))
+    train, test = (partition.counts(dataset.labels, 5, part) for part in ("train", "test"))
+    for site in train:
+        # 600 training and 250 test images of the same classes; cuts are rounded to whole images.
+        assert np.abs(train[site] * 250 / 600 - test[site]).max() <= 1
+
+
+def test_draw_like_by_hand():
+    counts = np.array([[3, 0, 0], [1, 2, 0]])
+    labels = np.array([0] * 8 + [1] * 4 + [2] * 6)
+    parts = draw_like(counts, labels, 0, "test")
+    # Class 2 has no count and follows the sites' totals, 3 to 3.
+    assert [np.bincount(labels[part], minlength=3).tolist() for part in parts] == [[6, 0, 3], [2, 4, 3]]
+
+
+def test_holdout_belongs_to_no_site(dataset):
+    partition = make_partition(dataset, "equal-dirichlet:1", 3, holdout=0.1)
+    assert len(partition.holdout) == 100
+    assert not set(partition.holdout) & set(everything(partition))
+    official = make_partition(dataset, "iid", 3, pooled=False, holdout=0.1)
+    assert len(official.holdout) == 60
+    assert set(dataset.split[official.holdout]) == {0}
+    assert not set(official.holdout) & set(everything(official))
+
+
+def test_natural(write):
+    change = {f"{p}_sites": np.array(["b", "a", "a"] * n) for p, n in (("train", 10), ("val", 3), ("test", 4))}
+    dataset = load(write(change=change))
+    for pooled in (True, False):
+        partition = make_partition(dataset, "natural", pooled=pooled)
+        assert [len(site) for site in partition.sites] == [34, 17]
+        assert set(dataset.site_ids[partition.sites[1].train]) == {"b"}
+    assert partition.sites[1].train.tolist() == list(range(0, 30, 3))
+    with pytest.raises(UserError, match="--sites 3: partition natural has 2 sites"):
+        make_partition(dataset, "natural", 3)
+
+
+def test_fedimpres_tables():
+    moderate, severe = (np.array(COUNTS[key]) for key in ("0.01", "0.005"))
+    assert moderate.shape == severe.shape == (8, 8)
+    # Sums over what the paper prints, and their share of BloodMNIST's training part (90 % and half).
+    assert moderate.sum(axis=0).tolist() == [766, 1961, 986, 1838, 766, 883, 2071, 1493]
+    assert severe.sum(axis=0).tolist() == [418, 1054, 533, 996, 432, 484, 1207, 856]
+    official = np.array([852, 2181, 1085, 2026, 849, 993, 2330, 1643])
+    np.testing.assert_allclose(moderate.sum(axis=0) / official, 0.9, atol=0.02)
+    np.testing.assert_allclose(severe.sum(axis=0) / official, 0.5, atol=0.03)
+    labels = np.repeat(np.arange(8), official)
+    for key, table in (("0.01", moderate), ("0.005", severe)):
+        parts = draw_fedimpres(key, labels, "abcdefgh", 0)
+        assert [np.bincount(labels[p], minlength=8).tolist() for p in parts] == table.tolist()
+        assert len(np.unique(np.concatenate(parts))) == table.sum()
+
+
+def test_fedimpres_needs_bloodmnist(dataset, write):
+    with pytest.raises(UserError, match="8 classes; this data set has 5"):
+        make_partition(dataset, "fedimpres-0.01")
+    with pytest.raises(UserError, match="needs 766 training images of class basophil, there are 4"):
+        make_partition(load(write("bloodmnist.npz", classes=8)), "fedimpres-0.01")
+    with pytest.raises(UserError, match=r"fedimpres-0\.01 has 8 sites"):
+        make_partition(dataset, "fedimpres-0.01", 20)
+
+
+def test_fedimpres_partition(write):
+    dataset = load(write("bloodmnist.npz", train=8 * 2330, val=160, test=320, classes=8, shape=(2, 2)))
+    partition = make_partition(dataset, "fedimpres-0.005", holdout=0.1, train_fraction=0.5)
+    assert [len(site.train) for site in partition.sites] == [5, 266, 498, 241, 603, 419, 428, 527]
+    assert len(partition.holdout) == 1864
+    tests = partition.counts(dataset.labels, 8, "test")
+    assert np.sum(list(tests.values()), axis=0).tolist() == [40] * 8
+    assert tests["site-3"].tolist() == [0, 0, 0, 40, 0, 0, 0, 0]

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from medpfl.config import make_config
+from medpfl.data.sites import OwnData, PartitionedImages, open_source
+from medpfl.errors import UserError
+from medpfl.site.data import ImageTensors, SiteLoaders
+
+CPU = torch.device("cpu")
+PARTS = ("train", "validation", "test")
+
+
+def loaders(site, seed):
+    return SiteLoaders([(torch.zeros(2, 1, 4, 4), torch.zeros(2))])
+
+
+@pytest.fixture(scope="module")
+def source():
+    return open_source(make_config(algorithm="fedavg", sites=4, partition="equal-dirichlet:0.5", seed=3))
+
+
+def found(images, among):
+    """Indices of the images in the data set, which has no image twice."""
+    index = {image.tobytes(): i for i, image in enumerate(among)}
+    return [index[image.numpy().tobytes()] for image in images[:, 0]]
+
+
+def test_sites_hold_the_partitions_images_and_share_none(source):
+    assert isinstance(source, PartitionedImages)
+    seen = []
+    for indices in source.partition.sites:
+        data = source.site(indices.name, CPU)
+        assert isinstance(data, ImageTensors)
+        for part in PARTS:
+            rows = getattr(indices, part)
+            assert data.images[part].shape == (len(rows), 1, 28, 28)
+            assert data.images[part].dtype == torch.uint8
+            np.testing.assert_array_equal(data.images[part][:, 0], source.dataset.images[rows])
+            np.testing.assert_array_equal(data.labels[part], source.dataset.labels[rows])
+            seen.extend(rows)
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_same_configuration_gives_the_same_sites(source):
+    again = open_source(source.config)
+    for part in PARTS:
+        assert torch.equal(again.site("site-2", CPU).images[part], source.site("site-2", CPU).images[part])
+    other = open_source(source.config.model_copy(update={"seed": 4}))
+    assert not torch.equal(other.site("site-2", CPU).labels["test"], source.site("site-2", CPU).labels["test"])
+
+
+def test_a_share_of_the_training_images_pooled(source):
+    training = np.concatenate([s.train for s in source.partition.sites])
+    pooled = source.pooled_training(0.2, CPU)
+    assert [pooled.samples(part) for part in PARTS] == [round(0.2 * len(training)), 0, 0]
+    chosen = {image.tobytes() for image in pooled.images["train"].numpy()[:, 0]}
+    assert chosen <= {image.tobytes() for image in source.dataset.images[training]}
+    held_back = np.concatenate([np.concatenate([s.validation, s.test]) for s in source.partition.sites])
+    twins = {image.tobytes() for image in source.dataset.images[training]}
+    assert not chosen & ({image.tobytes() for image in source.dataset.images[held_back]} - twins)
+    assert torch.equal(source.pooled_training(0.2, CPU).labels["train"], pooled.labels["train"])
+
+
+def test_the_models_arguments_come_from_the_data(source):
+    assert source.model_arguments() == {"in_channels": 1, "num_classes": 11, "image_size": 28}
+
+
+def test_description(source):
+    described = source.describe()
+    assert described["name"] == "organamnist-sample"
+    assert described["partition"] == "equal-dirichlet:0.5"
+    assert len(described["classes"]) == 11
+    for indices in source.partition.sites:
+        site = described["sites"][indices.name]
+        assert [site[part] for part in PARTS] == [len(getattr(indices, part)) for part in PARTS]
+        assert sum(site["classes"].values()) == sum(site[part] for part in PARTS)
+
+
+def test_a_fraction_of_the_training_images(source):
+    few = open_source(source.config.model_copy(update={"train_fraction": 0.1}))
+    for a, b in zip(few.partition.sites, source.partition.sites, strict=True):
+        assert set(a.train) < set(b.train)
+        assert len(a.train) == pytest.approx(0.1 * len(b.train), abs=1)
+        np.testing.assert_array_equal(a.test, b.test)
+
+
+def test_an_unknown_site(source):
+    with pytest.raises(UserError, match="no site 'site-9': it has site-1, site-2, site-3, site-4"):
+        source.site("site-9", CPU)
+
+
+def test_data_of_the_users_own():
+    source = open_source(tiny.config(data_args={"train": 6}, seed=2))
+    assert isinstance(source, OwnData)
+    assert source.model_arguments() == {}
+    expected = tiny.site_data("site-2", 2, train=6)
+    assert torch.equal(source.site("site-2", CPU).images["train"], expected.images["train"])
+    assert source.describe()["name"] == "tiny:site_data"
+
+
+def test_loaders_of_the_users_own():
+    data = open_source(tiny.config(data="test_sites:loaders")).site("site-1", CPU)
+    assert isinstance(data, SiteLoaders)
+    assert (data.device, data.reproducible) == (CPU, False)
+
+
+def test_own_data_cannot_be_pooled():
+    with pytest.raises(UserError, match="cannot be pooled to pretrain f: give a checkpoint"):
+        open_source(tiny.config("fedap")).pooled_training(0.2, CPU)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("no_such_package:f", "data 'no_such_package:f': no module 'no_such_package' can be imported"),
+        ("tiny:no_such_name", "data 'tiny:no_such_name': module 'tiny' has no 'no_such_name'"),
+    ],
+)
+def test_names_that_lead_nowhere(spec, message):
+    with pytest.raises(UserError, match=message):
+        open_source(tiny.config(data=spec)).site("site-1", CPU)
+
+
+@pytest.mark.parametrize("path", ["/data/a:b.npz", "./a:b", r"C:\data\a.npz"])
+def test_paths_are_no_functions(path):
+    assert isinstance(open_source(tiny.config(data=path)), PartitionedImages)

@@ -1,0 +1,77 @@
+"""The gate at the site: exactly what is listed leaves, as FLARE calls it."""
+
+import pytest
+import torch
+from nvflare.apis.dxo import from_shareable
+from nvflare.apis.fl_context import FLContext
+
+from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.payload import update_of, update_to_shareable
+from medpfl.flare.recipes import PersonalizedRecipe
+from medpfl.messages import Update
+
+
+def shareable(metrics=None, **tensors):
+    update = Update("site-1", 3, {name: torch.ones(2) for name in tensors}, metrics or {"train_loss": 0.5}, 10, 20, 0.1)
+    return update_to_shareable(update)
+
+
+def passed(filter_, answer):
+    return from_shareable(filter_.process(answer, FLContext()))
+
+
+def test_listed_keys_pass_unchanged():
+    answer = passed(AllowListFilter(["weight", "statistics/"]), shareable(**{"weight": 1, "statistics/bn1/mean": 1}))
+    assert set(answer.data) == {"weight", "statistics/bn1/mean"}
+
+
+@pytest.mark.parametrize("name", ["bn1.running_mean", "weights", "weigh", "statisticsx", "images"])
+def test_any_other_key_stops_the_answer(name):
+    with pytest.raises(ValueError, match=f"'{name}' may not leave this site"):
+        AllowListFilter(["weight", "statistics/"]).process(shareable(**{"weight": 1, name: 1}), FLContext())
+
+
+def test_without_a_prefix_statistics_do_not_leave():
+    with pytest.raises(ValueError, match="statistics/bn1/mean"):
+        AllowListFilter(["weight"]).process(shareable(**{"weight": 1, "statistics/bn1/mean": 1}), FLContext())
+
+
+def test_unlisted_metrics_do_not_leave():
+    with pytest.raises(ValueError, match="metric patients"):
+        AllowListFilter(["weight"]).process(shareable({"patients": ["A"]}, weight=1), FLContext())
+
+
+def test_answers_without_tensors_are_checked_too():
+    with pytest.raises(ValueError, match="metric patients"):
+        AllowListFilter([]).process(shareable({"patients": ["A"]}), FLContext())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keeps", "sends"),
+    [
+        ("local", "fc3.weight", None),
+        ("fedavg", None, "bn1.running_mean"),
+        ("fedbn", "bn1.running_mean", "fc3.weight"),
+        ("fedper", "fc3.weight", "conv1.weight"),
+        ("lg-fedavg", "conv1.weight", "fc3.weight"),
+        ("fedap", "bn2.weight", "statistics/"),
+    ],
+)
+def test_a_job_lists_what_its_algorithm_shares(algorithm, keeps, sends):
+    app = PersonalizedRecipe(algorithm=algorithm, sites=2)._job._deploy_map["@ALL"]
+    [(_, [gate])] = app.app_config.task_result_filters
+    assert isinstance(gate, AllowListFilter)
+    assert keeps not in gate.allowed
+    assert sends is None or sends in gate.allowed
+
+
+def test_update_survives_the_wire():
+    update = update_of("site-1", _model(shareable({"train_loss": 0.25}, weight=1)))
+    assert (update.round, update.metrics, update.sent_bytes) == (3, {"train_loss": 0.25}, 10)
+    assert update.tensors["weight"].equal(torch.ones(2))
+
+
+def _model(answer):
+    from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+    return FLModelUtils.from_shareable(answer)

@@ -1,0 +1,148 @@
+"""Results as runs write them: plain, with nothing in every place where nothing is allowed, and large."""
+
+import copy
+import random
+from statistics import fmean, stdev
+
+import pytest
+
+MEASURES = ("accuracy", "balanced_accuracy", "auroc")
+
+
+def scores_of(accuracy, test=100, interval=True):
+    """A 'selected' or 'last' part whose other measures follow from the accuracy of each site."""
+    sites = {}
+    for name, value in accuracy.items():
+        auroc = min(0.999, value + 0.06)
+        sites[name] = {
+            "n": test,
+            "accuracy": value,
+            "balanced_accuracy": value - 0.05,
+            "auroc": auroc,
+            "auroc_ci95": [auroc - 0.02, min(1.0, auroc + 0.02)] if interval else None,
+            "auroc_classes": 3,
+        }
+    part = {"sites": sites, "mean": {}, "std": {}, "worst": {}, "worst_site": {}}
+    for measure in MEASURES:
+        values = {name: entry[measure] for name, entry in sites.items()}
+        part["mean"][measure] = fmean(values.values())
+        part["std"][measure] = stdev(values.values()) if len(values) > 1 else None
+        part["worst_site"][measure] = min(values, key=values.get)
+        part["worst"][measure] = min(values.values())
+    return part
+
+
+def run_of(algorithm, accuracy, local=None, seed=0, rounds=6, classes=4, **config):
+    """Finished results with the given accuracy of every site, and of local training at every site."""
+    rng = random.Random(seed)
+    names = list(accuracy)
+    sites = {}
+    for index, name in enumerate(names):
+        counts = {str((index + k) % classes): rng.randint(5, 90) for k in range(min(3, classes))}
+        total = sum(counts.values())
+        sites[name] = {"train": total - total // 2, "validation": 0, "test": total // 2, "classes": counts}
+    history = []
+    for n in range(1, rounds + 1):
+        entries = {}
+        for name in names:
+            level = accuracy[name] * (1 - 0.6 * 0.6**n)
+            entries[name] = {
+                "train_loss": 2.2 * 0.75**n + 0.1 * rng.random(),
+                "validation": {"accuracy": level + 0.01 * rng.random(), "auroc": min(1.0, level + 0.05)},
+                "sent_bytes": 240_000,
+                "received_bytes": 250_000,
+                "seconds": 0.8,
+            }
+        history.append({"round": n, "seconds": 4.5, "participants": names, "sites": entries})
+    share = 1 / max(len(names) - 1, 1)
+    matrix = [[0.5 if i == j else 0.5 * share for j in names] for i in names]
+    if len(names) > 2:
+        for i in range(len(names)):
+            weights = [0 if i == j else 1 / (1 + min(abs(i - j), len(names) - abs(i - j))) for j in range(len(names))]
+            matrix[i] = [0.5 if i == j else 0.5 * weight / sum(weights) for j, weight in enumerate(weights)]
+    results = {
+        "schema": 1,
+        "status": "finished",
+        "algorithm": algorithm,
+        "choices": {"personal": "batch-norm layers", "mixing": "similarity", "objective": "ce", "server": []},
+        "config": {
+            "algorithm": algorithm,
+            "data": "organamnist",
+            "model": "lenet5",
+            "sites": len(names),
+            "rounds": rounds,
+            "local_epochs": 1,
+            "partition": "dirichlet:0.1",
+            "seed": seed,
+            **config,
+        },
+        "environment": {"env": "inprocess", "nvflare": "2.9.0", "torch": "2.13.0", "cpu": "a CPU", "gpu": None},
+        "data": {"name": "organamnist", "md5": "0123abcd", "partition": "dirichlet:0.1", "sites": sites},
+        "rounds": history,
+        "selected_round": rounds - 1,
+        "final": {"selected": scores_of(accuracy), "last": scores_of({k: v - 0.01 for k, v in accuracy.items()})},
+        "mixing": {"sites": names, "matrix": matrix},
+        "traffic": {"sent_bytes": 240_000 * rounds * len(names), "received_bytes": 250_000 * rounds * len(names)},
+        "seconds": {"total": 31.5, "start": 2.5, "training": 27.0},
+    }
+    if local is not None:
+        part = scores_of(local)
+        results["reference"] = {"algorithm": "local", "final": {"selected": part, "last": copy.deepcopy(part)}}
+    return results
+
+
+FIVE = {"site-1": 0.93, "site-2": 0.95, "site-3": 0.87, "site-4": 0.91, "site-5": 0.91}
+FIVE_LOCAL = {"site-1": 0.95, "site-2": 0.94, "site-3": 0.92, "site-4": 0.91, "site-5": 0.965}
+
+
+@pytest.fixture
+def make_run():
+    return run_of
+
+
+@pytest.fixture
+def five():
+    """FedAP at five sites: mean 0.914, worst site-3 with 0.870; local training: mean 0.937."""
+    return run_of("fedap", FIVE, FIVE_LOCAL, **{"lambda": 0.5})
+
+
+@pytest.fixture
+def empty():
+    """Two sites and one round, with null wherever the contract allows it."""
+    results = run_of("fedavg", {"a": 0.5, "b": 0.6}, rounds=1)
+    for part in results["final"].values():
+        for entry in part["sites"].values():
+            entry |= dict.fromkeys((*MEASURES, "auroc_ci95", "auroc_classes"))
+        for key in ("mean", "std", "worst", "worst_site"):
+            part[key] = dict.fromkeys(MEASURES)
+    for entry in results["rounds"]:
+        for site in entry["sites"].values():
+            site |= dict.fromkeys(("train_loss", "validation", "sent_bytes", "received_bytes", "seconds"))
+        entry["seconds"] = None
+    for site in results["data"]["sites"].values():
+        site["classes"] = None
+    results |= dict.fromkeys(("mixing", "traffic", "seconds", "selected_round", "reference", "failures", "notes"))
+    results["an unknown key"] = {"of": "a later version"}
+    return results
+
+
+@pytest.fixture
+def running():
+    """After two of six rounds."""
+    results = run_of("fedap", FIVE)
+    results |= {"status": "running", "final": None, "selected_round": None}
+    results["rounds"] = results["rounds"][:2]
+    return results
+
+
+@pytest.fixture
+def twenty():
+    """Nine algorithms at twenty sites and eleven classes, on one split."""
+    algorithms = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")
+    local = {f"site-{i}": 0.90 + 0.004 * i for i in range(1, 21)}
+    runs = []
+    for index, algorithm in enumerate(algorithms):
+        rng = random.Random(index)
+        accuracy = {name: value - 0.03 * index - 0.05 * rng.random() * (index > 0) for name, value in local.items()}
+        runs.append(run_of(algorithm, accuracy, local, rounds=20, classes=11))
+    return runs

@@ -1,0 +1,167 @@
+import json
+from statistics import stdev
+
+import pytest
+
+from medpfl.errors import UserError
+from medpfl.report.compare import compare, comparison_markdown, comparison_note, comparison_rows, write_comparison
+
+# Accuracy at sites a and b for seeds 0 and 1.
+LOCAL = ({"a": 0.90, "b": 0.80}, {"a": 0.88, "b": 0.84})
+FEDAVG = ({"a": 0.70, "b": 0.60}, {"a": 0.72, "b": 0.62})
+FEDAP = ({"a": 0.92, "b": 0.78}, {"a": 0.90, "b": 0.86})
+
+
+@pytest.fixture
+def runs(make_run):
+    return [
+        make_run(algorithm, by_seed[seed], LOCAL[seed], seed=seed)
+        for algorithm, by_seed in (("fedap", FEDAP), ("local", LOCAL), ("fedavg", FEDAVG))
+        for seed in (0, 1)
+    ]
+
+
+def by_label(comparison):
+    return {group["label"]: group for group in comparison["groups"]}
+
+
+def test_hand_computed_numbers(runs):
+    comparison = compare(runs)
+    assert [group["label"] for group in comparison["groups"]] == ["FedAP", "Local training", "FedAvg"]
+    assert comparison["seeds"] == [0, 1]
+    fedap = by_label(comparison)["FedAP"]
+    # Means over sites 0.85 and 0.88.
+    assert fedap["accuracy"] == pytest.approx({"mean": 0.865, "sd": 0.03 / 2**0.5})
+    assert fedap["balanced_accuracy"]["mean"] == pytest.approx(0.815)
+    assert fedap["worst"] == pytest.approx({"mean": 0.82, "sd": 0.08 / 2**0.5})
+    assert fedap["sites"] == pytest.approx({"a": 0.91, "b": 0.82})
+    assert fedap["by_seed"] == pytest.approx({"0": 0.85, "1": 0.88})
+    # To local: seed 0 +2 and -2 points (mean 0), seed 1 +2 and +2 (mean 2).
+    local = fedap["to_local"]
+    assert local["mean"] == pytest.approx(0.01)
+    assert local["sd"] == pytest.approx(stdev([0, 0.02]))
+    assert (local["better"], local["worse"], local["pairs"]) == (3, 1, 4)
+    assert local["baseline_accuracy"]["mean"] == pytest.approx(0.855)
+    # To FedAvg: seed 0 +22 and +18 (mean 20), seed 1 +18 and +24 (mean 21).
+    fedavg = fedap["to_fedavg"]
+    assert fedavg["mean"] == pytest.approx(0.205)
+    assert fedavg["sd"] == pytest.approx(stdev([0.20, 0.21]))
+    assert (fedavg["better"], fedavg["pairs"]) == (4, 4)
+    assert fedap["selected_round"] == {"mean": 5.0, "sd": 0.0}
+    assert fedap["seconds"]["mean"] == 31.5
+    assert fedap["sent_bytes_per_site_round"]["mean"] == 240_000
+    assert fedap["received_bytes_per_site_round"]["mean"] == 250_000
+
+
+def test_baselines_are_not_compared_with_themselves(runs):
+    groups = by_label(compare(runs))
+    assert groups["Local training"]["to_local"] is None
+    assert groups["Local training"]["to_fedavg"]["mean"] == pytest.approx(0.195)
+    assert groups["FedAvg"]["to_fedavg"] is None
+    assert groups["FedAvg"]["to_local"]["mean"] == pytest.approx(-0.195)
+
+
+def test_the_reference_stands_in_for_a_local_run(runs):
+    comparison = compare([run for run in runs if run["algorithm"] != "local"])
+    fedap = by_label(comparison)["FedAP"]
+    assert fedap["to_local"]["mean"] == pytest.approx(0.01)
+    assert "Local training (the reference in each run): 0.855 ± 0.007." in comparison_note(comparison)
+
+
+def test_no_local_training_and_no_fedavg(make_run):
+    comparison = compare([make_run("fedap", FEDAP[0]), make_run("fedbn", FEDAVG[0])])
+    assert all(group["to_local"] is None and group["to_fedavg"] is None for group in comparison["groups"])
+    heads, rows = comparison_rows(comparison)
+    assert "To FedAvg (points)" not in heads
+    assert rows[0][heads.index("To local (points)")] == "–"
+
+
+def test_groups_of_one_algorithm_are_named_by_what_differs(make_run):
+    runs = [
+        make_run("fedavg", FEDAVG[0], rounds=6),
+        make_run("fedavg", LOCAL[0], rounds=12),
+        make_run("fedap", FEDAP[0], rounds=12, settings={"lambda": 0.5}),
+        make_run("fedap", FEDAVG[0], rounds=12, settings={"lambda": 0.8}),
+    ]
+    comparison = compare(runs)
+    groups = by_label(comparison)
+    assert list(groups) == ["FedAvg (rounds=6)", "FedAvg (rounds=12)", "FedAP (lambda=0.5)", "FedAP (lambda=0.8)"]
+    # The FedAvg with as many rounds is the fair one.
+    assert groups["FedAP (lambda=0.5)"]["to_fedavg"]["baseline"] == "FedAvg (rounds=12)"
+    assert "Rounds differ: FedAvg (rounds=6) 6, " in comparison_note(comparison)
+
+
+def test_where_and_when_a_run_was_made_does_not_split_a_group(make_run):
+    runs = [make_run("fedap", FEDAP[s], seed=s, out=f"runs/{s}", device="cpu", experiment=f"e{s}") for s in (0, 1)]
+    assert len(compare(runs)["groups"]) == 1
+
+
+def test_one_seed_has_no_spread(make_run):
+    comparison = compare([make_run("fedap", FEDAP[0], LOCAL[0])])
+    assert comparison["groups"][0]["accuracy"]["sd"] is None
+    assert "One seed shows no spread" in comparison_note(comparison)
+
+
+def test_nothing_measured(empty):
+    comparison = compare([empty])
+    assert comparison["groups"][0]["accuracy"] == {"mean": None, "sd": None}
+    assert comparison_rows(comparison)[1] == [["FedAvg", *["–"] * 9]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r["data"].update(name="bloodmnist"), "data organamnist and bloodmnist"),
+        (lambda r: r["data"].update(md5="ffff"), "checksum of the data 0123abcd and ffff"),
+        (lambda r: r["data"].update(partition="iid"), "partition dirichlet:0.1 and iid"),
+        (lambda r: r["config"].update(model="alexnet-bn"), "model lenet5 and alexnet-bn"),
+        (lambda r: r["data"]["sites"].pop("b"), "number of sites 2 and 1"),
+        (lambda r: r["data"].update(sites={"a": {}, "c": {}}), "sites a, b and a, c"),
+        (lambda r: r["config"].update(seed=7), "seeds 0 and 7"),
+        (lambda r: r["data"]["sites"]["b"].update(test=1), r"split \(test at b: \d+ and 1\)"),
+        (lambda r: r["data"]["sites"]["a"].update(classes={"0": 1}), r"split \(classes at a: "),
+        # Of several differences the first is named.
+        (lambda r: (r["data"].update(name="x"), r["config"].update(seed=7)), "data organamnist and x"),
+    ],
+)
+def test_runs_that_cannot_be_paired(make_run, change, message):
+    other = make_run("fedavg", FEDAVG[0])
+    change(other)
+    with pytest.raises(UserError, match=message):
+        compare([make_run("fedap", FEDAP[0]), other])
+
+
+def test_unequal_seeds_duplicates_unfinished_and_nothing(runs, running):
+    with pytest.raises(UserError, match="seeds 0, 1 and 0"):
+        compare(runs[:3])
+    with pytest.raises(UserError, match=r"fedap \(seed 0\) is there twice"):
+        compare([runs[0], runs[0]])
+    with pytest.raises(UserError, match=r"fedap \(seed 0\) has not ended"):
+        compare([running])
+    with pytest.raises(UserError, match="at least one run"):
+        compare([])
+
+
+def test_markdown(runs):
+    lines = comparison_markdown(compare(runs)).splitlines()
+    assert lines[0].startswith("| Algorithm | Accuracy | Worst site | To local (points) | Better than local |")
+    assert lines[1].startswith("| --- | ---: |")
+    assert lines[2].startswith("| FedAP | 0.865 ± 0.021 | 0.820 | +1.0 ± 1.4 | 3 of 4 | +20.5 ± 0.7 | 4 of 4 |")
+    assert lines[2].endswith("| 5 | 31.5 | 240 kB / 250 kB |")
+    assert lines[3].startswith("| Local training | 0.855 ± 0.007 | 0.820 | – | – | +19.5 ± 0.7 |")
+    assert len({line.count("|") for line in lines[:5]}) == 1
+
+
+def test_markdown_escapes_what_would_break_the_table(make_run):
+    runs = [make_run("fedap", FEDAP[0], name=name) for name in ("x|y", "<b>")]
+    lines = comparison_markdown(compare(runs)).splitlines()
+    assert "x\\|y" in lines[2]
+    assert "&lt;b>" in lines[3]
+
+
+def test_written_files(runs, tmp_path):
+    comparison = compare(runs)
+    paths = write_comparison(comparison, tmp_path / "out")
+    assert [path.name for path in paths] == ["comparison.json", "comparison.md"]
+    assert json.loads(paths[0].read_text()) == comparison
+    assert paths[1].read_text() == comparison_markdown(comparison)

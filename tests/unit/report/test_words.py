@@ -1,0 +1,83 @@
+import pytest
+
+from medpfl.report.words import auroc_interval, duration, headline, points, score, size, spread, summary
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (240_000, "240 kB"),
+        (999_600, "1.0 MB"),
+        (7_200_000, "7.2 MB"),
+        (3.2e15, "3200 TB"),
+    ],
+)
+def test_size(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (4.24, "4.2 s"),
+        (59.97, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7800, "2 h 10 min"),
+        (7199, "2 h 00 min"),
+    ],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_points_have_a_sign_unless_they_are_zero():
+    assert points(0.0234) == "+2.3"
+    assert points(-0.0234, 0.004) == "-2.3 ± 0.4"
+    assert points(-0.0001) == points(0.0) == "0.0"
+    assert points(None) == "–"
+
+
+def test_scores_and_intervals():
+    assert score(None) == "–"
+    assert spread(0.91449, 0.0274) == "0.914 ± 0.027"
+    assert spread(0.9, None) == "0.900"
+    assert auroc_interval({"auroc": 0.98, "auroc_ci95": [0.97, 0.99]}) == "0.980 [0.970, 0.990]"
+    assert auroc_interval({"auroc": 0.98, "auroc_ci95": None}) == "0.980"
+    assert auroc_interval({"auroc": None, "auroc_ci95": None}) == "–"
+
+
+def test_summary_names_the_gap_to_local_training(five):
+    # Differences -2, +1, -5, 0, -5.5 points: mean -2.3.
+    assert summary(five) == (
+        "FedAP: 0.914 mean accuracy over 5 sites, 0.023 below local training (worst site site-3 0.870)"
+    )
+
+
+def test_summary_above_level_and_without_reference(make_run):
+    accuracy = {"a": 0.9, "b": 0.8}
+    above = summary(make_run("fedbn", accuracy, {"a": 0.85, "b": 0.75}))
+    assert above == "FedBN: 0.850 mean accuracy over 2 sites, 0.050 above local training (worst site b 0.800)"
+    assert ", level with local training" in summary(make_run("fedbn", accuracy, accuracy))
+    assert summary(make_run("fedbn", accuracy)) == "FedBN: 0.850 mean accuracy over 2 sites (worst site b 0.800)"
+    assert "local training" not in summary(make_run("local", accuracy, accuracy)).removeprefix("Local training")
+
+
+def test_summary_without_numbers(empty, running):
+    assert summary(empty) == "FedAvg: no accuracy was measured"
+    assert summary(running) == "FedAP: not finished, 2 of 6 rounds"
+
+
+def test_headline(five, empty, running, make_run):
+    assert headline(five) == (
+        "A site's own model, trained with FedAP, is right in 91.4 of 100 test cases (average of 5 sites; lowest at "
+        "site-3 with 87.0). That is 2.3 fewer than if each site trains alone. Taking part helps 1 of 5 sites."
+    )
+    assert headline(empty) == "FedAvg has finished, but no site could measure its accuracy."
+    assert headline(running) == "FedAP is still running: 2 of 6 rounds are done."
+    assert "trained on its own data alone" in headline(make_run("local", {"a": 0.9}, {"a": 0.9}))
+    assert "equally well" in headline(make_run("fedap", {"a": 0.9}, {"a": 0.9}))
