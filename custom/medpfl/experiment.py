@@ -25,7 +25,7 @@ from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.store import DiskStore, MemoryStore
-from medpfl.site.worker import MODEL
+from medpfl.site.worker import MODEL, Site
 from medpfl.statefile import write_bytes, write_state
 
 Env = Literal["sim", "inprocess"]
@@ -109,7 +109,7 @@ def _in_process(
     started = time.perf_counter()
     plan = federation.plan()
     folder = out / "state"
-    sites = {n: federation.site(n, DiskStore(folder / n, durable=False)) for n in federation.config.site_names}
+    sites = {n: _site(federation, n, DiskStore(folder / n, durable=False)) for n in federation.config.site_names}
     (folder / "server").mkdir(parents=True, exist_ok=True)
     workers = parallel_sites(sites, federation.model(), federation.device, threads)
     start = time.perf_counter() - started
@@ -128,6 +128,15 @@ def _in_process(
         after_step=write,
     )
     return plan, state, start
+
+
+def _site(federation: Federation, name: str, store: DiskStore) -> Site:
+    try:
+        return federation.site(name, store)
+    except UserError:
+        raise
+    except Exception as error:  # the user's own function may raise anything
+        raise UserError(f"data of {name}: {type(error).__name__}: {error}") from error
 
 
 def _in_simulator(federation: Federation, out: Path, threads: int, watch: Watch) -> tuple[Plan, ServerState, float]:

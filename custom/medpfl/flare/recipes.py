@@ -13,9 +13,11 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
@@ -24,6 +26,7 @@ from nvflare.job_config.defs import FilterType
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
+import medpfl
 from medpfl.assemble import Federation
 from medpfl.config import RunConfig, make_config
 from medpfl.errors import UserError
@@ -80,8 +83,14 @@ class PersonalizedRecipe(Recipe):
         job.to_server(components_config())
         job.to_clients(PersonalizedExecutor(run_config, experiment, state), tasks=list(TASKS))
         job.to_clients(_outgoing_filter(federation), filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
-        if not byoc:
-            job.set_app_packages([PACKAGE])
+        # FLARE would gather the imported modules one by one and miss the rest of the package, data files among them.
+        job.set_app_packages([PACKAGE])
+        if byoc:
+            self._carried = TemporaryDirectory()
+            source = Path(medpfl.__file__).parent
+            shutil.copytree(source, Path(self._carried.name) / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+            job.to_server(self._carried.name)
+            job.to_clients(self._carried.name)
         for source in sorted(sources):
             job.to_server(source)
             job.to_clients(source)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from medpfl.config import RunConfig
 from medpfl.errors import UserError
@@ -20,9 +19,9 @@ from medpfl.messages import STATISTICS, Failure, Message, Update
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import similarity_weights, wasserstein_distances
+from medpfl.server.updates import check_update, statistics_of
 
 Phase = Literal["prepare", "train", "validate", "test", "done"]
-Statistics = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 class QuorumNotMet(UserError):
@@ -67,7 +66,7 @@ class ServerState:
     round: int = 0
     samples: Mapping[str, int] = field(default_factory=dict)
     shared: Mapping[str, State] = field(default_factory=dict)
-    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    statistics: Mapping[str, LayerStatistics] = field(default_factory=dict)
     weights: np.ndarray | None = None
     history: tuple[dict[str, Any], ...] = ()
     best_round: int = 0
@@ -108,7 +107,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     order = {site: i for i, site in enumerate(plan.config.site_names)}
     for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
-            _check(plan, state, expected, update, usable)
+            check_update(plan.split, expected, update, usable, state.statistics)
             usable.append(update)
         except StateError as error:
             failures.append(Failure(update.site, update.round, str(error)))
@@ -162,64 +161,6 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
     return Message("train", state.round + 1, state.shared.get(site, plan.initial_shared), info)
 
 
-def _check(
-    plan: Plan, state: ServerState, expected: Mapping[str, Message], update: Update, others: Sequence[Update]
-) -> None:
-    """Raises StateError if the update must not be used; ``others`` are usable."""
-    message = expected.get(update.site)
-    if message is None:
-        raise StateError("an answer that was not asked for")
-    if update.round != message.round:
-        raise StateError(f"an answer for round {update.round}, but round {message.round} is under way")
-    if any(u.site == update.site for u in others):
-        raise StateError("a second answer; the first one counts")
-    statistics = _statistics_of(update)
-    shared = {k: v for k, v in update.tensors.items() if k not in statistics}
-    if message.task == "train":
-        plan.split.check_shared(shared)
-    elif shared:
-        raise StateError(f"entry {next(iter(shared))!r} does not belong into the answer to {message.task!r}")
-    kind = message.info.get("statistics")
-    if kind and not statistics:
-        raise StateError(f"the {kind} statistics that the mixing needs are missing")
-    if statistics and not kind:
-        raise StateError("statistics that were not asked for")
-    _check_statistics(statistics)
-    known = _shapes_known(state, others)
-    if statistics and known and {k: tuple(v.shape) for k, v in statistics.items()} != known:
-        raise StateError("statistics of other layers or channels than the other sites'")
-
-
-def _check_statistics(statistics: State) -> None:
-    for name, tensor in statistics.items():
-        layer, _, which = name.rpartition("/")
-        if which not in ("mean", "variance") or tensor.ndim != 1:
-            raise StateError(f"{name} is not the mean or the variance of a layer's channels")
-        other = statistics.get(f"{layer}/{'mean' if which == 'variance' else 'variance'}")
-        if other is None or other.shape != tensor.shape:
-            raise StateError(f"{name} lacks the other half of the layer's mean and variance")
-        if not bool(torch.isfinite(tensor).all()):
-            raise StateError(f"{name} has non-finite values")
-        if which == "variance" and bool((tensor < 0).any()):
-            raise StateError(f"{name} has negative values")
-
-
-def _shapes_known(state: ServerState, others: Sequence[Update]) -> dict[str, tuple[int, ...]] | None:
-    """What another site's statistics look like; None before there are any."""
-    for layers in state.statistics.values():
-        return {
-            f"{STATISTICS}{layer}/{which}": pair[0].shape
-            for layer, pair in layers.items()
-            for which in ("mean", "variance")
-        }
-    found = ({k: tuple(v.shape) for k, v in _statistics_of(u).items()} for u in others)
-    return next((shapes for shapes in found if shapes), None)
-
-
-def _statistics_of(update: Update) -> State:
-    return {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
-
-
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
     if len(usable) < plan.config.quorum:
         reasons = "; ".join(f"{f.site}: {f.reason}" for f in failures[:3])
@@ -247,8 +188,8 @@ def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) 
     return replace(state, statistics=known, weights=weights)
 
 
-def _pop_statistics(update: Update) -> Statistics:
-    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in _statistics_of(update)}
+def _pop_statistics(update: Update) -> LayerStatistics:
+    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in statistics_of(update)}
     layers = dict.fromkeys(k.rpartition("/")[0] for k in arrays)
     return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}
 

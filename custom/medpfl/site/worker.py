@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.config import RunConfig
-from medpfl.errors import UserError
 from medpfl.messages import STATISTICS, Failure, Message, Update
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, StateError
@@ -63,7 +62,7 @@ class Site:
             What leaves the site.
 
         Raises:
-            StateError, UserError, TrainingDiverged: the task cannot be done; the site's stored state is untouched.
+            StateError, TrainingDiverged: the task cannot be done; the site's stored state is untouched.
         """
         started = time.perf_counter()
         task = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
@@ -80,9 +79,9 @@ class Site:
 
     def _prepare(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         if difference := self.split.first_difference(message.info["split"]):
-            raise UserError(f"{self.name} and the server disagree on what is shared: {difference}")
+            raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not (samples := self.data.samples("train")):
-            raise UserError(f"{self.name} has no training sample")
+            raise StateError(f"{self.name} has no training sample")
         for kind in (PERSONAL, MODEL):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
@@ -120,16 +119,18 @@ class Site:
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         last, selected = message.round, message.info["selected_round"]
-        # A site that was absent when the selected round was validated is judged by its last model.
-        state = self.store.get(MODEL, selected)
-        tested = {"selected": selected if state is not None else last, "last": last}
         measured: dict[int, Any] = {}
-        for round_ in set(tested.values()):
-            state = self.store.get(MODEL, round_)
-            if state is None:
-                raise StateError(f"{self.name} has no model of round {round_}: it was absent then")
-            model.load_state_dict(state)
-            measured[round_] = evaluate(model, self.data, "test")
+        for round_ in (selected, last):
+            if round_ not in measured and (state := self.store.get(MODEL, round_)) is not None:
+                model.load_state_dict(state)
+                measured[round_] = evaluate(model, self.data, "test")
+        if not measured:
+            raise StateError(f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent")
+        # A site that was absent when one of the two was validated is judged by the other.
+        tested = {
+            "selected": selected if selected in measured else last,
+            "last": last if last in measured else selected,
+        }
         self.store.keep(MODEL, measured)
         return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
 
@@ -164,7 +165,7 @@ def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
     """
     try:
         return site.handle(message, model)
-    except (UserError, StateError, TrainingDiverged) as error:
+    except (StateError, TrainingDiverged) as error:
         return Failure(site.name, message.round, str(error))
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)

@@ -1,0 +1,10 @@
+"""Puts this folder on the import path, so that every test can use the federation in tiny.py."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Networks this small only wait for more threads."""
+    torch.set_num_threads(1)

@@ -1,0 +1,115 @@
+from dataclasses import asdict, fields
+
+import numpy as np
+import pytest
+from tiny import config, plan_of, same, sites_of
+
+from medpfl.assemble import Federation
+from medpfl.errors import UserError
+from medpfl.messages import Failure
+from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.worker import answer
+
+
+def states(run_config):
+    """The server's state after every step of a run."""
+    federation = Federation.of(run_config)
+    plan, sites, model = plan_of(federation), sites_of(federation), federation.model()
+    state, every = ServerState(), [ServerState()]
+    while state.phase != "done":
+        replies = [answer(sites[s], m, model) for s, m in messages(plan, state).items()]
+        if state.round == 1 and state.phase == "train":
+            replies[-1] = Failure("site-3", 2, "gone")
+        state = advance(plan, state, replies, 0.25)
+        every.append(state)
+    return every
+
+
+def assert_equal(a: ServerState, b: ServerState) -> None:
+    plain = [f.name for f in fields(ServerState) if f.name not in ("shared", "statistics", "weights")]
+    assert [getattr(a, name) for name in plain] == [getattr(b, name) for name in plain]
+    assert a.shared.keys() == b.shared.keys()
+    assert all(same(a.shared[s], b.shared[s]) for s in a.shared)
+    assert (a.weights is None) == (b.weights is None)
+    if a.weights is not None:
+        np.testing.assert_array_equal(a.weights, b.weights)
+    assert a.statistics.keys() == b.statistics.keys()
+    for site, layers in a.statistics.items():
+        assert layers.keys() == b.statistics[site].keys()
+        for layer, pair in layers.items():
+            np.testing.assert_array_equal(pair, b.statistics[site][layer])
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap"])
+def test_round_trip_of_every_phase(tmp_path, algorithm):
+    run = config(algorithm)
+    every = states(run)
+    assert {s.phase for s in every} == {"prepare", "train", "validate", "test", "done"}
+    for state in every:
+        save_checkpoint(tmp_path / "server", run, state, durable=False)
+        assert_equal(load_checkpoint(tmp_path / "server", run), state)
+
+
+def test_one_copy_where_all_sites_have_the_same(tmp_path):
+    sizes = {}
+    for algorithm in ("fedavg", "fedap"):
+        run = config(algorithm)
+        state = states(run)[2]
+        save_checkpoint(tmp_path / algorithm, run, state, durable=False)
+        sizes[algorithm] = (tmp_path / algorithm).stat().st_size
+        loaded = load_checkpoint(tmp_path / algorithm, run)
+        assert (loaded.shared["site-1"] is loaded.shared["site-3"]) == (algorithm == "fedavg")
+    values = 4 * (6 * 16 + 6 + 6 * 3 + 3)
+    assert sizes["fedap"] - sizes["fedavg"] > 1.5 * values
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_checkpoint(tmp_path / "server", config(), states(config())[2], durable=False)
+    return tmp_path / "server"
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"algorithm": "fedbn"}, "algorithm = 'fedavg', not 'fedbn'"),
+        ({"seed": 1}, "seed = 0, not 1"),
+        ({"rounds": 9}, "rounds = 3, not 9"),
+        ({"settings": {"lr": 0.2}}, "settings = {'lr': 0.1, 'batch_size': 4}, not {'lr': 0.2, 'batch_size': 4}"),
+        ({"data_args": {"train": 5}}, "data_args = {}, not {'train': 5}"),
+    ],
+)
+def test_other_settings_are_named(saved, other, named):
+    with pytest.raises(UserError, match="resume with the same settings") as caught:
+        load_checkpoint(saved, config(**other))
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("other", [{"device": "auto"}, {"timeout": 5.0}, {"grace": 1.0}, {"min_sites": 1}])
+def test_settings_that_touch_no_figure_may_change(saved, other):
+    assert load_checkpoint(saved, config(**other)).round == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[:-3], lambda c: c[: len(c) // 2], lambda c: b"", lambda c: c[:-1] + b"\xff"]
+)
+def test_a_damaged_file_is_a_users_error(saved, damage):
+    saved.write_bytes(damage(saved.read_bytes()))
+    with pytest.raises(UserError, match=r"is damaged.*the run cannot be resumed from it"):
+        load_checkpoint(saved, config())
+
+
+def test_a_flipped_digit_of_the_history_is_noticed(saved):
+    content = saved.read_bytes()
+    assert content.count(b"0.25") == 1
+    saved.write_bytes(content.replace(b"0.25", b"0.35"))
+    with pytest.raises(UserError, match="is damaged"):
+        load_checkpoint(saved, config())
+
+
+def test_failures_are_kept(tmp_path):
+    state = ServerState(phase="train", failures=(Failure("site-2", 0, "späť"),))
+    save_checkpoint(tmp_path / "server", config(), state, durable=False)
+    (failure,) = load_checkpoint(tmp_path / "server", config()).failures
+    assert asdict(failure) == {"site": "site-2", "round": 0, "reason": "späť"}

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
+
+
+def states(*values):
+    return [{"w": torch.full((2, 2), float(v)), "b": torch.tensor([v, -v], dtype=torch.float32)} for v in values]
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30).filter(any))
+def test_sample_weights_are_shares(samples):
+    weights = sample_weights(samples)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    assert (weights == weights[0]).all()
+    np.testing.assert_allclose(weights[0] * sum(samples), samples, rtol=1e-12)
+
+
+@given(st.integers(1, 30), st.floats(0, 1))
+def test_uniform_rows_sum_to_one(sites, self_weight):
+    weights = uniform_weights(sites, self_weight)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    if sites > 1:
+        np.testing.assert_array_equal(np.diag(weights), self_weight)
+        assert len(np.unique(weights[~np.eye(sites, dtype=bool)])) == 1
+
+
+@given(st.integers(1, 8), st.data())
+def test_restricted_rows_sum_to_one_or_are_absent(sites, data):
+    weights = np.array(data.draw(st.lists(st.lists(st.floats(0, 1), min_size=sites, max_size=sites), min_size=1)))
+    present = data.draw(st.lists(st.integers(0, sites - 1), min_size=1, unique=True))
+    kept = restrict(weights, present)
+    assert kept.shape == (len(weights), len(present))
+    sums = kept.sum(axis=1)
+    np.testing.assert_allclose(sums[kept.any(axis=1)], 1)
+    np.testing.assert_array_equal(kept.any(axis=1), weights[:, present].any(axis=1))
+
+
+def test_restrict_by_hand():
+    weights = np.array([[0.5, 0.375, 0.125], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]])
+    np.testing.assert_allclose(restrict(weights, [0, 1]), [[4 / 7, 3 / 7], [0, 0], [0.4, 0.6]])
+
+
+def test_two_sites_by_hand():
+    first, second = mix(np.array([[0.75, 0.25], [0.25, 0.75]]), states(4, 8))
+    assert torch.equal(first["w"], torch.full((2, 2), 5.0))
+    assert torch.equal(second["b"], torch.tensor([7.0, -7.0]))
+
+
+def test_three_sites_by_hand():
+    weights = np.array([[0.5, 0.375, 0.125], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
+    mixed = mix(weights, states(8, 16, 32))
+    assert [m["w"][0, 0].item() for m in mixed] == [14.0, 18.0, 32.0]
+    assert [m["b"][1].item() for m in mixed] == [-14.0, -18.0, -32.0]
+
+
+def test_more_sites_than_updates():
+    mixed = mix(np.array([[0.5, 0.5], [1.0, 0.0], [0.25, 0.75]]), states(0, 4))
+    assert [m["w"][0, 0].item() for m in mixed] == [2.0, 0.0, 3.0]
+
+
+def test_equal_rows_are_one_state():
+    a, b, c = mix(np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]]), states(1, 3))
+    assert a is c
+    assert a is not b
+
+
+def test_identity_changes_no_bit():
+    torch.manual_seed(0)
+    updates = [{"w": torch.randn(50) * 10.0**k} for k in range(-4, 4)]
+    expected = [u["w"].clone() for u in updates]
+    assert all(torch.equal(m["w"], e) for m, e in zip(mix(np.eye(8), updates), expected, strict=True))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 99))
+def test_against_a_float64_sum(sites, present, seed):
+    rng = np.random.default_rng(seed)
+    weights = restrict(rng.random((sites, present)) + 0.01, range(present))
+    arrays = rng.normal(size=(present, 3, 2)).astype(np.float32)
+    mixed = mix(weights, [{"w": torch.from_numpy(a)} for a in arrays])
+    for row, state in zip(weights, mixed, strict=True):
+        assert state["w"].shape == (3, 2)
+        np.testing.assert_allclose(state["w"].numpy(), np.tensordot(row, arrays.astype(float), 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_types_are_kept(dtype):
+    (mixed,) = mix(
+        np.array([[0.5, 0.5]]), [{"w": torch.tensor([1.0], dtype=dtype)}, {"w": torch.tensor([2.0], dtype=dtype)}]
+    )
+    assert mixed["w"].dtype == dtype
+    assert mixed["w"].item() == 1.5
+
+
+def test_scalars_and_emptied_updates():
+    updates = [{"scale": torch.tensor(1.0)}, {"scale": torch.tensor(3.0)}]
+    (mixed,) = mix(np.array([[0.5, 0.5]]), updates)
+    assert mixed["scale"].shape == ()
+    assert mixed["scale"].item() == 2.0
+    assert updates == [{}, {}]

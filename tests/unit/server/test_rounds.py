@@ -1,0 +1,430 @@
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from tiny import config, same
+from torch import nn
+
+from medpfl.messages import STATISTICS, Failure, Update
+from medpfl.parameters import ParameterSplit, parse_declaration
+from medpfl.server.rounds import Plan, QuorumNotMet, ServerState, advance, messages, mixing_matrix
+
+
+def make_plan(algorithm="fedavg", **fields):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    run = config(algorithm, **fields)
+    split = ParameterSplit(model, parse_declaration(run.resolved_personal))
+    pretrained = model.state_dict() if run.needs_pretraining else None
+    return Plan(run, split, split.shared_state(model), pretrained)
+
+
+def statistics(mean, variance=1.0, layer="1"):
+    """Of one layer of two channels, of which only the first differs between sites."""
+    values = {"mean": [mean, 0.0], "variance": [variance, 1.0]}
+    return {f"{STATISTICS}{layer}/{k}": torch.tensor(v, dtype=torch.float64) for k, v in values.items()}
+
+
+def hello(site, train=10, **tensors):
+    return Update(site, 0, tensors, {"samples": {"train": train, "validation": 0, "test": 0}})
+
+
+def scored(accuracy):
+    """A site's measures with this accuracy."""
+    rest = {"balanced_accuracy": accuracy, "auroc": None, "auroc_ci95": None, "auroc_classes": 0}
+    return {"n": 10, "accuracy": accuracy, **rest}
+
+
+def trained(plan, site, round_, value, validation=None, extra=None):
+    """An update whose shared entries all have the same value."""
+    tensors = {name: torch.full_like(t, float(value)) for name, t in plan.initial_shared.items()}
+    scores = None if validation is None else scored(validation)
+    metrics = {"train_loss": float(value), "validation": scores}
+    return Update(site, round_, tensors | (extra or {}), metrics, sent_bytes=100, received_bytes=50)
+
+
+def validated(site, round_, accuracy):
+    return Update(site, round_, {}, {"validation": scored(accuracy)})
+
+
+def final_answer(site, round_):
+    test = {"selected": scored(1.0), "last": scored(1.0)}
+    return Update(site, round_, {}, {"test": test, "tested": {"selected": round_, "last": round_}})
+
+
+def joined(plan, means=None, samples=(10, 10, 10)):
+    names = plan.config.site_names
+    means = means or [None] * len(names)
+    replies = [
+        hello(s, n, **(statistics(m) if m is not None else {})) for s, n, m in zip(names, samples, means, strict=False)
+    ]
+    return advance(plan, ServerState(), replies, 0.0)
+
+
+def round_of(plan, state, *values, **options):
+    """The next state when site i answers with the i-th value; None: it does not answer."""
+    replies = [
+        trained(plan, s, state.round + 1, v, **options)
+        for s, v in zip(plan.config.site_names, values, strict=True)
+        if v is not None
+    ]
+    return advance(plan, state, replies, 1.5)
+
+
+def next_values(plan, state):
+    """Each site's next shared state as one number; all its entries must agree on it."""
+    values = []
+    for message in messages(plan, state).values():
+        (value,) = {v for t in message.tensors.values() for v in t.flatten().tolist()}
+        values.append(value)
+    return values
+
+
+# D = 1, 3 and 2 between the first, second and third site.
+MEANS = (0.0, 1.0, 3.0)
+
+
+def test_every_site_says_hello_first():
+    plan = make_plan()
+    first = messages(plan, ServerState())
+    assert list(first) == ["site-1", "site-2", "site-3"]
+    assert {m.task for m in first.values()} == {"prepare"}
+    assert first["site-1"].info == {"split": plan.split.description()}
+    assert first["site-1"].tensors == {}
+
+
+def test_round_1_starts_from_the_seeded_model():
+    plan = make_plan("fedbn")
+    for message in messages(plan, joined(plan)).values():
+        assert (message.task, message.round) == ("train", 1)
+        assert same(message.tensors, plan.initial_shared)
+
+
+def test_fedavg_is_the_mean_weighted_by_samples():
+    plan = make_plan(sites=2)
+    state = round_of(plan, joined(plan, samples=(10, 30)), 0, 4)
+    assert next_values(plan, state) == [3.0, 3.0]
+    assert state.shared["site-1"] is state.shared["site-2"]
+
+
+def test_fedavg_over_those_who_answered():
+    plan = make_plan()
+    state = round_of(plan, joined(plan, samples=(10, 30, 60)), 0, 4, None)
+    assert next_values(plan, state) == [3.0, 3.0, 3.0]
+    assert state.history[0]["participants"] == ["site-1", "site-2"]
+    assert [(f.site, f.reason) for f in state.failures] == [("site-3", "no answer in time")]
+
+
+def test_local_training_sends_nothing():
+    plan = make_plan("local")
+    state = joined(plan)
+    for _ in range(3):
+        assert all(m.tensors == {} for m in messages(plan, state).values())
+        state = round_of(plan, state, 1, 2, 3)
+
+
+def test_fedap_by_hand_with_two_sites():
+    plan = make_plan("fedap", sites=2, settings={"lambda": 0.75})
+    state = joined(plan, means=(0.0, 5.0))
+    assert messages(plan, ServerState())["site-1"].info["statistics"] == "batch-norm"
+    assert next_values(plan, round_of(plan, state, 4, 8)) == [5.0, 7.0]
+
+
+def test_fedap_by_hand_with_three_sites():
+    plan = make_plan("fedap", settings={"lambda": 0.5})
+    state = round_of(plan, joined(plan, means=MEANS), 8, 16, 32)
+    expected = [8 / 2 + 16 * 3 / 8 + 32 / 8, 8 / 3 + 16 / 2 + 32 / 6, 8 * 0.2 + 16 * 0.3 + 32 * 0.5]
+    assert next_values(plan, state) == pytest.approx(expected)
+
+
+def test_d_fedap_asks_for_the_classifiers_input():
+    plan = make_plan("d-fedap")
+    message = messages(plan, ServerState())["site-1"]
+    assert message.info["statistics"] == "classifier"
+    assert same(message.tensors, plan.pretrained)
+
+
+def test_uniform_mixing():
+    plan = make_plan("fedbn", mixing="uniform", settings={"lambda": 0.5})
+    assert next_values(plan, round_of(plan, joined(plan), 8, 16, 32)) == [4 + 12, 8 + 10, 16 + 6]
+
+
+def test_an_absent_site_gets_its_own_mix_when_it_returns():
+    plan = make_plan("fedap", settings={"lambda": 0.5})
+    state = round_of(plan, joined(plan, means=MEANS), 8, 16, None)
+    # Row 3 of W is (0.2, 0.3, 0.5): over the two who contributed it becomes (0.4, 0.6).
+    expected = [8 * 4 / 7 + 16 * 3 / 7, 8 * 2 / 5 + 16 * 3 / 5, 8 * 0.4 + 16 * 0.6]
+    assert next_values(plan, state) == pytest.approx(expected)
+
+
+def test_a_site_whose_partners_are_all_absent_keeps_what_it_has():
+    plan = make_plan("fedbn", mixing="uniform", settings={"lambda": 1.0})
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    state = round_of(plan, state, 5, 6, None)
+    assert next_values(plan, state) == [5.0, 6.0, 3.0]
+
+
+def test_a_site_that_joins_late():
+    plan = make_plan("fedap", settings={"lambda": 0.5})
+    state = advance(plan, ServerState(), [hello("site-1", **statistics(0.0)), hello("site-2", **statistics(1.0))], 0)
+    message = messages(plan, state)["site-3"]
+    assert message.task == "prepare"
+    replies = [trained(plan, "site-1", 1, 8), trained(plan, "site-2", 1, 16), hello("site-3", **statistics(3.0))]
+    state = advance(plan, state, replies, 0)
+    assert {s: m.task for s, m in messages(plan, state).items()} == dict.fromkeys(plan.config.site_names, "train")
+    state = round_of(plan, state, 8, 16, 32)
+    np.testing.assert_allclose(mixing_matrix(plan, state)[2], [0.2, 0.3, 0.5])
+    assert next_values(plan, state)[0] == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize("phase", ["prepare", "train"])
+def test_without_a_quorum_the_state_is_intact(phase):
+    plan = make_plan()
+    before = ServerState() if phase == "prepare" else joined(plan)
+    replies = [hello("site-1")] if phase == "prepare" else [trained(plan, "site-1", 1, 1)]
+    replies.append(Failure("site-2", 0, "the disk is full"))
+    with pytest.raises(QuorumNotMet, match=f"1 usable answers in phase '{phase}', the quorum is 2 of 3") as caught:
+        advance(plan, before, replies, 0)
+    assert "site-2: the disk is full; site-3: no answer in time" in str(caught.value)
+    assert before.round == 0
+    assert before.failures == ()
+    assert len(messages(plan, before)) == 3
+
+
+def without(tensors, name):
+    return {k: t for k, t in tensors.items() if k != name}
+
+
+def bad_update(kind, plan):
+    good = trained(plan, "site-2", 1, 99)
+    shared = good.tensors
+    tensors = {
+        "nan": shared | {"0.bias": torch.tensor([1.0, float("nan")])},
+        "infinite": shared | {"0.bias": torch.tensor([1.0, float("inf")])},
+        "shape": shared | {"0.weight": torch.ones(3, 2)},
+        "missing": without(shared, "0.bias"),
+        "extra": shared | {"backdoor": torch.ones(1)},
+        "personal": shared | {"1.weight": torch.ones(2)},
+        "statistics": shared | statistics(0.0),
+        "empty": {},
+    }
+    if kind == "round":
+        return trained(plan, "site-2", 7, 99)
+    return Update("site-2", 1, tensors[kind], good.metrics)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("nan", "shared entry '0.bias' has non-finite values"),
+        ("infinite", "shared entry '0.bias' has non-finite values"),
+        ("shape", "shared entry '0.weight' has shape [3, 2], expected [2, 2]"),
+        ("missing", "shared entry '0.bias' is missing (1 in all)"),
+        ("extra", "entry 'backdoor' does not belong to the shared state (1 in all)"),
+        ("personal", "entry '1.weight' does not belong to the shared state (1 in all)"),
+        ("statistics", "statistics that were not asked for"),
+        ("empty", "shared entry '0.weight' is missing (2 in all)"),
+        ("round", "an answer for round 7, but round 1 is under way"),
+    ],
+)
+def test_a_bad_update_harms_nobody(kind, reason):
+    plan = make_plan("fedbn")
+    start = joined(plan, samples=(10, 20, 30))
+    others = [trained(plan, "site-1", 1, 1), trained(plan, "site-3", 1, 5)]
+    state = advance(plan, start, [bad_update(kind, plan), *others], 1.5)
+    assert [(f.site, f.reason) for f in state.failures] == [("site-2", reason)]
+    alone = round_of(plan, start, 1, None, 5)
+    assert all(same(state.shared[s], alone.shared[s]) for s in plan.config.site_names)
+    assert state.history == alone.history
+
+
+def test_answers_nobody_asked_for():
+    plan = make_plan()
+    replies = [trained(plan, s, 1, 2) for s in ("site-1", "site-2", "site-3")]
+    stranger = trained(plan, "site-9", 1, 99)
+    state = advance(plan, joined(plan), [stranger, *replies], 0)
+    assert [(f.site, f.reason) for f in state.failures] == [("site-9", "an answer that was not asked for")]
+    assert next_values(plan, state) == [2.0] * 3
+
+
+def test_a_second_answer_does_not_count_twice():
+    plan = make_plan()
+    replies = [trained(plan, "site-1", 1, 0), trained(plan, "site-2", 1, 3), trained(plan, "site-2", 1, 3)]
+    state = advance(plan, joined(plan), replies, 0)
+    assert next_values(plan, state) == [1.5] * 3
+    assert state.failures[0].site == "site-2"
+    assert "second answer" in state.failures[0].reason
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        statistics(0.0, layer="other"),
+        {k: torch.ones(5, dtype=torch.float64) for k in statistics(0.0)},
+        statistics(float("nan")),
+        statistics(0.0, variance=-1.0),
+        without(statistics(0.0), f"{STATISTICS}1/variance"),
+        {f"{STATISTICS}1": torch.ones(2)},
+        {},
+    ],
+    ids=["layer", "channels", "nan", "negative variance", "half", "name", "none"],
+)
+@pytest.mark.parametrize("liar", ["site-1", "site-3"])
+def test_statistics_that_cannot_be_compared_are_a_failure_of_their_site(wrong, liar):
+    plan = make_plan("fedap", min_sites=1)
+    replies = [hello(s, **(wrong if s == liar else statistics(i))) for i, s in enumerate(plan.config.site_names)]
+    state = advance(plan, ServerState(), replies, 0)
+    assert state.failures
+    assert set(state.samples) | {f.site for f in state.failures} == set(plan.config.site_names)
+    assert not np.isnan(state.weights).any()
+    if liar != "site-1":
+        assert set(state.samples) == {"site-1", "site-2"}
+
+
+def test_f_fedap_turns_after_half_of_the_rounds_and_asks_once():
+    plan = make_plan("f-fedap", rounds=4, settings={"lambda": 0.5})
+    state, asked, mixes = joined(plan, samples=(10, 10, 20)), [], []
+    for _ in range(4):
+        outgoing = messages(plan, state)
+        replies = []
+        for i, (site, message) in enumerate(outgoing.items()):
+            extra = {}
+            if message.info.get("statistics"):
+                asked.append((site, message.round, message.info["statistics"]))
+                extra = statistics(MEANS[i])
+            replies.append(trained(plan, site, message.round, (8, 16, 32)[i], extra=extra))
+        state = advance(plan, state, replies, 0)
+        mixes.append([t["0.bias"][0].item() for t in state.shared.values()])
+    assert asked == [(s, 2, "running") for s in plan.config.site_names]
+    fedbn, fedap = [22.0] * 3, [14.0, 16.0, 22.4]
+    assert mixes == [fedbn, fedbn, pytest.approx(fedap), pytest.approx(fedap)]
+
+
+def test_f_fedap_asks_a_site_again_that_was_absent():
+    plan = make_plan("f-fedap", rounds=4)
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    replies = [trained(plan, s, 2, 1, extra=statistics(m)) for s, m in (("site-1", 0.0), ("site-2", 1.0))]
+    state = advance(plan, state, replies, 0)
+    asked = {s for s, m in messages(plan, state).items() if m.info.get("statistics")}
+    assert asked == {"site-3"}
+    # Its distance is not known yet and counts as the mean of the known.
+    np.testing.assert_allclose(mixing_matrix(plan, state)[2], [0.25, 0.25, 0.5])
+
+
+@pytest.mark.parametrize("algorithm", ["fedap", "fedbn"])
+def test_no_site_gets_anothers_tensors(algorithm):
+    """Messages hold mixes of what is shared and nothing of batch norm, neither parameters nor statistics."""
+    plan = make_plan(algorithm)
+    state = joined(plan, means=MEANS if algorithm == "fedap" else None)
+    updates = [trained(plan, s, 1, v) for s, v in zip(plan.config.site_names, (8, 16, 40), strict=True)]
+    state = advance(plan, state, updates, 0)
+    for message in messages(plan, state).values():
+        assert set(message.tensors) == {"0.weight", "0.bias"}
+        assert message.tensors["0.bias"][0].item() not in (8.0, 16.0, 40.0)
+        assert message.info == {"best_round": 0}
+
+
+def test_with_lambda_1_a_site_gets_back_its_own():
+    plan = make_plan("fedap", settings={"lambda": 1})
+    assert next_values(plan, round_of(plan, joined(plan, means=MEANS), 8, 16, 32)) == [8.0, 16.0, 32.0]
+
+
+def finish(plan, state, accuracies):
+    """Trains and tests; ``accuracies[r]`` is every site's validation accuracy of round r + 1."""
+    for accuracy in [None, *accuracies[:-1]]:
+        state = round_of(plan, state, 1, 2, 3, validation=accuracy)
+    assert state.phase == "validate"
+    state = advance(plan, state, [validated(s, state.round, accuracies[-1]) for s in plan.config.site_names], 0)
+    assert state.phase == "test"
+    return state
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"), [([0.5, 0.9, 0.7], 2), ([0.9, 0.9, 0.1], 1), ([0.1, 0.2, 0.3], 3), ([0.0, 0.0, 0.0], 1)]
+)
+def test_the_round_with_the_best_validation_is_selected(accuracies, best):
+    plan = make_plan()
+    state = finish(plan, joined(plan), accuracies)
+    assert state.best_round == best
+    outgoing = messages(plan, state)
+    assert {m.task for m in outgoing.values()} == {"test"}
+    assert all(m.round == 3 and m.info == {"selected_round": best} and not m.tensors for m in outgoing.values())
+    state = advance(plan, state, [final_answer(s, 3) for s in outgoing], 0)
+    assert (state.phase, messages(plan, state)) == ("done", {})
+    assert list(state.final) == plan.config.site_names
+    assert [r["sites"]["site-1"]["validation"]["accuracy"] for r in state.history] == accuracies
+
+
+def test_selection_is_by_the_mean_over_sites():
+    plan = make_plan(rounds=2)
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    scores = (0.2, 0.2, 0.9)  # mean 0.433 against 0.4
+    names = plan.config.site_names
+    state = advance(plan, state, [trained(plan, s, 2, 1, v) for s, v in zip(names, scores, strict=True)], 0)
+    state = advance(plan, state, [validated(s, 2, 0.4) for s in names], 0)
+    assert state.best_round == 1
+
+
+def test_without_validation_data_the_last_round_is_tested():
+    plan = make_plan(rounds=2)
+    state = round_of(plan, round_of(plan, joined(plan), 1, 2, 3), 1, 2, 3)
+    replies = [Update(s, 2, {}, {"validation": None}) for s in plan.config.site_names]
+    state = advance(plan, state, replies, 0)
+    assert state.best_round == 0
+    assert messages(plan, state)["site-1"].info == {"selected_round": 2}
+
+
+def test_order_of_arrival_changes_no_bit():
+    plan = make_plan("fedap")
+    results = []
+    for order in permutations(range(3)):
+        generators = [torch.Generator().manual_seed(i) for i in range(3)]
+        replies = [hello(s, **statistics(m)) for s, m in zip(plan.config.site_names, MEANS, strict=True)]
+        state = advance(plan, ServerState(), [replies[i] for i in order], 0)
+        updates = [trained(plan, s, 1, 0) for s in plan.config.site_names]
+        for update, g in zip(updates, generators, strict=True):
+            for tensor in update.tensors.values():
+                tensor.normal_(generator=g)
+        results.append(advance(plan, state, [updates[i] for i in order], 0))
+    first = results[0]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.weights, first.weights)
+        assert all(same(other.shared[s], first.shared[s]) for s in plan.config.site_names)
+        assert other.history == first.history
+
+
+def test_history_of_a_round():
+    plan = make_plan(sites=2)
+    (record,) = round_of(plan, joined(plan, samples=(1, 1)), 1, 2).history
+    assert (record["round"], record["seconds"], record["participants"]) == (1, 1.5, ["site-1", "site-2"])
+    assert record["sites"]["site-2"] == {
+        "train_loss": 2.0,
+        "validation": None,
+        "sent_bytes": 100,
+        "received_bytes": 50,
+        "seconds": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("metrics", "named"),
+    [
+        ({"train_loss": 1.0}, "validation"),
+        ({"train_loss": float("nan"), "validation": None}, "train_loss"),
+        ({"train_loss": "1", "validation": None}, "train_loss"),
+        ({"train_loss": 1.0, "validation": {**scored(0.5), "accuracy": 2.0}}, "validation.accuracy"),
+        ({"train_loss": 1.0, "validation": None, "patients": 3}, "patients"),
+    ],
+)
+def test_malformed_metrics_are_refused_by_name(metrics, named):
+    plan = make_plan()
+    state = joined(plan)
+    names = plan.config.site_names
+    good = [trained(plan, s, 1, 1) for s in names[1:]]
+    bad = Update(names[0], 1, dict(trained(plan, names[0], 1, 9).tensors), metrics)
+    state = advance(plan, state, [bad, *good], 0)
+    [failure] = state.failures
+    assert failure.site == names[0]
+    assert f"metric '{named}'" in failure.reason
+    assert state.history[0]["participants"] == names[1:]

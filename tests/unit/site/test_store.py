@@ -1,0 +1,57 @@
+import pytest
+import torch
+from tiny import same
+
+from medpfl.site.store import DiskStore, MemoryStore
+from medpfl.statefile import TornFile
+
+STATE = {"norm.weight": torch.tensor([1.0, 2.0]), "norm.num_batches_tracked": torch.tensor(3)}
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request, tmp_path):
+    return MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "deep" / "site-1", durable=False)
+
+
+def test_states_by_kind_and_round(store):
+    store.put("personal", 1, STATE)
+    store.put("model", 1, {"w": torch.zeros(1)})
+    assert same(store.get("personal", 1), STATE)
+    assert same(store.get("model", 1), {"w": torch.zeros(1)})
+    assert store.get("personal", 2) is None
+    assert store.get("other", 1) is None
+
+
+def test_a_later_state_of_the_round_replaces_the_earlier(store):
+    store.put("model", 1, {"w": torch.zeros(1)})
+    store.put("model", 1, {"w": torch.ones(1)})
+    assert store.get("model", 1)["w"].item() == 1
+
+
+def test_keep_drops_the_other_rounds_of_that_kind_only(store):
+    for round_ in (1, 2, 10, 11):
+        store.put("model", round_, {"w": torch.full((1,), float(round_))})
+        store.put("personal", round_, STATE)
+    store.keep("model", (2, 11, 99))
+    assert [r for r in range(12) if store.get("model", r)] == [2, 11]
+    assert [r for r in range(12) if store.get("personal", r)] == [1, 2, 10, 11]
+
+
+def test_an_empty_state_is_not_no_state(store):
+    """A method without personal state has an empty one, which must not be taken for a missing one."""
+    store.put("personal", 3, {})
+    assert store.get("personal", 3) == {}
+
+
+def test_states_on_disk_outlive_the_store(tmp_path):
+    DiskStore(tmp_path, durable=True).put("personal", 4, STATE)
+    assert same(DiskStore(tmp_path, durable=True).get("personal", 4), STATE)
+
+
+def test_a_torn_state_is_noticed(tmp_path):
+    store = DiskStore(tmp_path, durable=False)
+    store.put("personal", 1, STATE)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(TornFile):
+        store.get("personal", 1)

@@ -1,0 +1,264 @@
+import logging
+
+import pytest
+import torch
+from tiny import Net, config, images, plan_of, same, sites_of, without_statistics
+
+from medpfl.assemble import Federation
+from medpfl.messages import STATISTICS, Failure, Message, Update
+from medpfl.parameters import StateError
+from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.evaluation import evaluate
+from medpfl.site.store import DiskStore
+from medpfl.site.worker import MODEL, PERSONAL, answer
+from medpfl.statefile import serialised_bytes
+
+METHODS = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")
+
+
+class Lone:
+    """One site of a federation, spoken to by hand."""
+
+    def __init__(self, algorithm="fedbn", **fields):
+        self.federation = Federation.of(config(algorithm, **fields))
+        self.site = sites_of(self.federation)["site-1"]
+        self.model = self.federation.model()
+
+    def ask(self, task, round_, shared=None, **info):
+        tensors = self.federation.initial_shared if shared is None else shared
+        return self.site.handle(Message(task, round_, tensors, info), self.model)
+
+    def shared(self, value):
+        return {name: torch.full_like(t, value) for name, t in self.federation.initial_shared.items()}
+
+    def trained_from(self, shared, personal, round_):
+        """What training gives when it starts from these parts, at a site without a past."""
+        other = Lone("fedbn")
+        other.site.initial_personal = personal
+        update = other.ask("train", round_, shared)
+        return update.tensors, other.site.store.get(PERSONAL, round_)
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+def test_personal_state_is_never_in_an_update(algorithm):
+    federation = Federation.of(config(algorithm))
+    plan, sites, model = plan_of(federation), sites_of(federation), federation.model()
+    state, updates = ServerState(), []
+    while state.phase != "done":
+        phase = state.phase
+        replies = [answer(sites[s], m, model) for s, m in messages(plan, state).items()]
+        assert all(isinstance(r, Update) for r in replies)
+        for reply in replies:
+            shared = without_statistics(reply.tensors)
+            assert set(shared) == (set(federation.split.shared_names) if phase == "train" else set())
+            assert reply.sent_bytes == serialised_bytes(reply.tensors)
+            # Statistics leave where the method is made of them, once.
+            asked = algorithm in ("fedap", "d-fedap") and phase == "prepare"
+            asked |= algorithm == "f-fedap" and phase == "train" and state.round == 0
+            assert any(name.startswith(STATISTICS) for name in reply.tensors) == asked
+            updates.append(reply)
+        state = advance(plan, state, replies, 0)
+    assert len(updates) == 3 * (1 + 3 + 1 + 1)
+
+
+def test_hello():
+    lone = Lone()
+    update = lone.ask("prepare", 0, split=lone.federation.split.description())
+    assert update.metrics == {"samples": {"train": 13, "validation": 5, "test": 7}}
+    assert (update.tensors, update.sent_bytes) == ({}, 0)
+
+
+def test_another_idea_of_what_is_shared_is_named():
+    lone, other = Lone("fedbn"), Federation.of(config("fedavg"))
+    with pytest.raises(StateError, match=r"site-1 and the server disagree on what is shared: here 'norm.weight"):
+        lone.ask("prepare", 0, split=other.split.description())
+
+
+def test_a_site_without_training_data():
+    lone = Lone(data_args={"train": 0})
+    with pytest.raises(StateError, match="site-1 has no training sample"):
+        lone.ask("prepare", 0, split=lone.federation.split.description())
+
+
+def test_statistics_under_the_pretrained_model():
+    lone = Lone("fedap")
+    f = lone.federation.model().state_dict()
+    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), statistics="batch-norm")
+    x = torch.cat([x for x, _ in lone.site.data.batches("train", 99)]).flatten(1)
+    inputs = torch.nn.functional.linear(x, f["fc1.weight"], f["fc1.bias"]).double()
+    torch.testing.assert_close(update.tensors[f"{STATISTICS}norm/mean"], inputs.mean(0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        update.tensors[f"{STATISTICS}norm/variance"], inputs.var(0, correction=0), atol=1e-6, rtol=1e-6
+    )
+    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), statistics="classifier")
+    assert {name: t.shape for name, t in update.tensors.items()} == {
+        f"{STATISTICS}fc2/mean": (6,),
+        f"{STATISTICS}fc2/variance": (6,),
+    }
+
+
+def test_personal_state_goes_on_from_round_to_round():
+    lone = Lone()
+    lone.ask("train", 1)
+    first = lone.site.store.get(PERSONAL, 1)
+    assert not same(first, lone.federation.initial_personal)
+    expected = lone.trained_from(lone.shared(0.1), first, 2)
+    update = lone.ask("train", 2, lone.shared(0.1))
+    assert same(update.tensors, expected[0])
+    assert same(lone.site.store.get(PERSONAL, 2), expected[1])
+
+
+def test_a_site_that_was_absent_goes_on_from_the_last_personal_state():
+    lone = Lone(rounds=9)
+    lone.ask("train", 1)
+    first = lone.site.store.get(PERSONAL, 1)
+    expected = lone.trained_from(lone.shared(0.1), first, 6)
+    assert same(lone.ask("train", 6, lone.shared(0.1)).tensors, expected[0])
+
+
+def test_a_round_that_is_tried_again_gives_the_same():
+    """As after a kill of the server, or of the site after it had written its state."""
+    lone = Lone()
+    lone.ask("train", 1)
+    first, again = (lone.ask("train", 2, lone.shared(0.1)) for _ in range(2))
+    assert same(first.tensors, again.tensors)
+    assert {k: v for k, v in first.metrics.items()} == again.metrics
+
+
+def test_nothing_hangs_on_what_the_model_held_before():
+    a, b = Lone(), Lone()
+    with torch.no_grad():
+        for tensor in b.model.state_dict().values():
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 3)
+    assert same(a.ask("train", 1).tensors, b.ask("train", 1).tensors)
+
+
+def test_the_data_are_untouched():
+    lone = Lone()
+    before = images(train=13, seed=1, brightness=20)
+    for round_ in (1, 2):
+        lone.ask("train", round_)
+    lone.ask("validate", 2)
+    for part in ("train", "validation", "test"):
+        assert torch.equal(lone.site.data.images[part], before.images[part])
+        assert torch.equal(lone.site.data.labels[part], before.labels[part])
+
+
+def test_bytes_are_those_of_what_travels():
+    lone = Lone()
+    update = lone.ask("train", 1)
+    assert update.received_bytes == update.sent_bytes == serialised_bytes(lone.federation.initial_shared)
+
+
+def expect_measures(lone, shared, personal, part):
+    model = Net()
+    lone.site.split.load_shared(model, shared)
+    lone.site.split.load_personal(model, personal)
+    return evaluate(model, lone.site.data, part)
+
+
+def test_validation_is_of_the_mix_with_the_sites_own_part():
+    lone = Lone()
+    assert lone.ask("train", 1).metrics["validation"] is None
+    personal = lone.site.store.get(PERSONAL, 1)
+    expected = expect_measures(lone, lone.shared(0.3), personal, "validation")
+    assert lone.ask("train", 2, lone.shared(0.3)).metrics["validation"] == expected
+
+
+def test_the_selected_and_the_last_model_are_tested():
+    lone = Lone()
+    mixes, personal = {}, {}
+    for round_, best in ((1, 0), (2, 0), (3, 1)):
+        lone.ask("train", round_, mixes.get(round_ - 1), best_round=best)
+        personal[round_] = lone.site.store.get(PERSONAL, round_)
+        torch.manual_seed(round_)
+        mixes[round_] = {n: torch.randn_like(t) for n, t in lone.federation.initial_shared.items()}
+    lone.ask("validate", 3, mixes[3], best_round=1)
+    metrics = lone.ask("test", 3, {}, selected_round=1).metrics
+    assert metrics["tested"] == {"selected": 1, "last": 3}
+    for which, round_ in metrics["tested"].items():
+        assert metrics["test"][which] == expect_measures(lone, mixes[round_], personal[round_], "test")
+    assert metrics["test"]["selected"] != metrics["test"]["last"]
+    assert lone.site.store.get(MODEL, 2) is None
+
+
+def test_absent_at_the_selected_round():
+    lone = Lone()
+    lone.ask("train", 1)
+    lone.ask("validate", 3)
+    metrics = lone.ask("test", 3, {}, selected_round=2).metrics
+    assert metrics["tested"] == {"selected": 3, "last": 3}
+    assert metrics["test"]["selected"] == metrics["test"]["last"]
+
+
+def test_absent_at_the_last_validation():
+    lone = Lone()
+    lone.ask("train", 1)
+    lone.ask("validate", 2)
+    metrics = lone.ask("test", 3, {}, selected_round=2).metrics
+    assert metrics["tested"] == {"selected": 2, "last": 2}
+
+
+def test_absent_all_the_time():
+    with pytest.raises(StateError, match="site-1 has a model neither of round 2 nor of round 3"):
+        Lone().ask("test", 3, {}, selected_round=2)
+
+
+def test_without_validation_data_the_last_model_is_kept():
+    lone = Lone(data_args={"validation": 0})
+    lone.ask("train", 1)
+    assert lone.ask("train", 2).metrics["validation"] is None
+    assert lone.site.store.get(MODEL, 1) is None
+    lone.ask("validate", 2)
+    assert lone.ask("test", 2, {}, selected_round=2).metrics["test"]["last"]["n"] == 7
+
+
+def test_a_wrong_message_changes_nothing():
+    lone = Lone()
+    lone.ask("train", 1)
+    with pytest.raises(StateError, match=r"'fc1.bias' has non-finite values"):
+        lone.ask("train", 2, lone.shared(float("nan")) | {"fc1.weight": lone.shared(0.0)["fc1.weight"]})
+    assert lone.site.store.get(PERSONAL, 2) is None
+    assert lone.site.store.get(PERSONAL, 1) is not None
+
+
+def test_diverged_training_is_a_failure_and_leaves_the_stored_state():
+    lone = Lone(settings={"lr": 1e30})
+    reply = answer(lone.site, Message("train", 1, lone.federation.initial_shared), lone.model)
+    assert isinstance(reply, Failure)
+    assert (reply.site, reply.round) == ("site-1", 1)
+    assert "the training loss became" in reply.reason or "non-finite values" in reply.reason
+    assert lone.site.store.get(PERSONAL, 1) is None
+
+
+def test_texts_of_foreign_errors_do_not_leave(caplog):
+    lone = Lone()
+
+    class Unreadable(type(lone.site.data)):
+        def training_batches(self, batch_size, generator):
+            raise OSError("cannot read /data/patient-Smith.dcm")
+
+    lone.site.data = Unreadable(lone.site.data.images, lone.site.data.labels)
+    with caplog.at_level(logging.WARNING):
+        reply = answer(lone.site, Message("train", 1, lone.federation.initial_shared), lone.model)
+    assert reply == Failure("site-1", 1, "OSError in task 'train' (the site's log says more)")
+    assert "patient-Smith" in caplog.text
+
+
+def test_a_torn_state_is_a_failure_that_names_no_path(tmp_path):
+    lone = Lone()
+    lone.site.store = DiskStore(tmp_path, durable=False)
+    lone.ask("train", 1)
+    (file,) = tmp_path.glob("personal-*")
+    file.write_bytes(file.read_bytes()[:-5])
+    reply = answer(lone.site, Message("train", 2, lone.federation.initial_shared), lone.model)
+    assert reply == Failure("site-1", 2, "TornFile in task 'train' (the site's log says more)")
+
+
+def test_the_proximal_term_holds_the_site_near():
+    def distance(mu):
+        lone = Lone("fedprox", settings={"mu": mu}, local_epochs=3)
+        update, start = lone.ask("train", 1), lone.federation.initial_shared
+        return sum((update.tensors[n] - start[n]).square().sum().item() for n in ("fc1.weight", "fc2.weight"))
+
+    assert distance(5.0) < 0.5 * distance(0.0)

@@ -1,0 +1,126 @@
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from medpfl.algorithms import ALGORITHMS
+from medpfl.config import RunConfig, make_config
+from medpfl.errors import UserError
+
+
+def test_defaults():
+    config = make_config(algorithm="fedavg")
+    assert (config.sites, config.rounds, config.local_epochs, config.seed) == (20, 20, 1, 0)
+    assert (config.data, config.model, config.partition) == ("organamnist-sample", "lenet5", "equal-dirichlet:0.1")
+    assert config.all_settings == {"mu": 0.0, "lr": 0.01, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
+    assert config.site_names[0] == "site-1"
+    assert config.site_names[-1] == "site-20"
+
+
+@pytest.mark.parametrize(
+    ("name", "personal", "mixing"),
+    [
+        ("local", "everything", "identity"),
+        ("fedavg", "nothing", "samples"),
+        ("fedprox", "nothing", "samples"),
+        ("fedbn", "batch-norm", "samples"),
+        ("fedper", "top:1", "samples"),
+        ("lg-fedavg", "below-top:1", "samples"),
+        ("fedap", "batch-norm", "similarity"),
+        ("d-fedap", "batch-norm", "similarity-classifier"),
+        ("f-fedap", "batch-norm", "similarity-running"),
+    ],
+)
+def test_choices_of_the_methods(name, personal, mixing):
+    choices = make_config(algorithm=name).choices()
+    assert (choices["personal"], choices["mixing"]) == (personal, mixing)
+    assert choices["objective"] == (
+        "cross-entropy + 0.01/2 |psi - psi_received|^2" if name == "fedprox" else "cross-entropy"
+    )
+    assert bool(choices["server"]) == (name in ("fedap", "d-fedap"))
+
+
+def test_choices_compose():
+    config = make_config(
+        algorithm="fedavg", personal="batch-norm", mixing="similarity", settings={"mu": 0.1, "lambda": 0.7}
+    )
+    assert config.resolved_personal == "batch-norm"
+    assert config.needs_pretraining
+    assert config.all_settings["lambda"] == 0.7
+    assert "0.1/2" in config.choices()["objective"]
+    assert make_config(algorithm="fedper", settings={"layers": 2}).resolved_personal == "top:2"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"algorithm": "fedagv"}, "unknown algorithm 'fedagv': did you mean fedavg"),
+        ({"algorithm": "local", "mixing": "samples"}, "with everything personal there is nothing to mix by 'samples'"),
+        ({"algorithm": "fedavg", "personal": "everything"}, "with everything personal there is nothing to mix"),
+        ({"algorithm": "fedavg", "mixing": "identity"}, "identity mixing with the personal part 'nothing'"),
+        ({"algorithm": "fedavg", "mixing": "best"}, "unknown mixing 'best': use identity, samples, similarity"),
+        ({"algorithm": "local", "settings": {"mu": 0.1}}, "mu penalises moving away from received parameters"),
+        ({"algorithm": "fedap", "sites": 1}, "mixing 'similarity' weighs sites against each other"),
+        ({"algorithm": "fedbn", "mixing": "uniform", "sites": 1}, "mixing 'uniform' weighs sites"),
+        ({"algorithm": "f-fedap", "rounds": 1}, "f-FedAP spends half of the rounds on FedBN"),
+        ({"algorithm": "fedavg", "sites": 3, "min_sites": 4}, "the quorum of 4 sites can never be met by 3 sites"),
+        ({"algorithm": "fedavg", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning for fedavg"),
+        ({"algorithm": "fedbn", "settings": {"layers": 2}}, "setting 'layers' has no meaning for fedbn"),
+        ({"algorithm": "fedper", "personal": "top:2", "settings": {"layers": 2}}, "setting 'layers' has no meaning"),
+        ({"algorithm": "fedap", "mixing": "samples", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning"),
+        ({"algorithm": "f-fedap", "settings": {"pretrain": "pooled"}}, "setting 'pretrain' has no meaning for f-fedap"),
+        (
+            {"algorithm": "fedavg", "settings": {"learning_rate": 0.1}},
+            "it has: mu, lr, batch_size, momentum, weight_decay",
+        ),
+        ({"algorithm": "fedavg", "settings": {"lr": 0}}, "setting lr must be positive, got 0"),
+        ({"algorithm": "fedavg", "settings": {"lr": -0.1}}, "setting lr must be positive"),
+        ({"algorithm": "fedavg", "settings": {"lr": float("nan")}}, "setting lr must be a number"),
+        ({"algorithm": "fedavg", "settings": {"batch_size": float("inf")}}, "setting batch_size must be a number"),
+        ({"algorithm": "fedavg", "settings": {"lr": "fast"}}, "setting lr must be a number, got 'fast'"),
+        ({"algorithm": "fedavg", "settings": {"batch_size": 2.5}}, "setting batch_size must be a whole number"),
+        ({"algorithm": "fedavg", "settings": {"momentum": -1}}, "setting momentum must be >= 0"),
+        ({"algorithm": "fedap", "settings": {"lambda": 1.5}}, "setting lambda must lie between 0 and 1"),
+        ({"algorithm": "fedap", "settings": {"pretrain_share": 2}}, "setting pretrain_share must lie between 0 and 1"),
+        ({"algorithm": "fedper", "settings": {"layers": 0}}, "setting layers must be positive"),
+        ({"algorithm": "fedavg", "device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
+        ({"algorithm": "fedavg", "rounds": 0}, "rounds: .*greater than or equal to 1"),
+        ({"algorithm": "fedavg", "sites": 0}, "sites: "),
+        ({"algorithm": "fedavg", "train_fraction": 0}, "train_fraction: "),
+        ({"algorithm": "fedavg", "train_fraction": float("nan")}, "train_fraction: "),
+        ({"algorithm": "fedavg", "timeout": float("inf")}, "timeout: "),
+        ({"algorithm": "fedavg", "select_by": "loss"}, "select_by: .*'accuracy'"),
+        ({"algorithm": "fedavg", "epochs": 3}, "epochs: Extra inputs are not permitted"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(fields, message):
+    with pytest.raises(UserError, match=message) as caught:
+        make_config(**fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_none_stands_for_the_default():
+    assert make_config(algorithm="fedavg", rounds=None, personal=None) == RunConfig(algorithm="fedavg")
+
+
+def test_whole_settings_become_integers():
+    settings = make_config(algorithm="fedper", settings={"batch_size": 16.0, "layers": 2.0}).all_settings
+    assert settings["batch_size"] == 16
+    assert isinstance(settings["batch_size"], int)
+    assert isinstance(settings["layers"], int)
+
+
+@pytest.mark.parametrize(("sites", "min_sites", "quorum"), [(1, 0, 1), (4, 0, 2), (5, 0, 3), (5, 1, 1), (5, 5, 5)])
+def test_quorum(sites, min_sites, quorum):
+    assert make_config(algorithm="fedavg", sites=sites, min_sites=min_sites).quorum == quorum
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_configuration_travels_as_json(name):
+    config = make_config(algorithm=name, settings={"lr": 0.05}, grace=3.5, model_args={"x": [1, 2]})
+    assert RunConfig(**json.loads(json.dumps(config.model_dump(mode="json")))) == config
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        make_config(algorithm="fedavg").rounds = 3

@@ -1,0 +1,222 @@
+import csv
+import json
+
+import pytest
+from tiny import figures, same
+
+from medpfl.config import make_config
+from medpfl.errors import UserError
+from medpfl.experiment import run_experiment
+from medpfl.statefile import read_state
+
+CONTRACT = {
+    "schema",
+    "algorithm",
+    "choices",
+    "config",
+    "environment",
+    "data",
+    "rounds",
+    "selected_round",
+    "final",
+    "mixing",
+    "traffic",
+    "seconds",
+}
+SITES = ["site-1", "site-2", "site-3"]
+
+
+def small(algorithm="fedap", **fields):
+    settings = {"pretrain_epochs": 1} if algorithm == "fedap" else {}
+    defaults = {"sites": 3, "rounds": 2, "train_fraction": 0.05, "partition": "equal-dirichlet:0.5", "device": "cpu"}
+    return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
+
+
+def start(out, config=None, **options):
+    return run_experiment(config or small(), out, **{"env": "inprocess", "threads": 1, "reference": False, **options})
+
+
+def models(out):
+    return {path.stem: read_state(path)[0] for path in (out / "models").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An experiment's folder and what the run returned. Nothing may change it."""
+    out = tmp_path_factory.mktemp("runs") / "fedap"
+    return out, start(out, reference=True)
+
+
+def test_all_files_are_written(finished):
+    out, results = finished
+    assert {p.name for p in out.iterdir()} >= {
+        "results.json",
+        "history.csv",
+        "report.html",
+        "partition.json",
+        "models",
+        "state",
+    }
+    assert set(models(out)) == set(SITES)
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(results))
+    with open(out / "history.csv") as file:
+        assert {(row["round"], row["site"]) for row in csv.DictReader(file)} == {(r, s) for r in "12" for s in SITES}
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_results_keep_the_contract(finished):
+    _, results = finished
+    assert results.keys() >= CONTRACT
+    assert (results["schema"], results["algorithm"], results["status"]) == (1, "fedap", "finished")
+    assert results["choices"].keys() == {"personal", "mixing", "objective", "server"}
+    assert results["environment"].keys() >= {"env", "nvflare", "torch", "cpu", "gpu"}
+    assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
+    assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes"}
+    assert results["config"]["settings"]["lambda"] == 0.5
+    assert [r["round"] for r in results["rounds"]] == [1, 2]
+    for record in results["rounds"]:
+        assert record["participants"] == SITES
+        for site in record["sites"].values():
+            assert site.keys() == {"train_loss", "validation", "sent_bytes", "received_bytes", "seconds"}
+            assert site["validation"].keys() >= {"accuracy", "auroc"}
+    for which in ("selected", "last"):
+        final = results["final"][which]
+        assert final.keys() >= {"sites", "mean", "worst", "std"}
+        assert list(final["sites"]) == SITES
+        for name, site in final["sites"].items():
+            assert site.keys() == {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+            assert site["n"] == results["data"]["sites"][name]["test"]
+    assert results["mixing"]["sites"] == SITES
+    assert [sum(row) for row in results["mixing"]["matrix"]] == pytest.approx([1, 1, 1])
+    assert [results["mixing"]["matrix"][i][i] for i in range(3)] == [0.5] * 3
+    assert results["seconds"].keys() >= {"total", "start", "training"}
+    assert results["failures"] == []
+    assert any("pretrained on 20%" in note for note in results["notes"])
+
+
+def test_the_selected_round_has_the_best_mean_validation(finished):
+    _, results = finished
+    means = [
+        sum(site["validation"]["accuracy"] for site in r["sites"].values()) / len(SITES) for r in results["rounds"]
+    ]
+    assert results["selected_round"] == 1 + means.index(max(means))
+
+
+def test_traffic_is_the_sum(finished):
+    _, results = finished
+    sites = [site for r in results["rounds"] for site in r["sites"].values()]
+    for way in ("sent_bytes", "received_bytes"):
+        assert results["traffic"][way] == sum(site[way] for site in sites) > 0
+
+
+def test_the_reference_is_a_local_run(finished, tmp_path):
+    _, results = finished
+    local = start(tmp_path / "local", small("local"))
+    assert results["reference"]["algorithm"] == "local"
+    assert results["reference"]["final"] == local["final"]
+    assert local["mixing"] is None
+
+
+def test_a_finished_run_is_only_read(finished):
+    out, results = finished
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.*") if p.name != ".lock"}
+
+    def watch(_):
+        raise AssertionError("it runs again")
+
+    assert start(out, resume=True, watch=watch) == json.loads(json.dumps(results))
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_an_existing_run_is_not_overwritten_unasked(finished):
+    with pytest.raises(UserError, match=r"already holds a run: .*--resume.*--overwrite"):
+        start(finished[0])
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({"rounds": 5}, "rounds = 2, not 5"), ({"seed": 7}, "seed = 0, not 7"), ({"algorithm": "fedbn"}, "algorithm = ")],
+)
+def test_resuming_with_other_settings_is_refused(finished, other, named):
+    with pytest.raises(UserError, match=named):
+        start(finished[0], small(**other), resume=True)
+
+
+class Killed(BaseException):
+    """As a kill: nothing catches it."""
+
+
+# Site-1 has answered: in round 2, which starts when one is finished; and when validating the last mix.
+@pytest.mark.parametrize("when", [("train", 1, 1), ("validate", 2, 2)])
+def test_a_killed_run_resumes_to_the_same_figures_and_models(finished, tmp_path, when):
+    whole, results = finished
+    out = tmp_path / "killed"
+
+    def kill(progress):
+        if (progress.phase, progress.round, progress.answered) == when:
+            raise Killed
+
+    with pytest.raises(Killed):
+        start(out, watch=kill)
+    left = json.loads((out / "results.json").read_text())
+    assert left["status"] == "running"
+    assert len(left["rounds"]) == when[1]
+    resumed = start(out, resume=True)
+    assert figures(resumed["rounds"]) == figures(results["rounds"])
+    for key in ("final", "selected_round", "mixing", "data", "traffic", "config"):
+        assert resumed[key] == results[key], key
+    ours, theirs = models(out), models(whole)
+    assert all(same(ours[site], theirs[site]) for site in SITES)
+
+
+def test_a_resume_of_nothing_is_a_start(tmp_path):
+    assert start(tmp_path / "new", small("fedbn", rounds=1), resume=True)["status"] == "finished"
+
+
+def test_overwrite_throws_the_old_run_away(tmp_path):
+    config = small("fedbn", rounds=1)
+    start(tmp_path, config)
+    (tmp_path / "models" / "stale.safetensors").touch()
+    results = start(tmp_path, small("local", rounds=1), overwrite=True)
+    assert results["algorithm"] == "local"
+    assert set(models(tmp_path)) == set(SITES)
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    refused = []
+
+    def second(progress):
+        if not refused:
+            with pytest.raises(UserError, match="is in use by another run") as caught:
+                start(tmp_path, small("fedbn", rounds=1), resume=True)
+            refused.append(caught.value)
+
+    start(tmp_path, small("fedbn", rounds=1), watch=second)
+    assert refused
+
+
+def test_a_file_in_the_folders_place(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(UserError, match=r"run cannot be made a run's folder .*; choose another --out"):
+        start(tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_damaged_checkpoint(tmp_path):
+    config = small("fedbn", rounds=1)
+    start(tmp_path, config)
+    (file,) = (tmp_path / "state" / "server").iterdir()
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(UserError, match=r"is damaged.*cannot be resumed"):
+        start(tmp_path, config, resume=True)
+
+
+def test_own_data_has_no_partition(tmp_path):
+    config = make_config(
+        algorithm="fedbn", data="tiny:site_data", model="tiny:Net", sites=3, rounds=1, settings={"batch_size": 4}
+    )
+    results = start(tmp_path, config, reference=True)
+    assert results["status"] == "finished"
+    assert "reference" not in results
+    assert not (tmp_path / "partition.json").exists()
+    assert results["final"]["last"]["sites"]["site-1"]["n"] == 7

@@ -1,0 +1,91 @@
+"""A federation small enough to compute by hand: 4 x 4 images, two linear layers with one batch norm between."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.assemble import Federation
+from medpfl.config import RunConfig, make_config
+from medpfl.engine.inprocess import run_in_process
+from medpfl.messages import STATISTICS
+from medpfl.server.rounds import Plan
+from medpfl.site.data import ImageTensors
+from medpfl.site.store import MemoryStore
+from medpfl.site.worker import MODEL, Site
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes: int = 3, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(16, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.dropout = nn.Dropout(dropout)
+        self.fc2 = nn.Linear(6, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.dropout(torch.relu(self.norm(self.fc1(x.flatten(1))))))
+
+
+def images(train: int = 13, validation: int = 5, test: int = 7, seed: int = 0, brightness: int = 0) -> ImageTensors:
+    """Random images whose class is the brightest of three places."""
+    g = torch.Generator().manual_seed(seed)
+    sizes = {"train": train, "validation": validation, "test": test}
+    labels = {part: torch.arange(n) % 3 for part, n in sizes.items()}
+    pixels = {}
+    for part, n in sizes.items():
+        x = torch.randint(brightness, 150, (n, 1, 4, 4), generator=g)
+        x[torch.arange(n), 0, 0, labels[part]] += 100
+        pixels[part] = x.to(torch.uint8)
+    return ImageTensors(images=pixels, labels=labels)
+
+
+def site_data(site: str, seed: int, **sizes: int) -> ImageTensors:
+    """What a configuration names as ``tiny:site_data``: every site has other images, and another number of them."""
+    number = int(site.rpartition("-")[2])
+    return images(**{"train": 11 + 2 * number, **sizes}, seed=100 * seed + number, brightness=20 * number)
+
+
+def config(algorithm: str = "fedavg", **fields) -> RunConfig:
+    settings = {"lr": 0.1, "batch_size": 4} | fields.pop("settings", {})
+    defaults = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "rounds": 3, "device": "cpu"}
+    return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
+
+
+def plan_of(federation: Federation) -> Plan:
+    """The federation's plan; where a method needs a pretrained model, the first model serves."""
+    pretrained = federation.model().state_dict() if federation.config.needs_pretraining else None
+    return Plan(federation.config, federation.split, federation.initial_shared, pretrained)
+
+
+def sites_of(federation: Federation) -> dict[str, Site]:
+    return {name: federation.site(name, MemoryStore()) for name in federation.config.site_names}
+
+
+def run(run_config: RunConfig, change=lambda sites: None, *, workers: int = 1, **options):
+    """Runs a federation in this process; ``change`` may tamper with the sites before. Returns its state and sites."""
+    federation = Federation.of(run_config)
+    sites = sites_of(federation)
+    change(sites)
+    return run_in_process(plan_of(federation), sites, federation.model, workers=workers, **options), sites
+
+
+def last_models(state, sites: Mapping[str, Site]) -> dict[str, dict[str, Tensor]]:
+    return {name: site.store.get(MODEL, state.round) for name, site in sites.items()}
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two states have the same entries with the same bits."""
+    return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
+
+
+def without_statistics(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(STATISTICS)}
+
+
+def figures(history) -> list:
+    """A run's history without its timings."""
+    untimed = [{k: v for k, v in record.items() if k != "seconds"} for record in history]
+    for record in untimed:
+        record["sites"] = {s: {k: v for k, v in m.items() if k != "seconds"} for s, m in record["sites"].items()}
+    return untimed
