@@ -18,7 +18,7 @@ from medpfl.errors import UserError
 from medpfl.messages import STATISTICS, Failure, Message, Update
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
-from medpfl.server.similarity import similarity_weights, wasserstein_distances
+from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
 
 Phase = Literal["prepare", "train", "validate", "test", "done"]
