@@ -14,9 +14,8 @@ ALGORITHMS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap")
 
 def make_jobs(folder: Path) -> list[Path]:
     """One job an algorithm: five sites, the OrganAMNIST images that come with the package."""
-    return [
-        export_job(make_config(algorithm=name, sites=5, rounds=10), folder / f"organamnist-{name}") for name in ALGORITHMS
-    ]
+    configs = [make_config(algorithm=name, sites=5, rounds=10) for name in ALGORITHMS]
+    return [export_job(config, folder / f"organamnist-{config.algorithm}") for config in configs]
 
 
 if __name__ == "__main__":

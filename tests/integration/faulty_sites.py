@@ -1,5 +1,7 @@
 """Sites that misbehave, each in its own way, as a user's own code may."""
 
+import time
+
 import torch
 from nvflare.apis.dxo import DataKind
 from nvflare.apis.dxo_filter import DXOFilter
@@ -36,6 +38,23 @@ def site_data(site: str, seed: int) -> SiteLoaders:
     dataset = Broken() if site == "site-2" else TensorDataset(x, y)
     good = TensorDataset(torch.nan_to_num(x), y)
     return SiteLoaders(DataLoader(dataset, 8, shuffle=True), DataLoader(good, 8), DataLoader(good, 8))
+
+
+class Slow(torch.utils.data.Dataset):
+    """Does not answer for longer than the tests wait; the simulator waits for it at the end."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        time.sleep(25)
+
+
+def slow_site_data(site: str, seed: int) -> SiteLoaders:
+    data = site_data("site-1", seed)
+    if site == "site-2":
+        data.train = DataLoader(Slow(), 8)
+    return data
 
 
 class Reshape(DXOFilter):

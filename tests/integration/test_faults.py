@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from faulty_sites import Net, Reshape, site_data
+from faulty_sites import Net, Reshape, site_data, slow_site_data
 from nvflare.recipe import SimEnv
 
 from medpfl.flare.executor import TASKS
@@ -43,3 +43,26 @@ def test_report_names_site_and_reason(results, site, reason):
 def test_no_path_or_patient_leaves(results):
     assert "patient" not in json.dumps(results)
     assert "archive" not in json.dumps(results)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("grace", 0.5), ("timeout", 8)])
+def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
+    recipe = FedBNRecipe(model=Net, data=slow_site_data, sites=3, rounds=1, min_sites=2, name="slow", **{limit: value})
+    recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
+    results = json.loads((tmp_path / "slow" / "server" / "simulate_job" / "results.json").read_text())
+    assert results["status"] == "finished"
+    assert results["rounds"][0]["participants"] == ["site-1", "site-3"]
+    assert {f["site"] for f in results["failures"]} == {"site-2"}
+    assert results["failures"][0]["reason"] == "no answer in time"
+
+
+def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
+    recipe = FedBNRecipe(
+        model=Net, data=site_data, sites=3, rounds=2, min_sites=3, name="quorum", experiment="kept", state_dir=tmp_path
+    )
+    with pytest.raises(RuntimeError):
+        recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
+    error = json.loads((tmp_path / "quorum" / "server" / "simulate_job" / "error.json").read_text())["error"]
+    assert "the quorum is 3 of 3 sites" in error
+    assert "site-2" in error
+    assert (tmp_path / "kept" / "server" / "server.safetensors").exists()  # the state before the round

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from test_engines_agree import assert_same_models, figures
 
@@ -22,6 +23,14 @@ def finished_rounds(out: Path, env: str) -> int:
         return 0
 
 
+def nobody_left(out: Path) -> None:
+    """Waits until no process of the killed run is left to write into its state."""
+    deadline = time.monotonic() + 20
+    while any(str(out) in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
+        assert time.monotonic() < deadline, "the killed run's processes go on"
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("env", ["inprocess", "sim"])
 def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     out = tmp_path / "run"
@@ -34,6 +43,7 @@ def test_kill_and_resume(small_run, medpfl, tmp_path, env):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    nobody_left(out)
 
     again = medpfl("run", *ARGUMENTS, "--env", env, "--out", out, check=False)
     assert again.returncode == 2

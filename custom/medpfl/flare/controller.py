@@ -101,9 +101,13 @@ class PersonalizedController(BaseFedAvg):
     def _exchange(self, plan: Plan, outgoing: Mapping[str, Message]) -> list[Update | Failure]:
         """One task a site, each with that site's own message; waits for all, the quorum's grace, or the timeout."""
         config = plan.config
+        present = {client.name for client in self.engine.get_clients()}
         with self._lock:
-            self._replies = {}
+            absent = {s: m for s, m in outgoing.items() if s not in present}
+            self._replies = {s: Failure(s, m.round, "not connected") for s, m in absent.items()}
         for site, message in outgoing.items():
+            if site in absent:
+                continue
             self.send_model(
                 task_name=message.task,
                 data=message_to_model(message, config.rounds),

@@ -76,7 +76,8 @@ class PersonalizedRecipe(Recipe):
             config = make_config(**{"algorithm": self.algorithm, **fields})
         self.config = config
         federation = Federation.of(config)
-        job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.quorum)
+        # Without a quorum of the user's, FLARE holds the job until all sites are there.
+        job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
         run_config = config.model_dump(mode="json")
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +18,7 @@ from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
 
-_PR_SET_PDEATHSIG = 1
+_SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 
 
 class LoggedSimEnv(SimEnv):
@@ -43,16 +41,14 @@ class LoggedSimEnv(SimEnv):
         self._ensure_default_component_policy(str(workspace))
         with TemporaryDirectory() as jobs, open(self.log, "ab") as log:
             job.export_job(jobs)
-            command = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(Path(jobs) / job.name)]
-            command += ["-w", str(workspace), "-n", str(self.num_clients), "-t", str(self.num_threads)]
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent
-            )
-            try:
-                code = process.wait()
-            except BaseException:
-                process.kill()
-                raise
+            command = [sys.executable, "-m", "medpfl.flare.supervisor", sys.executable, "-m", _SIMULATOR]
+            command += [str(Path(jobs) / job.name), "-w", str(workspace)]
+            command += ["-n", str(self.num_clients), "-t", str(self.num_threads)]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
+                try:
+                    code = process.wait()
+                finally:
+                    process.stdin.close()  # after an interrupt, this ends the simulator
         self.last_run_failed = code != 0
         return job.name
 
@@ -106,9 +102,3 @@ def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:
             if len(now["rounds"]) != seen:
                 seen = len(now["rounds"])
                 watch(Progress("train", seen))
-
-
-def _die_with_parent() -> None:
-    """Without it a killed run's simulator would go on and write into the resumed run's state."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

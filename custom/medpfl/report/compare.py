@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from medpfl.algorithms import ALGORITHMS
 from medpfl.errors import UserError
 from medpfl.report.results import (
     MEASURES,
@@ -31,6 +32,7 @@ _CIRCUMSTANCES = frozenset(
     ("algorithm", "seed", "out", "experiment", "resume", "device", "threads", "intra_op_threads", "timeout", "kit")
 )
 _REFERENCE = "the reference in each run"
+_DERIVED = frozenset({"objective", "server"})
 
 
 def compare(runs: list[Results]) -> Comparison:
@@ -90,15 +92,23 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
     labels = {}
     for key, by_seed in members.items():
         algorithm = next(iter(by_seed.values()))["algorithm"]
-        alike = [settings[other] for other in namesakes[algorithm]]
-        told_apart_by = [
-            option
-            for option in sorted({name for options in alike for name in options})
-            if len({options.get(option) for options in alike}) > 1
-        ]
-        own = ", ".join(f"{option}={settings[key].get(option, 'default')}" for option in told_apart_by)
+        own = _told_apart_by(algorithm, settings[key], [settings[other] for other in namesakes[algorithm]])
         labels[key] = f"{algorithm_name(algorithm)} ({own})" if own else algorithm_name(algorithm)
     return {labels[key]: by_seed for key, by_seed in members.items()}
+
+
+def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> str:
+    """The options by which a group differs from others of its algorithm, but for those that are as published."""
+    published: dict[str, str] = {}
+    if known := ALGORITHMS.get(algorithm):
+        published = dict(_flat({"personal": known.personal, "mixing": known.mixing, **known.settings}))
+    options = []
+    for option, value in sorted(own.items()):
+        # An option that only some have follows from another one, which is named.
+        values = {other[option] for other in alike if option in other}
+        if option not in _DERIVED and len(values) > 1 and published.get(option) != value:
+            options.append(f"{option}={value}")
+    return ", ".join(options)
 
 
 def _settings(run: Results) -> dict[str, str]:
