@@ -11,7 +11,8 @@ from torch import nn
 from medpfl.config import RunConfig
 from medpfl.data.sites import DataSource, open_source
 from medpfl.errors import UserError
-from medpfl.models import build_model
+from medpfl.models import build_model, logits
+from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, parse_declaration
 from medpfl.seeding import derive_seed
 from medpfl.server.pretraining import load_pretrained, pretrain
@@ -42,6 +43,23 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
     return model.to(device)
 
 
+def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes: int, image_size: int) -> None:
+    """One forward pass of an empty image, so that a network which does not fit the data is refused before any work."""
+    where = f"{config.model} on the images of {config.data} ({in_channels}x{image_size}x{image_size})"
+    try:
+        with torch.inference_mode():
+            scores = logits(model.eval()(torch.zeros(2, in_channels, image_size, image_size)))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
+    finally:
+        model.train()
+    if scores.dim() != 2 or scores.shape[1] < num_classes:
+        raise UserError(
+            f"{where} gives an output of shape {list(scores.shape)}: a classifier of {num_classes} classes is needed"
+        )
+
+
 @dataclass
 class Federation:
     """One run's parts, made as they are asked for.
@@ -69,6 +87,15 @@ class Federation:
         split = ParameterSplit(model, parse_declaration(config.resolved_personal))
         if config.resolved_mixing != "identity" and not split.shared_names:
             raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
+        if config.resolved_mixing in ("similarity", "similarity-running") and not batch_norm_layers(model):
+            raise UserError(
+                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none: "
+                "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
+            )
+        if config.resolved_mixing == "similarity-classifier":
+            classification_layer(model)
+        if shape := source.model_arguments():
+            _try_out(config, model, **shape)
         return cls(config, source, device, split, split.shared_state(model), split.personal_state(model))
 
     def model(self) -> nn.Module:
@@ -77,15 +104,16 @@ class Federation:
 
     def plan(self) -> Plan:
         """The server's plan; pretrains f where the mixing needs it."""
-        pretrained = None
-        if self.config.needs_pretraining:
-            settings = self.config.all_settings
-            if settings["pretrain"] == "pooled":
-                share = self.source.pooled_training(settings["pretrain_share"], self.device)
-                pretrained = pretrain(self.config, self.model(), share)
-            else:
-                pretrained = load_pretrained(Path(settings["pretrain"]), self.model().cpu())
+        pretrained = self.given_pretrained()
+        if self.config.needs_pretraining and pretrained is None:
+            share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
+            pretrained = pretrain(self.config, self.model(), share)
         return Plan(self.config, self.split, self.initial_shared, pretrained)
+
+    def given_pretrained(self) -> State | None:
+        """The state of f that the user gave, checked; None where f is not needed or is made by pretraining."""
+        given = self.config.all_settings.get("pretrain", "pooled")
+        return None if given == "pooled" else load_pretrained(Path(given), self.model().cpu())
 
     def site(self, name: str, store: SiteStore) -> Site:
         """A site with its data on the device."""

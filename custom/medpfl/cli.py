@@ -29,7 +29,8 @@ console = Console()
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
 Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
 Threads = Annotated[
-    int | None, typer.Option(help="Sites at once.", show_default="all in the simulator, one a core in this process")
+    int | None,
+    typer.Option(min=1, help="Sites at once.", show_default="all in the simulator, one a core in this process"),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Throw away what the folder holds.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
@@ -209,6 +210,7 @@ def algorithms() -> None:
         settings = ", ".join(f"{k}={v}" for k, v in a.settings.items())
         table.add_row(a.name, a.personal, a.mixing, settings or "-", a.paper)
     console.print(table)
+    console.print("fedap, d-fedap: also pretrain=pooled or a checkpoint's path, pretrain_share=0.2, pretrain_epochs=5.")
     console.print(
         "Training, for all: lr=0.01, batch_size=32, momentum=0, weight_decay=0. Change any with --set KEY=VALUE."
     )

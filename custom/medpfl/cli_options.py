@@ -24,7 +24,7 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(
         "--partition",
-        help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, file:PATH.",
+        help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
         show_default="equal-dirichlet:0.1",
     ),
 ]
@@ -99,7 +99,7 @@ class Options:
             "official": self.official,
             "personal": self.personal,
             "mixing": self.mixing,
-            "settings": key_values(self.settings, "--set"),
+            "settings": self._settings(),
             "device": self.device,
             "seed": self.seed,
             "select_by": self.select_by,
@@ -115,6 +115,12 @@ class Options:
     def _data(self) -> str | None:
         # Sites run in other folders: a file is named by its whole path.
         return str(Path(self.data).resolve()) if self.data and Path(self.data).exists() else self.data
+
+    def _settings(self) -> dict[str, Any]:
+        settings = key_values(self.settings, "--set")
+        if isinstance(path := settings.get("pretrain"), str) and path != "pooled":
+            settings["pretrain"] = str(Path(path).resolve())
+        return settings
 
     def _partition(self) -> str | None:
         if self.partition and self.partition.startswith("file:"):

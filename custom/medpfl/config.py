@@ -35,7 +35,7 @@ class RunConfig(BaseModel):
         data: a data set's name, a file, or ``module:function`` of the user's own (see :mod:`medpfl.data.sites`).
         fractions: shares of each site's samples for training, validation and test.
         official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
-        min_sites: quorum: the least number of usable updates a round needs; 0 stands for half of the sites, rounded up.
+        min_sites: quorum: the least number of usable updates a round needs; 0 stands for the default (:attr:`quorum`).
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None waits for all until the timeout.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
@@ -79,6 +79,8 @@ class RunConfig(BaseModel):
             raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
         if self.resolved_mixing not in MIXINGS:
             raise ValueError(f"unknown mixing {self.mixing!r}: use {', '.join(MIXINGS)}")
+        if self.algorithm == "local" and (self.personal or self.mixing):
+            raise ValueError("local training shares and mixes nothing: choose another algorithm to change its choices")
         self._check_settings()
         private, mixing = self.resolved_personal, self.resolved_mixing
         if private == "everything" and mixing != "identity":
@@ -138,8 +140,13 @@ class RunConfig(BaseModel):
 
     @property
     def quorum(self) -> int:
-        """The least number of usable updates a round needs."""
-        return self.min_sites or (self.sites + 1) // 2
+        """The least number of usable updates a round needs.
+
+        By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
+        as it is.
+        """
+        least = 1 if self.resolved_mixing == "identity" else min(2, self.sites)
+        return self.min_sites or max(least, (self.sites + 1) // 2)
 
     @property
     def site_names(self) -> list[str]:

@@ -68,6 +68,7 @@ def run_experiment(
             return finished
         started = time.perf_counter()
         federation = Federation.of(config)
+        federation.given_pretrained()  # a wrong file is named before any process starts
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env == "sim":

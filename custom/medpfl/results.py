@@ -40,9 +40,6 @@ def build_results(
     """
     config = plan.config
     rounds = list(state.history)
-    traffic = {
-        k: sum(s.get(k, 0) for r in rounds for s in r["sites"].values()) for k in ("sent_bytes", "received_bytes")
-    }
     return {
         "schema": SCHEMA,
         "status": "finished" if state.phase == "done" else "running",
@@ -55,7 +52,7 @@ def build_results(
         "selected_round": (state.best_round or state.round) if state.phase == "done" else None,
         "final": _final(state),
         "mixing": _mixing(plan, state),
-        "traffic": traffic,
+        "traffic": dict(state.traffic),
         "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
         "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
         "notes": _notes(config, state),

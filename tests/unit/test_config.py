@@ -55,7 +55,11 @@ def test_choices_compose():
     ("fields", "message"),
     [
         ({"algorithm": "fedagv"}, "unknown algorithm 'fedagv': did you mean fedavg"),
-        ({"algorithm": "local", "mixing": "samples"}, "with everything personal there is nothing to mix by 'samples'"),
+        ({"algorithm": "local", "mixing": "samples"}, "local training shares and mixes nothing"),
+        (
+            {"algorithm": "fedavg", "personal": "everything"},
+            "with everything personal there is nothing to mix by 'samples'",
+        ),
         ({"algorithm": "fedavg", "personal": "everything"}, "with everything personal there is nothing to mix"),
         ({"algorithm": "fedavg", "mixing": "identity"}, "identity mixing with the personal part 'nothing'"),
         ({"algorithm": "fedavg", "mixing": "best"}, "unknown mixing 'best': use identity, samples, similarity"),

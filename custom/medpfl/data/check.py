@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from medpfl.data.catalog import open_dataset
 from medpfl.data.dataset import SPLITS, ImageDataset
-from medpfl.data.medmnist import load
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 
@@ -23,10 +23,10 @@ class Finding:
     message: str
 
 
-def check(path: str | Path) -> list[Finding]:
-    """Reads an npz file and looks for what would spoil a result: never raises for a file that is wrong."""
+def check(name_or_path: str | Path) -> list[Finding]:
+    """Reads a data set's npz file and looks for what would spoil a result: never raises for a file that is wrong."""
     try:
-        dataset = load(path)
+        dataset = open_dataset(name_or_path)
     except UserError as error:
         return [Finding("error", str(error))]
     return [

@@ -45,6 +45,6 @@ def _official_name(path: str) -> str:
     if official_md5(name) != dataset.md5:
         raise UserError(
             f"{path}: a job cannot carry a path, and this is not an official data set's file; "
-            "export with a name of `medpfl data list`, or for real sites with the name in their manifests"
+            "export with a name of `medpfl data list` and put the file into $MEDPFL_DATA as NAME.npz where the job runs"
         )
     return name

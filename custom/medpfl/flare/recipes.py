@@ -79,10 +79,12 @@ class PersonalizedRecipe(Recipe):
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
         run_config = config.model_dump(mode="json")
+        # The pretrained model comes with the server's message; where the server has it is not the sites' business.
+        site_config = run_config | {"settings": {k: v for k, v in config.settings.items() if k != "pretrain"}}
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
         job.to_server(components_config())
-        job.to_clients(PersonalizedExecutor(run_config, experiment, state), tasks=list(TASKS))
+        job.to_clients(PersonalizedExecutor(site_config, experiment, state), tasks=list(TASKS))
         job.to_clients(_outgoing_filter(federation), filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
         # FLARE would gather the imported modules one by one and miss the rest of the package, data files among them.
         job.set_app_packages([PACKAGE])

@@ -22,7 +22,7 @@ _SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 
 
 class LoggedSimEnv(SimEnv):
-    """:class:`SimEnv` whose output goes to ``log``; folder names may hold spaces.
+    """:class:`SimEnv` whose output goes to ``log``.
 
     Args:
         log: file for all that the simulator prints.
@@ -70,6 +70,11 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
     Raises:
         UserError: the run ended early; the message says why and where the log is.
     """
+    out = out.resolve()
+    if any(c.isspace() for c in str(out)):
+        raise UserError(
+            f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name"
+        )
     recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
     workspace = out / "flare"
     env = LoggedSimEnv(out / "flare.log", num_clients=config.sites, num_threads=threads, workspace_root=workspace)

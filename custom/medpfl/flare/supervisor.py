@@ -14,15 +14,17 @@ import threading
 import psutil
 
 
-def main() -> int:
-    """``python -m medpfl.flare.supervisor COMMAND...``; returns the command's exit code."""
+def main() -> None:
+    """``python -m medpfl.flare.supervisor COMMAND...``; exits with the command's code."""
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
     threading.Thread(target=_kill_when_abandoned, args=(process.pid,), daemon=True).start()
-    return process.wait()
+    code = process.wait()
+    os._exit(code if code >= 0 else 1)  # an ordinary exit would wait for the thread that reads
 
 
 def _kill_when_abandoned(pid: int) -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):
+        pass
     root = psutil.Process(pid)
     # Stopped from the root down, so that no parent can start or restart anything meanwhile.
     for process in [root, *root.children(recursive=True)]:
@@ -34,4 +36,4 @@ def _kill_when_abandoned(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from medpfl.models.pooling import MaxPool2x2
 from medpfl.models.shapes import pair, require
 
 
@@ -36,7 +37,7 @@ class ImpressionCNN(nn.Module):
         self.bn2 = nn.BatchNorm2d(64)
         self.conv3 = nn.Conv2d(64, 128, 5, padding=2)
         self.bn3 = nn.BatchNorm2d(128)
-        self.pool = nn.MaxPool2d(2)
+        self.pool = MaxPool2x2()
         self.relu = nn.ReLU()
         self.fc1 = nn.Linear(128 * (height // 4) * (width // 4), 2048)
         self.bn4 = nn.BatchNorm1d(2048)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from medpfl.models.pooling import MaxPool2x2
 from medpfl.models.shapes import after, pair, require
 
 
@@ -36,7 +37,7 @@ class LeNet5BN(nn.Module):
         self.bn1 = nn.BatchNorm2d(6)
         self.conv2 = nn.Conv2d(6, 16, 5)
         self.bn2 = nn.BatchNorm2d(16)
-        self.pool = nn.MaxPool2d(2)
+        self.pool = MaxPool2x2()
         self.relu = nn.ReLU()
         self.fc1 = nn.Linear(16 * height * width, 120)
         self.fc2 = nn.Linear(120, 84)

@@ -98,15 +98,16 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
 
 
 def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> str:
-    """The options by which a group differs from others of its algorithm, but for those that are as published."""
+    """The options by which a group differs from the published method or, where a method says nothing, from others."""
     published: dict[str, str] = {}
     if known := ALGORITHMS.get(algorithm):
-        published = dict(_flat({"personal": known.personal, "mixing": known.mixing, **known.settings}))
+        personal = known.personal.format(**{k: own.get(k) for k in known.settings})
+        published = dict(_flat({"mu": 0.0, "personal": personal, "mixing": known.mixing, **known.settings}))
     options = []
     for option, value in sorted(own.items()):
         # An option that only some have follows from another one, which is named.
         values = {other[option] for other in alike if option in other}
-        if option not in _DERIVED and len(values) > 1 and published.get(option) != value:
+        if option not in _DERIVED and (option in published or len(values) > 1) and published.get(option) != value:
             options.append(f"{option}={value}")
     return ", ".join(options)
 

@@ -92,7 +92,7 @@ def _site_table(run: Results) -> str:
             score(entry.get("accuracy")),
             score(entry.get("balanced_accuracy")),
             auroc_interval(entry),
-            NONE if held is None else f"{held} of {classes}",
+            NONE if held is None else f"{held} of {classes}" if classes else str(held),
         ]
         if reference:
             row += [score(reference["sites"].get(name, {}).get("accuracy")), points(change.get(name))]

@@ -65,7 +65,7 @@ def run_table(results: Results) -> Table:
             score(entry.get("accuracy")),
             score(entry.get("balanced_accuracy")),
             auroc_interval(entry),
-            NONE if entry.get("auroc_classes") is None else f"{entry['auroc_classes']} of {classes}",
+            _classes(entry.get("auroc_classes"), classes),
         ]
         table.add_row(*row, *([_coloured(change.get(name))] if change else []))
     table.add_section()
@@ -82,6 +82,12 @@ def run_table(results: Results) -> Table:
         lowest += ["", _coloured(change[name]).append(f"\n{name}", style="default")]
     table.add_row("worst\nsite", "", *lowest)
     return table
+
+
+def _classes(counted: int | None, known: int) -> str:
+    if counted is None:
+        return NONE
+    return f"{counted} of {known}" if known else str(counted)
 
 
 def _plain_table(**options: Text) -> Table:

@@ -42,6 +42,7 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
         "history": list(state.history),
         "best_round": state.best_round,
         "failures": [asdict(f) for f in state.failures],
+        "traffic": dict(state.traffic),
         "final": state.final,
     }
     write_state(path, tensors, durable=durable, info=info)
@@ -78,6 +79,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
         history=tuple(info["history"]),
         best_round=info["best_round"],
         failures=tuple(Failure(**f) for f in info["failures"]),
+        traffic=info["traffic"],
         final=info["final"],
     )
 
@@ -88,5 +90,5 @@ def _same_run(path: Path, before: dict[str, Any], config: RunConfig) -> None:
         if name not in _MAY_CHANGE and before.get(name) != value:
             raise UserError(
                 f"{path.parent} holds a run with {name} = {before.get(name)!r}, not {value!r}: resume with the same "
-                "settings or choose another --experiment"
+                "settings or choose another --out"
             )

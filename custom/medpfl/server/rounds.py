@@ -59,6 +59,7 @@ class ServerState:
         history: one record a finished round, as in results.json.
         best_round: the round with the best mean validation measure so far; 0 if there is none.
         failures: what went wrong at which site.
+        traffic: bytes that the sites sent and received in all tasks, hello and tests included.
         final: results on test data.
     """
 
@@ -71,6 +72,7 @@ class ServerState:
     history: tuple[dict[str, Any], ...] = ()
     best_round: int = 0
     failures: tuple[Failure, ...] = ()
+    traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})
     final: Mapping[str, Any] | None = None
 
 
@@ -116,7 +118,8 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
-    state = replace(state, failures=(*state.failures, *failures))
+    traffic = {k: n + sum(getattr(u, k) for u in usable) for k, n in state.traffic.items()}
+    state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
             return replace(_join(plan, state, newcomers), phase="train")

@@ -51,6 +51,7 @@ def train_epochs(
         lr=settings["lr"],
         momentum=settings["momentum"],
         weight_decay=settings["weight_decay"],
+        foreach=True,
     )
     batch_norm = tuple(batch_norm_layers(model).values())
     # Summed on the device: reading the loss at every step would make the device wait.

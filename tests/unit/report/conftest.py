@@ -6,6 +6,8 @@ from statistics import fmean, stdev
 
 import pytest
 
+from medpfl.algorithms import ALGORITHMS
+
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
 
@@ -60,11 +62,17 @@ def run_of(algorithm, accuracy, local=None, seed=0, rounds=6, classes=4, **confi
         for i in range(len(names)):
             weights = [0 if i == j else 1 / (1 + min(abs(i - j), len(names) - abs(i - j))) for j in range(len(names))]
             matrix[i] = [0.5 if i == j else 0.5 * weight / sum(weights) for j, weight in enumerate(weights)]
+    method = ALGORITHMS.get(algorithm, ALGORITHMS["fedavg"])
     results = {
         "schema": 1,
         "status": "finished",
         "algorithm": algorithm,
-        "choices": {"personal": "batch-norm layers", "mixing": "similarity", "objective": "ce", "server": []},
+        "choices": {
+            "personal": method.personal.format(layers=1),
+            "mixing": method.mixing,
+            "objective": "ce",
+            "server": [],
+        },
         "config": {
             "algorithm": algorithm,
             "data": "organamnist",

@@ -1,0 +1,83 @@
+"""What a user sees who makes a mistake: a line that says what is wrong and what would be right, never a traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def medpfl(*arguments, **options):
+    command = [sys.executable, "-m", "medpfl.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run fedapp", "did you mean fedap"),
+        ("run fedavg --mixing similarity --model monai:ViT --model-arg patch_size=7", "has none"),
+        ("run fedbn --model monai:ViT --model-arg patch_size=7", "no batch-norm layer"),
+        ("run fedbn --model monai:DenseNet121", "choose larger images"),
+        ("run fedavg --set lambda=0.3", "setting 'lambda' has no meaning for fedavg"),
+        ("run fedavg --set lr", "give KEY=VALUE"),
+        ("run local --mixing samples", "local training shares and mixes nothing"),
+        ("run fedavg --data nothing-here.npz", "nothing-here.npz"),
+        ("run fedavg --data bloodmnist", "medpfl data prepare bloodmnist"),
+        ("run fedavg --sites 100000", "100000"),
+        ("run fedavg --partition dirichlet:-1", "is not a positive number"),
+        ("run fedavg --fractions 0.5,0.5", "give three shares"),
+        ("run fedavg --device cuda", "sees no GPU here"),
+        ("run fedavg --env prod", "use sim"),
+        ("run fedap --set pretrain=no-such-file", "no file"),
+        ("compare fedavg --set mu2=1", "has such a setting"),
+        ("compare fedap:mixing", "KEY=VALUE"),
+        ("export fedavg --job job --partition file:parts.json --sites 2", "cannot carry a path"),
+        ("report nowhere", "nowhere"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, arguments, said):
+    if "cuda" in arguments:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU here")
+    done = medpfl(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+    assert not (tmp_path / "job").exists()
+
+
+def test_space_in_the_folder_of_a_simulation(tmp_path):
+    done = medpfl("run", "fedavg", "--sites", "2", "--out", tmp_path / "a b")
+    assert done.returncode == 2
+    assert "space" in done.stderr
+
+
+def test_lists(tmp_path):
+    algorithms, models, data = medpfl("algorithms"), medpfl("models"), medpfl("data", "list")
+    assert "fedap" in algorithms.stdout
+    assert "lenet5" in models.stdout
+    assert "organamnist" in data.stdout
+
+
+def test_data_check_says_whether_a_set_can_be_used(tmp_path):
+    good = medpfl("data", "check", "organamnist-sample")
+    assert good.returncode == 0
+    assert "3,800 grey images" in good.stdout
+    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04 not much of an archive")
+    bad = medpfl("data", "check", tmp_path / "torn.npz")
+    assert bad.returncode == 1
+    assert "torn.npz" in bad.stdout
+
+
+def test_compare_shows_local_and_resumes(tmp_path):
+    arguments = ["compare", "fedbn", "fedap:mixing=uniform", "--sites", 2, "--rounds", 1, "--seeds", 2]
+    first = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
+    assert first.returncode == 0, first.stderr
+    table = (tmp_path / "comparison.md").read_text()
+    for name in ("Local training", "FedBN", "FedAP (mixing=uniform)"):
+        assert f"| {name} |" in table
+    again = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
+    assert "round 1/1" not in again.stdout
+    assert (tmp_path / "comparison.md").read_text() == table
