@@ -1,11 +1,11 @@
-"""Time of one round - training, mixing, validation - against a per-sample loop of the usual kind, in one process.
+"""Time of one round - training, mixing, validation - against a per-sample loop of the usual kind.
 
     python benchmarks/round_speed.py organamnist.npz
 
 20 equal sites, LeNet-5, batch 32, half of each site's images to train, the other half to validate. The per-sample loop
 is what most public federated-learning code does: a Dataset that turns one image at a time into a tensor, a DataLoader
-that collates them, one site after another with all threads in each step. Both do the same arithmetic; rounds of the two
-alternate, so that a drift of the machine's speed touches both.
+that collates them, one site after another with all threads in each step, and torch's own pooling. Both do the same arithmetic. Rounds of
+the two alternate, each of the per-sample loop in a fresh process, so that a drift of the machine's speed touches both.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import itertools
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 
 import torch
@@ -42,7 +44,7 @@ class PerSample(Dataset):
         return image.sub(0.5).div(0.5), int(self.labels[i])
 
 
-def per_sample_round(federation, sites, models):
+def per_sample_round(sites, models):
     """Training, FedAvg and evaluation of the mean model; seconds of training and of evaluation."""
     torch.set_num_threads(os.cpu_count())
     started = time.perf_counter()
@@ -68,6 +70,12 @@ def per_sample_round(federation, sites, models):
             for x, y in DataLoader(data, batch_size=32):
                 right += (model(x).argmax(1) == y).sum().item()
     return trained - started, time.perf_counter() - trained
+
+
+def per_sample_process(data):
+    """One :func:`per_sample_round` in a process without this package's settings of memory and threads."""
+    done = subprocess.run([sys.executable, __file__, data, "--per-sample"], capture_output=True, text=True, check=True)
+    return tuple(map(float, done.stdout.split()))
 
 
 def our_rounds(federation, plan, sites, workers):
@@ -98,8 +106,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--per-sample", action="store_true", help="only time one round of the per-sample loop")
     arguments = parser.parse_args()
-    keep_freed_memory()
     config = make_config(
         algorithm="fedavg",
         data=arguments.data,
@@ -112,11 +120,17 @@ def main():
     sites = {name: federation.site(name, MemoryStore()) for name in config.site_names}
     data = [site.data for site in sites.values()]
     steps = sum(-(-d.samples("train") // 32) for d in data)
-    models = [federation.model() for _ in data]
+    if arguments.per_sample:
+        models = [federation.model() for _ in data]
+        for model in models:
+            model.pool = torch.nn.MaxPool2d(2)
+        print(*per_sample_round(data, models))
+        return
+    keep_freed_memory()
     rate = matmul_rate()
     reference, ours = [], []
     for _ in range(arguments.repeats):
-        reference.append(per_sample_round(federation, data, models))
+        reference.append(per_sample_process(arguments.data))
         ours.append(statistics.median(our_rounds(federation, plan, sites, os.cpu_count())))
     pairs = [sum(r) / o for r, o in zip(reference, ours, strict=True)]
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")

@@ -53,7 +53,9 @@ SelectBy = Annotated[
 ]
 MinSites = Annotated[int | None, typer.Option(help="Quorum of a round.", show_default="half of the sites")]
 Timeout = Annotated[float | None, typer.Option(help="Seconds to wait for a site.", show_default="3600")]
-Grace = Annotated[float | None, typer.Option(help="Seconds for stragglers once the quorum is met.")]
+Grace = Annotated[
+    float | None, typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's")
+]
 
 
 @dataclass

@@ -26,6 +26,8 @@ from medpfl.server.rounds import Plan, ServerState, advance, messages
 
 CHECKPOINT = "server.safetensors"
 _POLL_SECONDS = 0.02
+_LEAST_GRACE = 120.0
+"""Seconds that stragglers get at least unless the user says otherwise: a site that never starts must not hold the rest."""
 
 
 class PersonalizedController(BaseFedAvg):
@@ -116,15 +118,16 @@ class PersonalizedController(BaseFedAvg):
                 timeout=max(1, int(config.timeout)),
                 callback=self._receive,
             )
-        quorum_since: float | None = None
+        started = time.monotonic()
+        patience: float | None = None
         while self.get_num_standing_tasks() and not self.abort_signal.triggered:
-            if config.grace is not None:
-                with self._lock:
-                    usable = sum(isinstance(r, Update) for r in self._replies.values())
-                if quorum_since is None and usable >= config.quorum:
-                    quorum_since = time.monotonic()
-                if quorum_since is not None and time.monotonic() - quorum_since >= config.grace:
-                    self.cancel_all_tasks()
+            spent = time.monotonic() - started
+            with self._lock:
+                usable = sum(isinstance(r, Update) for r in self._replies.values())
+            if patience is None and usable >= config.quorum:
+                patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
+            if patience is not None and spent >= patience:
+                self.cancel_all_tasks()
             time.sleep(_POLL_SECONDS)
         with self._lock:
             return list(self._replies.values())
@@ -152,4 +155,4 @@ class PersonalizedController(BaseFedAvg):
 
 def components_config() -> dict[str, Any]:
     """Server settings for FLARE's polling, without which a round waits 2 seconds for nothing."""
-    return {"server": {"task_request_interval": 0.1}}
+    return {"server": {"task_request_interval": 0.2}}

@@ -72,9 +72,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
     """
     out = out.resolve()
     if any(c.isspace() for c in str(out)):
-        raise UserError(
-            f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name"
-        )
+        raise UserError(f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name")
     recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
     workspace = out / "flare"
     env = LoggedSimEnv(out / "flare.log", num_clients=config.sites, num_threads=threads, workspace_root=workspace)

@@ -101,7 +101,7 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
     """The options by which a group differs from the published method or, where a method says nothing, from others."""
     published: dict[str, str] = {}
     if known := ALGORITHMS.get(algorithm):
-        personal = known.personal.format(**{k: own.get(k) for k in known.settings})
+        personal = known.personal.format(**{k: own.get(k, v) for k, v in known.settings.items()})
         published = dict(_flat({"mu": 0.0, "personal": personal, "mixing": known.mixing, **known.settings}))
     options = []
     for option, value in sorted(own.items()):
