@@ -4,8 +4,9 @@
 
 20 equal sites, LeNet-5, batch 32, half of each site's images to train, the other half to validate. The per-sample loop
 is what most public federated-learning code does: a Dataset that turns one image at a time into a tensor, a DataLoader
-that collates them, one site after another with all threads in each step, and torch's own pooling. Both do the same arithmetic. Rounds of
-the two alternate, each of the per-sample loop in a fresh process, so that a drift of the machine's speed touches both.
+that collates them, one site after another with all threads in each step, and torch's own pooling. Both do the same
+arithmetic. Rounds of the two alternate, each of the per-sample loop in a fresh process, so that a drift of the
+machine's speed touches both.
 """
 
 import argparse

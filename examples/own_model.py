@@ -44,6 +44,7 @@ def hospital(site: str, seed: int, images: int = 64) -> SiteLoaders:
 
 if __name__ == "__main__":
     workspace = sys.argv[1] if len(sys.argv) > 1 else "/tmp/medpfl-example"
-    recipe = FFedAPRecipe(model=Net, model_args={"width": 8}, data=hospital, data_args={"images": 64}, sites=2, rounds=4)
+    own = {"model": Net, "model_args": {"width": 8}, "data": hospital, "data_args": {"images": 64}}
+    recipe = FFedAPRecipe(**own, sites=2, rounds=4)
     run = recipe.execute(SimEnv(num_clients=2, workspace_root=workspace))
     print("Results:", run.get_result())

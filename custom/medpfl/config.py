@@ -37,8 +37,8 @@ class RunConfig(BaseModel):
         official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
         min_sites: quorum: the least number of usable updates a round needs; 0 stands for the default (:attr:`quorum`).
         timeout: seconds after which a site's answer is no longer awaited.
-        grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and two
-            minutes at least.
+        grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
+            two minutes at least.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
     """
 

@@ -27,7 +27,7 @@ from medpfl.server.rounds import Plan, ServerState, advance, messages
 CHECKPOINT = "server.safetensors"
 _POLL_SECONDS = 0.02
 _LEAST_GRACE = 120.0
-"""Seconds that stragglers get at least unless the user says otherwise: a site that never starts must not hold the rest."""
+"""Seconds that stragglers get at least unless the user says otherwise."""
 
 
 class PersonalizedController(BaseFedAvg):
