@@ -34,8 +34,11 @@ from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
 from medpfl.messages import STATISTICS
+from medpfl.statefile import serialised_bytes
 
 PACKAGE = "medpfl"
+_INLINE_BYTES = 1 << 20
+"""Shared states up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
 
 class PersonalizedRecipe(Recipe):
@@ -84,6 +87,10 @@ class PersonalizedRecipe(Recipe):
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
         job.to_server(components_config())
+        if serialised_bytes(federation.initial_shared) <= _INLINE_BYTES:
+            # FLARE would announce every array and have it fetched in a message of its own: slower than a small model.
+            for add in (job.to_server, job.to_clients):
+                add({"np_download_chunk_size": 0})
         job.to_clients(PersonalizedExecutor(site_config, experiment, state), tasks=list(TASKS))
         job.to_clients(_outgoing_filter(federation), filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
         # FLARE would gather the imported modules one by one and miss the rest of the package, data files among them.
