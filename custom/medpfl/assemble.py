@@ -10,10 +10,11 @@ from torch import nn
 
 from medpfl.config import RunConfig
 from medpfl.data.sites import DataSource, open_source
+from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
 from medpfl.models import build_model, logits
 from medpfl.models.layers import batch_norm_layers, classification_layer
-from medpfl.parameters import ParameterSplit, State, parse_declaration
+from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan

@@ -33,6 +33,12 @@ Threads = Annotated[
     typer.Option(min=1, help="Sites at once.", show_default="all in the simulator, one a core in this process"),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Throw away what the folder holds.")]
+NewTest = Annotated[
+    bool | None,
+    typer.Option(
+        help="Test the average of all sites' models on all test data.", show_default="if it takes few predictions"
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
 
 
@@ -49,6 +55,7 @@ def run(
     fractions: opt.Fractions = None,
     train_fraction: opt.TrainFraction = None,
     official: opt.Official = False,
+    held_out: opt.HeldOut = None,
     personal: opt.Personal = None,
     mixing: opt.Mixing = None,
     settings: opt.Set = None,
@@ -64,12 +71,13 @@ def run(
     resume: Resume = False,
     overwrite: Overwrite = False,
     reference: Annotated[bool, typer.Option(help="Train every site alone too, to compare with.")] = True,
+    new_test: NewTest = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
     options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, personal,
-        mixing, settings, device, seed, select_by, min_sites, timeout, grace,
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
+        personal, mixing, settings, device, seed, select_by, min_sites, timeout, grace,
     )  # fmt: skip
     _require_simulated(env)
     from medpfl.experiment import run_experiment
@@ -86,6 +94,7 @@ def run(
             resume=resume,
             overwrite=overwrite,
             reference=reference,
+            together=new_test,
             watch=watch,
         )
     print_run(results, console)
@@ -108,6 +117,7 @@ def compare(
     fractions: opt.Fractions = None,
     train_fraction: opt.TrainFraction = None,
     official: opt.Official = False,
+    held_out: opt.HeldOut = None,
     settings: opt.Set = None,
     device: opt.Device = None,
     select_by: opt.SelectBy = None,
@@ -117,23 +127,26 @@ def compare(
     env: Env = "inprocess",
     threads: Threads = None,
     overwrite: Overwrite = False,
+    new_test: NewTest = None,
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
         "runs/compare"
     ),
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
     options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, None,
-        None, settings, device, None, select_by, min_sites, timeout, grace,
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
+        None, None, settings, device, None, select_by, min_sites, timeout, grace,
     )  # fmt: skip
     _require_simulated(env)
-    from medpfl.comparison import Variant, run_comparison, settings_of
+    from medpfl.comparison import Variant, run_comparison, settings_of, with_local
+    from medpfl.config import published_defaults
     from medpfl.report.terminal import comparison_table
 
-    variants = [Variant.parse(text) for text in dict.fromkeys(["local", *algorithms])]
-    each = settings_of(variants, opt.key_values(settings, "--set"))
+    variants = with_local([Variant.parse(text) for text in dict.fromkeys(algorithms)])
+    schedule, training = published_defaults([v.algorithm for v in variants])
+    each = settings_of(variants, training | opt.key_values(settings, "--set"))
     runs = [
-        (v.folder, options.config(v.algorithm, seed=seed, settings=own, **v.choices))
+        (v.folder, options.config(v.algorithm, defaults=schedule, seed=seed, settings=own, **v.choices))
         for seed in range(seeds)
         for v, own in zip(variants, each, strict=True)
     ]
@@ -143,6 +156,7 @@ def compare(
         env=env,
         threads=threads,
         overwrite=overwrite,
+        together=new_test,
         progress=lambda title, total: progress(console, title, total),
     )
     console.print(comparison_table(comparison))
@@ -163,6 +177,7 @@ def export(
     fractions: opt.Fractions = None,
     train_fraction: opt.TrainFraction = None,
     official: opt.Official = False,
+    held_out: opt.HeldOut = None,
     personal: opt.Personal = None,
     mixing: opt.Mixing = None,
     settings: opt.Set = None,
@@ -176,8 +191,8 @@ def export(
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
     options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, personal,
-        mixing, settings, device, seed, select_by, min_sites, timeout, grace,
+        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
+        personal, mixing, settings, device, seed, select_by, min_sites, timeout, grace,
     )  # fmt: skip
     from medpfl.flare.export import export_job
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,9 +37,15 @@ TrainFraction = Annotated[
     float | None, typer.Option(help="Share of each site's training images that is used.", show_default="1")
 ]
 Official = Annotated[bool, typer.Option("--official", help="Keep the data set's own training/validation/test parts.")]
+HeldOut = Annotated[
+    str | None,
+    typer.Option(help="Centres that only test the models: how many (the last ones), or their names.", show_default="0"),
+]
 Personal = Annotated[
     str | None,
-    typer.Option(help="What stays at the sites: nothing, batch-norm, top:K, below-top:K, modules:A,B; joined by +."),
+    typer.Option(
+        help="What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, modules:A,B; joined by +."
+    ),
 ]
 Mixing = Annotated[
     str | None,
@@ -72,6 +79,7 @@ class Options:
     fractions: str | None
     train_fraction: float | None
     official: bool
+    held_out: str | None
     personal: str | None
     mixing: str | None
     settings: list[str] | None
@@ -82,8 +90,8 @@ class Options:
     timeout: float | None
     grace: float | None
 
-    def config(self, algorithm: str, **changes: Any) -> RunConfig:
-        """The checked configuration. Raises UserError for what is wrong with the options."""
+    def config(self, algorithm: str, defaults: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
+        """The checked configuration, with defaults for what was not said. Raises UserError for what is wrong."""
         from medpfl.config import make_config
         from medpfl.data.sites import fixed_sites
 
@@ -99,6 +107,7 @@ class Options:
             "fractions": _fractions(self.fractions),
             "train_fraction": self.train_fraction,
             "official": self.official,
+            "held_out": int(self.held_out) if (self.held_out or "").isdecimal() else self.held_out,
             "personal": self.personal,
             "mixing": self.mixing,
             "settings": self._settings(),
@@ -110,8 +119,10 @@ class Options:
             "grace": self.grace,
         }
         fields |= changes
+        fields |= {k: v for k, v in (defaults or {}).items() if fields[k] is None}
         if self.sites is None and fields["partition"]:
-            fields["sites"] = fixed_sites(fields["data"] or "organamnist-sample", fields["partition"])
+            fixed = fixed_sites(fields["data"] or "organamnist-sample", fields["partition"])
+            fields["sites"] = fixed and fixed - (fields["held_out"] or 0)
         return make_config(**fields)
 
     def _data(self) -> str | None:

@@ -26,7 +26,7 @@ class Variant:
     Attributes:
         text: as given; names the folder of its runs.
         algorithm: the algorithm's name.
-        choices: ``personal`` and ``mixing``, where they are changed.
+        choices: ``personal``, ``mixing`` and ``model``, where they are changed.
         settings: settings of this variant alone.
     """
 
@@ -45,7 +45,7 @@ class Variant:
             key, equals, value = item.partition("=")
             if not equals or not value:
                 raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
-            if key in ("personal", "mixing"):
+            if key in ("personal", "mixing", "model"):
                 choices[key] = value
             else:
                 settings[key] = _number(value)
@@ -57,13 +57,21 @@ class Variant:
         return "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.text)
 
 
+def with_local(variants: Sequence[Variant]) -> list[Variant]:
+    """The variants, with local training of every model among them in front, unless it is there."""
+    models = dict.fromkeys(v.choices.get("model") for v in variants)
+    there = {v.choices.get("model") for v in variants if v.algorithm == "local"}
+    missing = [Variant.parse(f"local:model={m}" if m else "local") for m in models if m not in there]
+    return [*missing, *variants]
+
+
 def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each variant's settings: its own, and those of the common ones that have a meaning for it.
 
     Raises:
         UserError: a common setting has a meaning for none of them.
     """
-    accepted = [accepted_settings(v.algorithm, **v.choices) for v in variants]
+    accepted = [accepted_settings(v.algorithm, v.choices.get("personal"), v.choices.get("mixing")) for v in variants]
     for name in common:
         if not any(name in known for known in accepted):
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
@@ -87,6 +95,7 @@ def run_comparison(
     env: Env,
     threads: int | None,
     overwrite: bool,
+    together: bool | None = None,
     progress: ShowProgress,
 ) -> dict[str, Any]:
     """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
@@ -99,6 +108,7 @@ def run_comparison(
         env: engine for all.
         threads: sites at once.
         overwrite: run everything again.
+        together: see :func:`medpfl.experiment.run_experiment`.
         progress: shows a run's progress, from a title and the number of rounds.
 
     Raises:
@@ -118,6 +128,7 @@ def run_comparison(
                     resume=not overwrite,
                     overwrite=overwrite,
                     reference=False,
+                    together=together,
                     watch=watch,
                 )
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import isfinite
+from string import Formatter
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -13,28 +15,30 @@ from medpfl.algorithms.base import Value
 from medpfl.errors import UserError
 from medpfl.server.mixing import MIXINGS
 
-TRAINING = {"lr": 0.01, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
-"""Settings of local training, for every method (FedAP's values)."""
+TRAINING: dict[str, Value] = {"lr": 0.01, "batch_size": 32, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
+"""Settings of local training (SGD), for every method (FedAP's values)."""
 
 PRETRAINING: dict[str, Value] = {"pretrain": "pooled", "pretrain_share": 0.2, "pretrain_epochs": 5}
 """Where the similarity methods' pretrained model f comes from: ``pooled`` or the path of a checkpoint."""
 
 _PRETRAINED = ("similarity", "similarity-classifier")
-_POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs"}
-_WHOLE = {"batch_size", "layers", "pretrain_epochs"}
-_SHARE = {"lambda", "pretrain_share"}
+_POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs", "temperature"}
+_WHOLE = {"batch_size", "layers", "pretrain_epochs", "nesterov"}
+_SHARE = {"lambda", "pretrain_share", "p", "nesterov"}
 
 
 class RunConfig(BaseModel):
     """A run, as the user asked for it. Unknown fields and senseless combinations are refused.
 
     Attributes:
-        personal: overrides the algorithm's personal part (:func:`medpfl.parameters.parse_declaration`).
+        personal: overrides the algorithm's personal part (:func:`medpfl.declarations.parse_declaration`).
         mixing: overrides the algorithm's mixing (:data:`medpfl.server.mixing.MIXINGS`).
         settings: what ``--set`` gave; :attr:`all_settings` has the defaults too.
         data: a data set's name, a file, or ``module:function`` of the user's own (see :mod:`medpfl.data.sites`).
         fractions: shares of each site's samples for training, validation and test.
         official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
+        held_out: centres that take no part in training and test the models at the end: how many (the last ones), or
+            their names, separated by commas, where the data have centres of their own.
         min_sites: quorum: the least number of usable updates a round needs; 0 stands for the default (:attr:`quorum`).
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
@@ -55,6 +59,7 @@ class RunConfig(BaseModel):
     fractions: tuple[float, float, float] = (0.5, 0.1, 0.4)
     train_fraction: float = Field(default=1.0, gt=0, le=1)
     official: bool = False
+    held_out: int | str = 0
     model: str = "lenet5"
     model_args: dict[str, Any] = Field(default_factory=dict)
     rounds: int = Field(default=20, ge=1)
@@ -67,12 +72,30 @@ class RunConfig(BaseModel):
     grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
 
+    @field_validator("held_out")
+    @classmethod
+    def _some_or_none(cls, held_out: int | str) -> int | str:
+        if isinstance(held_out, int) and held_out < 0:
+            raise ValueError(f"held_out must be a number of centres or their names, got {held_out}")
+        return held_out
+
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
         if device not in ("auto", "cpu") and not device.startswith("cuda"):
             raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
         return device
+
+    @model_validator(mode="before")
+    @classmethod
+    def _papers_names(cls, fields: Any) -> Any:
+        # Two papers call a setting lambda: it means the mixing's where the mixing has one, else the consistency's.
+        if not isinstance(fields, dict) or "lambda" not in (settings := fields.get("settings") or {}):
+            return fields
+        accepted = accepted_settings(fields["algorithm"], fields.get("personal"), fields.get("mixing"))
+        if "lambda" in accepted or "consistency" not in accepted or "consistency" in settings:
+            return fields
+        return fields | {"settings": {"consistency" if k == "lambda" else k: v for k, v in settings.items()}}
 
     @model_validator(mode="after")
     def _sensible(self) -> RunConfig:
@@ -118,6 +141,8 @@ class RunConfig(BaseModel):
                 raise ValueError(f"setting {name} must be a whole number, got {value}")
             if name in _SHARE and value > 1:
                 raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
+        if self.all_settings["nesterov"] and not self.all_settings["momentum"]:
+            raise ValueError("setting nesterov looks ahead along the momentum: give momentum too, e.g. momentum=0.9")
 
     @cached_property
     def _accepted(self) -> dict[str, Value]:
@@ -130,7 +155,7 @@ class RunConfig(BaseModel):
 
     @property
     def resolved_personal(self) -> str:
-        """The personal part in force, as :func:`medpfl.parameters.parse_declaration` reads it."""
+        """The personal part in force, as :func:`medpfl.declarations.parse_declaration` reads it."""
         return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
 
     @cached_property
@@ -161,11 +186,15 @@ class RunConfig(BaseModel):
 
     def choices(self) -> dict[str, Any]:
         """The four choices, for the results."""
-        mu = self.all_settings["mu"]
+        objective = "cross-entropy"
+        if mu := self.all_settings["mu"]:
+            objective += f" + {mu}/2 |psi - psi_received|^2"
+        if weight := self.all_settings.get("consistency"):
+            objective += f" + {weight} consistency of shared and personal heads, T = {self.all_settings['temperature']}"
         return {
             "personal": self.resolved_personal,
             "mixing": self.resolved_mixing,
-            "objective": f"cross-entropy + {mu}/2 |psi - psi_received|^2" if mu else "cross-entropy",
+            "objective": objective,
             "server": ["statistics under a pretrained model, once"] if self.needs_pretraining else [],
         }
 
@@ -173,28 +202,51 @@ class RunConfig(BaseModel):
 def accepted_settings(name: str, personal: str | None = None, mixing: str | None = None) -> dict[str, Value]:
     """The settings that have a meaning for an algorithm with these choices, with their defaults."""
     method = algorithm(name)
-    own = dict(method.settings)
-    mixing = mixing or method.mixing
+    own: dict[str, Value] = {"mu": 0.0, **method.settings}
     if personal is not None:
-        own.pop("layers", None)
-    own.setdefault("mu", 0.0)
+        for _, setting, _, _ in Formatter().parse(method.personal):
+            own.pop(setting, None)
+    if "heads:" in (personal or method.personal):
+        own = {"consistency": 0.0, "temperature": 4.0, **own}
+    else:
+        own = {k: v for k, v in own.items() if k not in ("consistency", "temperature")}
+    mixing = mixing or method.mixing
     own.pop("lambda", None)
     if mixing.startswith("similarity") or mixing == "uniform":
         own["lambda"] = method.settings.get("lambda", 0.5)
     if mixing in _PRETRAINED:
         own |= PRETRAINING
-    return own | TRAINING
+    return own | TRAINING | dict(method.training)
+
+
+def published_defaults(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Value]]:
+    """Fields of a run and settings of training that the papers of these algorithms fix, for a comparison of them.
+
+    Raises:
+        UserError: two papers fix them differently.
+    """
+    fixed = {n: (dict(a.schedule), dict(a.training)) for n in names if (a := algorithm(n)).schedule or a.training}
+    if not fixed:
+        return {}, {}
+    first, *others = fixed
+    for other in others:
+        if fixed[other] != fixed[first]:
+            raise UserError(
+                f"{first} and {other} were published with different models, rounds and training: compare them in two "
+                "comparisons"
+            )
+    return fixed[first]
 
 
 def make_config(**fields: Any) -> RunConfig:
-    """A checked configuration; None stands for the default.
+    """A checked configuration; None stands for the default, which is the method's own where its paper fixes one.
 
     Raises:
         UserError: a field is unknown or wrong, in one line.
     """
-    algorithm(fields.get("algorithm", ""))
+    method = algorithm(fields.get("algorithm", ""))
     try:
-        return RunConfig(**{k: v for k, v in fields.items() if v is not None})
+        return RunConfig(**{**method.schedule, **{k: v for k, v in fields.items() if v is not None}})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

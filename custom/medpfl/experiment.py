@@ -16,6 +16,7 @@ from medpfl.config import TRAINING, RunConfig
 from medpfl.data.sites import PartitionedImages
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.ensemble import new_test
 from medpfl.errors import UserError
 from medpfl.memory import keep_freed_memory
 from medpfl.report.history import history_csv
@@ -41,6 +42,7 @@ def run_experiment(
     resume: bool = False,
     overwrite: bool = False,
     reference: bool = True,
+    together: bool | None = None,
     watch: Watch = watch_nothing,
 ) -> dict[str, Any]:
     """Runs, or goes on with, one experiment and writes its folder.
@@ -53,6 +55,7 @@ def run_experiment(
         resume: go on where an earlier call with the same settings stopped; a finished one is only read.
         overwrite: throw away what is in the folder.
         reference: train every site alone too, for the difference to local training.
+        together: test the average of all sites' models too (:mod:`medpfl.ensemble`); None does so if it is cheap.
         watch: told of the run's progress.
 
     Returns:
@@ -80,6 +83,9 @@ def run_experiment(
             results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
             results["seconds"]["total"] = time.perf_counter() - started
         _write_models(federation, state, out)
+        if together is not False:
+            tested = new_test(federation, out / "models", asked=bool(together))
+            results |= {"notes": [*results["notes"], tested]} if isinstance(tested, str) else {"new": tested}
         write_json(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
@@ -88,7 +94,7 @@ def run_experiment(
 
 def local_reference(federation: Federation, threads: int) -> dict[str, Any]:
     """Every site alone on the same data, rounds and seed: what federation has to beat."""
-    keep = {k: v for k, v in federation.config.settings.items() if k in TRAINING}
+    keep = {k: v for k, v in federation.config.all_settings.items() if k in TRAINING}
     config = RunConfig(
         **federation.config.model_dump(exclude={"algorithm", "personal", "mixing", "settings"}),
         algorithm="local",

@@ -12,157 +12,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from medpfl.errors import UserError
-from medpfl.models.layers import batch_norm_layers, weighted_layers
+from medpfl.declarations import Declaration, Slice, joined, personal_heads
 
 State = dict[str, Tensor]
 
 
 class StateError(ValueError):
     """Tensors that do not fit the split: missing, extra, misshapen or non-finite, each by name."""
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Rows ``index`` along dimension ``dim`` of one state entry."""
-
-    dim: int
-    index: tuple[int, ...]
-
-
-class Declaration(Protocol):
-    """Says what stays at the site, for any model."""
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """Personal entries of ``model.state_dict()``: the slice that is personal, or None for the whole entry."""
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """Everything is shared (FedAvg)."""
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Everything:
-    """Nothing is shared (local training)."""
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`."""
-        return dict.fromkeys(model.state_dict())
-
-
-@dataclass(frozen=True)
-class BatchNorm:
-    """All state of every batch-norm layer, found by module type (FedBN, FedAP)."""
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`.
-
-        Raises:
-            UserError: the model has no batch norm, so that the method would silently be another one.
-        """
-        layers = batch_norm_layers(model)
-        if not layers:
-            raise UserError(
-                f"{type(model).__name__} has no batch-norm layer, so there is nothing to keep at the sites: "
-                "choose a model with batch norm, or another personal part (--personal)"
-            )
-        return {_join(path, name): None for path, layer in layers.items() for name in layer.state_dict()}
-
-
-@dataclass(frozen=True)
-class TopLayers:
-    """The ``count`` weighted layers nearest the output, with their normalisation (FedPer)."""
-
-    count: int
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`."""
-        return _entries(_layers(model, self.count)[-self.count :])
-
-
-@dataclass(frozen=True)
-class BelowTop:
-    """Everything below the ``count`` weighted layers nearest the output (LG-FedAvg)."""
-
-    count: int
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`."""
-        return _entries(_layers(model, self.count)[: -self.count])
-
-
-@dataclass(frozen=True)
-class Modules:
-    """All state of the modules at the given paths, e.g. ``("features.denseblock1", "fc")``."""
-
-    paths: tuple[str, ...]
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`.
-
-        Raises:
-            UserError: a path that the model does not have, or that holds no state.
-        """
-        names: dict[str, Slice | None] = {}
-        for path in self.paths:
-            inside = [name for name in model.state_dict() if name == path or name.startswith(path + ".")]
-            if not inside:
-                known = ", ".join(name for name, _ in model.named_children())
-                raise UserError(f"{type(model).__name__} has no module {path!r} with state; it has: {known}")
-            names.update(dict.fromkeys(inside))
-        return names
-
-
-@dataclass(frozen=True)
-class Union:
-    """What any of the parts declares personal; a whole entry outweighs a slice of it."""
-
-    parts: tuple[Declaration, ...]
-
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """See :class:`Declaration`."""
-        merged: dict[str, Slice | None] = {}
-        for part in self.parts:
-            for name, piece in part.personal(model).items():
-                merged[name] = _joined(name, merged.get(name, piece), piece)
-        return merged
-
-
-def parse_declaration(text: str) -> Declaration:
-    """The declaration that a text names; parts are joined by ``+``, e.g. ``batch-norm+top:1``.
-
-    Forms: ``nothing``, ``everything``, ``batch-norm``, ``top:K``, ``below-top:K``, ``modules:PATH,PATH``.
-
-    Raises:
-        UserError: the text is none of these.
-    """
-    parts = tuple(_parse_part(part.strip()) for part in text.split("+"))
-    return parts[0] if len(parts) == 1 else Union(parts)
-
-
-def _parse_part(text: str) -> Declaration:
-    plain = {"nothing": Nothing(), "everything": Everything(), "batch-norm": BatchNorm()}
-    if text in plain:
-        return plain[text]
-    kind, _, argument = text.partition(":")
-    if kind in ("top", "below-top") and argument.isdecimal() and int(argument) > 0:
-        return (TopLayers if kind == "top" else BelowTop)(int(argument))
-    if kind == "modules" and argument:
-        return Modules(tuple(path.strip() for path in argument.split(",")))
-    raise UserError(
-        f"unknown personal part {text!r}: use nothing, everything, batch-norm, top:K, below-top:K or "
-        "modules:PATH,PATH (K >= 1), joined by + where several are meant"
-    )
 
 
 @dataclass(frozen=True)
@@ -189,14 +49,25 @@ class ParameterSplit:
     Args:
         model: any module of the architecture; neither it nor its values are kept.
         declaration: what stays at the site.
+
+    Attributes:
+        heads: by attention block, how many heads are personal and how many there are; empty where whole entries are
+            declared only.
     """
 
     def __init__(self, model: nn.Module, declaration: Declaration) -> None:
+        heads = personal_heads(declaration)
+        self.heads = heads.counts(model) if heads else {}
         personal = _under_all_names(model, declaration.personal(model))
         self._entries = {
             name: _entry(tensor, name in personal, personal.get(name)) for name, tensor in model.state_dict().items()
         }
         self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+
+    @property
+    def heads_divided(self) -> bool:
+        """Whether every attention block has personal and shared heads."""
+        return bool(self.heads) and all(0 < personal < count for personal, count in self.heads.values())
 
     @property
     def shared_names(self) -> tuple[str, ...]:
@@ -326,17 +197,8 @@ def _under_all_names(model: nn.Module, personal: dict[str, Slice | None]) -> dic
         declared = [name for name in group if name in personal]
         for name in group:
             for other in declared:
-                spread[name] = _joined(name, spread.get(name, personal[other]), personal[other])
+                spread[name] = joined(name, spread.get(name, personal[other]), personal[other])
     return spread
-
-
-def _joined(name: str, a: Slice | None, b: Slice | None) -> Slice | None:
-    """What either declares personal of an entry."""
-    if a is None or b is None:
-        return None
-    if a.dim != b.dim:
-        raise UserError(f"two personal parts slice {name!r} along different dimensions")
-    return Slice(a.dim, tuple(sorted({*a.index, *b.index})))
 
 
 def _select(tensor: Tensor, entry: _Entry, side: str) -> Tensor:
@@ -360,21 +222,3 @@ def _ranges(index: list[int]) -> str:
         else:
             runs.append([i, i + 1])
     return ",".join(f"{start}:{stop}" for start, stop in runs)
-
-
-def _layers(model: nn.Module, count: int) -> list[list[str]]:
-    layers = weighted_layers(model)
-    if not 1 <= count < len(layers):
-        raise UserError(
-            f"{type(model).__name__} has {len(layers)} weighted layers: a number of layers must lie between 1 and "
-            f"{len(layers) - 1}, got {count}"
-        )
-    return layers
-
-
-def _entries(layers: list[list[str]]) -> dict[str, Slice | None]:
-    return {name: None for layer in layers for name in layer}
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -45,6 +45,7 @@ def build_results(
         "status": "finished" if state.phase == "done" else "running",
         "algorithm": config.algorithm,
         "choices": config.choices(),
+        "heads": _heads(plan),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
         "environment": environment(env),
         "data": dict(data),
@@ -76,6 +77,14 @@ def environment(env: str) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON atomically; NaN and infinity, which JSON does not have, are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), durable=False)
+
+
+def _heads(plan: Plan) -> dict[str, Any] | None:
+    """How many attention heads are personal: the realised p is what the number of heads lets it be."""
+    if not (counts := plan.split.heads):
+        return None
+    personal, heads = (sum(column) for column in zip(*counts.values(), strict=True))
+    return {"layers": len(counts), "personal": personal, "of": heads, "p": personal / heads}
 
 
 def _final(state: ServerState) -> dict[str, Any] | None:

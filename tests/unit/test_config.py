@@ -12,7 +12,14 @@ def test_defaults():
     config = make_config(algorithm="fedavg")
     assert (config.sites, config.rounds, config.local_epochs, config.seed) == (20, 20, 1, 0)
     assert (config.data, config.model, config.partition) == ("organamnist-sample", "lenet5", "equal-dirichlet:0.1")
-    assert config.all_settings == {"mu": 0.0, "lr": 0.01, "batch_size": 32, "momentum": 0.0, "weight_decay": 0.0}
+    assert config.all_settings == {
+        "mu": 0.0,
+        "lr": 0.01,
+        "batch_size": 32,
+        "momentum": 0.0,
+        "nesterov": 0,
+        "weight_decay": 0.0,
+    }
     assert config.site_names[0] == "site-1"
     assert config.site_names[-1] == "site-20"
 
@@ -75,7 +82,7 @@ def test_choices_compose():
         ({"algorithm": "f-fedap", "settings": {"pretrain": "pooled"}}, "setting 'pretrain' has no meaning for f-fedap"),
         (
             {"algorithm": "fedavg", "settings": {"learning_rate": 0.1}},
-            "it has: mu, lr, batch_size, momentum, weight_decay",
+            "it has: mu, lr, batch_size, momentum, nesterov, weight_decay",
         ),
         ({"algorithm": "fedavg", "settings": {"lr": 0}}, "setting lr must be positive, got 0"),
         ({"algorithm": "fedavg", "settings": {"lr": -0.1}}, "setting lr must be positive"),

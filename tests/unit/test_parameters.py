@@ -6,20 +6,19 @@ from monai.networks import nets
 from tiny import Net, same
 from torch import nn
 
-from medpfl.errors import UserError
-from medpfl.parameters import (
+from medpfl.declarations import (
     BatchNorm,
     BelowTop,
     Everything,
     Modules,
     Nothing,
-    ParameterSplit,
     Slice,
-    StateError,
     TopLayers,
     Union,
     parse_declaration,
 )
+from medpfl.errors import UserError
+from medpfl.parameters import ParameterSplit, StateError
 
 
 class Block(nn.Module):

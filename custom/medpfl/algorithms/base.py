@@ -17,10 +17,12 @@ class Algorithm:
         title: as in the paper.
         paper: citation.
         summary: one line for a list.
-        personal: declaration of what stays at the site (:func:`medpfl.parameters.parse_declaration`); ``{layers}`` is
-            filled in from the setting of that name.
+        personal: declaration of what stays at the site (:func:`medpfl.declarations.parse_declaration`); the name of a
+            setting in braces, such as ``{layers}``, is filled in from it.
         mixing: one of :data:`medpfl.server.mixing.MIXINGS`.
         settings: the method's own settings with their defaults.
+        schedule: fields of a run that the paper fixes, such as ``rounds``; defaults where the user says nothing.
+        training: settings of local training that the paper fixes, likewise.
     """
 
     name: str
@@ -30,3 +32,5 @@ class Algorithm:
     personal: str
     mixing: str
     settings: Mapping[str, Value] = field(default_factory=dict)
+    schedule: Mapping[str, Value] = field(default_factory=dict)
+    training: Mapping[str, Value] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from medpfl.config import RunConfig
@@ -37,6 +38,9 @@ class DataSource(Protocol):
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """A share of all sites' training data together; UserError unless this is a simulation."""
 
+    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+        """Centres that take no part in training, by name: all their samples as the test part."""
+
     def describe(self) -> dict[str, Any]:
         """The ``data`` part of results.json."""
 
@@ -56,12 +60,13 @@ class PartitionedImages:
     def partition(self) -> Partition:
         """Who has what."""
         c = self.config
+        total = c.sites + _number_held_out(c)
         partition = make_partition(
-            self.dataset, c.partition, c.sites, c.seed, c.fractions, c.train_fraction, pooled=not c.official
+            self.dataset, c.partition, total, c.seed, c.fractions, c.train_fraction, pooled=not c.official
         )
-        if unknown := {s.name for s in partition.sites} ^ set(c.site_names):
+        if unknown := {s.name for s in partition.sites} ^ {f"site-{i + 1}" for i in range(total)}:
             raise UserError(
-                f"partition {c.partition}: sites must be named site-1 to site-{c.sites}, not {min(unknown)!r}"
+                f"partition {c.partition}: sites must be named site-1 to site-{total}, not {min(unknown)!r}"
             )
         return partition
 
@@ -89,6 +94,15 @@ class PartitionedImages:
         chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
 
+    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+        """See :class:`DataSource`: the last sites of the partition."""
+        found = {}
+        for site in self.partition.sites:
+            if site.name not in self.config.site_names:
+                every = np.sort(np.concatenate([site.train, site.validation, site.test]))
+                found[site.name] = self._tensors({"train": every[:0], "validation": every[:0], "test": every}, device)
+        return found
+
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`."""
         counts = self.partition.counts(self.dataset.labels, self.dataset.n_classes)
@@ -100,8 +114,10 @@ class PartitionedImages:
                 "classes": {str(c): int(n) for c, n in enumerate(counts[s.name])},
             }
             for s in self.partition.sites
+            if s.name in self.config.site_names
         }
         d = self.dataset
+        held_out = {s.name: len(s) for s in self.partition.sites if s.name not in sites}
         return {
             "name": d.name,
             "source": d.source,
@@ -109,6 +125,7 @@ class PartitionedImages:
             "classes": list(d.classes),
             "partition": self.config.partition,
             "sites": sites,
+            "held_out": held_out,
         }
 
     def _tensors(self, indices: dict[str, Any], device: torch.device) -> ImageTensors:
@@ -150,6 +167,14 @@ class OwnData:
             "sites' own data cannot be pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
 
+    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+        """See :class:`DataSource`: the function is asked for them by name."""
+        if isinstance(self.config.held_out, int):
+            names = [f"held-out-{k + 1}" for k in range(self.config.held_out)]
+        else:
+            names = self.config.held_out.split(",")
+        return {name: self.site(name.strip(), device) for name in names}
+
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`: the numbers come from the sites."""
         return {
@@ -159,6 +184,7 @@ class OwnData:
             "classes": [],
             "partition": "natural",
             "sites": {},
+            "held_out": {},
         }
 
 
@@ -182,6 +208,14 @@ def import_object(spec: str, what: str) -> Any:
 def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
     data.device = device
     return data
+
+
+def _number_held_out(config: RunConfig) -> int:
+    if isinstance(config.held_out, str):
+        raise UserError(
+            f"--held-out {config.held_out}: {config.data} has no named centres; give a number of sites to draw more"
+        )
+    return config.held_out
 
 
 def fixed_sites(data: str, partition: str) -> int | None:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from medpfl.errors import UserError
 from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.arguments import call_arguments, product
+from medpfl.models.bag_attention import BagAttention
+from medpfl.models.cifar_resnet import resnet32, resnet110
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.lenet5 import LeNet5BN
 from medpfl.models.pamap2_cnn import Pamap2CNN
+from medpfl.models.vit import vit_small, vit_tiny
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,24 @@ class ModelRow:
     input: str
 
 
-_OWN: dict[str, tuple[type[nn.Module], ModelRow]] = {
+_OWN: dict[str, tuple[Callable[..., nn.Module], ModelRow]] = {
     row.name: (network, row)
     for network, row in (
         (LeNet5BN, ModelRow("lenet5", "LeNet-5 with batch norm", "FedAP (Lu et al., 2022)", "1x28x28")),
         (AlexNetBN, ModelRow("alexnet-bn", "AlexNet with batch norm", "FedAP (Lu et al., 2022)", "3x224x224")),
         (Pamap2CNN, ModelRow("pamap2-cnn", "1-D convolutions over sensors", "FedAP (Lu et al., 2022)", "27x1x200")),
         (ImpressionCNN, ModelRow("impression-cnn", "CNN with batch norm", "FedImpres (2024)", "3x32x32")),
+        (resnet32, ModelRow("resnet32", "ResNet of 32 layers for small images", "He et al. (2016)", "3x32x32")),
+        (resnet110, ModelRow("resnet110", "ResNet of 110 layers for small images", "He et al. (2016)", "3x32x32")),
+        (vit_tiny, ModelRow("vit-tiny", "ViT for 28 to 64 pixels (MONAI's)", "Dosovitskiy et al. (2021)", "1x28x28")),
+        (vit_small, ModelRow("vit-small", "ViT-S/16 (MONAI's)", "Dosovitskiy et al. (2021)", "3x224x224")),
     )
 }
 _ELSEWHERE = (
     ModelRow("monai:CLASS", "any classifier of monai.networks.nets, 2-D or 3-D", "MONAI", "as the data are"),
     ModelRow("package.module:callable", "your own class or factory", "", "as the data are"),
 )
+_POOLINGS = ("mean", "attention")
 
 
 def model_rows() -> list[ModelRow]:
@@ -62,6 +70,7 @@ def build_model(
     num_classes: int | None = None,
     image_size: int | Sequence[int] | None = None,
     model_args: Mapping[str, Any] | None = None,
+    pooling: str = "mean",
 ) -> nn.Module:
     """A network with random weights, from torch's global generator; nothing is downloaded.
 
@@ -72,10 +81,16 @@ def build_model(
         image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
         model_args: further arguments of the network; they outweigh what the data say, and say what the data do not
             (None above).
+        pooling: how slices become one prediction: ``mean`` gives the network itself, whose outputs for single slices
+            are averaged; ``attention`` gives a :class:`~medpfl.models.bag_attention.BagAttention` over it, which
+            takes bags.
 
     Raises:
-        UserError: an unknown name, an argument that the network does not have, or values that it does not take.
+        UserError: an unknown name or pooling, an argument that the network does not have, or values that it does not
+            take.
     """
+    if pooling not in _POOLINGS:
+        raise UserError(f"unknown pooling {pooling!r}: use {' or '.join(_POOLINGS)}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
     if name in _OWN:
         target: Callable[..., Any] = _OWN[name][0]
@@ -103,22 +118,7 @@ def build_model(
         raise UserError(f"{name} cannot be built with {shown}: {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{name} gives {type(model).__name__}, not a torch.nn.Module")
-    return model
-
-
-def logits(output: Any) -> Tensor:
-    """The logits in a model's output: the output itself, or its first item (MONAI's ViT returns hidden states too).
-
-    Raises:
-        UserError: the output is neither a tensor nor a tuple or list that starts with one.
-    """
-    first = output[0] if isinstance(output, tuple | list) and output else output
-    if not isinstance(first, Tensor):
-        raise UserError(
-            f"the model returns {type(output).__name__}; a classifier must return its logits as a tensor (B, classes), "
-            "or a tuple that starts with them"
-        )
-    return first
+    return BagAttention(model) if pooling == "attention" else model
 
 
 def _monai(name: str) -> Callable[..., Any]:

@@ -32,7 +32,8 @@ _CIRCUMSTANCES = frozenset(
     ("algorithm", "seed", "out", "experiment", "resume", "device", "threads", "intra_op_threads", "timeout", "kit")
 )
 _REFERENCE = "the reference in each run"
-_DERIVED = frozenset({"objective", "server"})
+# The objective and the server's steps follow from settings; a label begins with the model where there are several.
+_NAMED_OTHERWISE = frozenset({"objective", "server", "model"})
 
 
 def compare(runs: list[Results]) -> Comparison:
@@ -46,7 +47,7 @@ def compare(runs: list[Results]) -> Comparison:
 
     Raises:
         UserError: a run has not ended, a run is there twice, or two runs cannot be paired because their data,
-            partition, model, sites, seeds or splits differ; the message names the first difference.
+            partition, sites, seeds or splits differ; the message names the first difference.
     """
     if not runs:
         raise UserError("Nothing to compare: give at least one run.")
@@ -61,7 +62,7 @@ def compare(runs: list[Results]) -> Comparison:
         "data": {
             "name": first["data"].get("name"),
             "partition": first["data"].get("partition"),
-            "model": first["config"].get("model"),
+            "models": list(dict.fromkeys(run["config"].get("model") for run in runs)),
             "sites": list(first["data"]["sites"]),
         },
         "seeds": list(next(iter(groups.values()))),
@@ -90,14 +91,16 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
     for key, by_seed in members.items():
         namesakes[next(iter(by_seed.values()))["algorithm"]].append(key)
     labels = {}
+    several_models = len({options["model"] for options in settings.values()}) > 1
     for key, by_seed in members.items():
-        algorithm = next(iter(by_seed.values()))["algorithm"]
-        own = _told_apart_by(algorithm, settings[key], [settings[other] for other in namesakes[algorithm]])
-        labels[key] = f"{algorithm_name(algorithm)} ({own})" if own else algorithm_name(algorithm)
+        algorithm, own = next(iter(by_seed.values()))["algorithm"], settings[key]
+        apart = [own["model"]] if several_models else []
+        apart += _told_apart_by(algorithm, own, [settings[other] for other in namesakes[algorithm]])
+        labels[key] = f"{algorithm_name(algorithm)} ({', '.join(apart)})" if apart else algorithm_name(algorithm)
     return {labels[key]: by_seed for key, by_seed in members.items()}
 
 
-def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> str:
+def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> list[str]:
     """The options by which a group differs from the published method or, where a method says nothing, from others."""
     published: dict[str, str] = {}
     if known := ALGORITHMS.get(algorithm):
@@ -107,16 +110,17 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
     for option, value in sorted(own.items()):
         # An option that only some have follows from another one, which is named.
         values = {other[option] for other in alike if option in other}
-        if option not in _DERIVED and (option in published or len(values) > 1) and published.get(option) != value:
+        differs = option in published or len(values) > 1
+        if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")
-    return ", ".join(options)
+    return options
 
 
 def _settings(run: Results) -> dict[str, str]:
     """Everything that decides what the run computes, but the seed, as flat text."""
     config = {key: value for key, value in run["config"].items() if key not in _CIRCUMSTANCES}
     # What identifies the data is compared on its own, with a message that names it.
-    for key in ("data", "partition", "model", "sites"):
+    for key in ("data", "partition", "sites"):
         config.pop(key, None)
     return dict(_flat(config)) | dict(_flat(run.get("choices") or {}))
 
@@ -140,7 +144,6 @@ def _check_pairs(groups: dict[str, dict[Any, Results]]) -> None:
                 ("data", first["data"].get("name"), run["data"].get("name")),
                 ("checksum of the data", first["data"].get("md5"), run["data"].get("md5")),
                 ("partition", first["data"].get("partition"), run["data"].get("partition")),
-                ("model", first["config"].get("model"), run["config"].get("model")),
                 ("number of sites", len(first["data"]["sites"]), len(run["data"]["sites"])),
                 ("sites", sorted(first["data"]["sites"]), sorted(run["data"]["sites"])),
             ):
@@ -171,7 +174,7 @@ def _shown(value: Any) -> str:
 def _cannot_pair(one: str, other: str, difference: str) -> UserError:
     return UserError(
         f"{one} and {other} cannot be paired: they differ in {difference}. "
-        "Compare runs on the same data, partition, model, sites and seeds."
+        "Compare runs on the same data, partition, sites and seeds."
     )
 
 
@@ -199,6 +202,8 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
         "local_epochs": runs[0]["config"].get("local_epochs"),
         **{measure: _over_seeds(entry["mean"].get(measure) for entry in scores.values()) for measure in MEASURES},
         "worst": _over_seeds(found[1] if found else None for found in worst),
+        "new_auroc": _over_seeds(_new_auroc(run) for run in runs),
+        "held_out_auroc": _over_seeds(_held_out_auroc(run) for run in runs),
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label),
         "to_fedavg": None if algorithm == "fedavg" or fedavg is None else _paired(scores, fedavg, fedavg_label),
         "selected_round": _over_seeds(run.get("selected_round") for run in runs),
@@ -213,14 +218,18 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
 def _baseline(
     algorithm: str, by_seed: dict[Any, Results], groups: dict[str, dict[Any, Results]]
 ) -> tuple[str, dict[Any, Any] | None]:
-    """The group of that algorithm; of several (say, with 20 and with 80 rounds) the one set most like this group."""
+    """The group of that algorithm and model; of several (say, with 20 and 80 rounds) the one set most like this."""
     own = _settings(next(iter(by_seed.values())))
 
     def unlike(candidate: tuple[str, dict[Any, Results]]) -> int:
         options = _settings(next(iter(candidate[1].values())))
         return sum(own[key] != options[key] for key in own.keys() & options.keys())
 
-    candidates = [item for item in groups.items() if next(iter(item[1].values()))["algorithm"] == algorithm]
+    candidates = [
+        (label, runs)
+        for label, runs in groups.items()
+        if (run := next(iter(runs.values())))["algorithm"] == algorithm and _settings(run)["model"] == own["model"]
+    ]
     if not candidates:
         return "", None
     label, runs = min(candidates, key=unlike)
@@ -249,6 +258,14 @@ def _over_seeds(values: Iterable[float | None]) -> dict[str, float | None]:
     }
 
 
+def _new_auroc(run: Results) -> float | None:
+    return ((run.get("new") or {}).get("pooled") or {}).get("auroc")
+
+
+def _held_out_auroc(run: Results) -> float | None:
+    return mean_or_none(centre["auroc"] for centre in (run.get("new") or {}).get("held_out", {}).values())
+
+
 def _per_site_round(run: Results, key: str) -> float | None:
     return mean_or_none(site.get(key) for entry in run["rounds"] for site in entry["sites"].values())
 
@@ -259,7 +276,14 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     with_fedavg = any(group["to_fedavg"] for group in comparison["groups"])
     if with_fedavg:
         heads += ["To FedAvg (points)", "Better than FedAvg"]
-    heads += ["Balanced acc.", "AUC", "Round", "Seconds", "Sent / received per site and round"]
+    # The sites' models together, where that was tested: on all test data, and at centres that did not train.
+    together = [
+        (key, head)
+        for key, head in (("new_auroc", "New AUC"), ("held_out_auroc", "Held-out AUC"))
+        if any(group[key]["mean"] is not None for group in comparison["groups"])
+    ]
+    heads += ["Balanced acc.", "AUC", *(head for _, head in together)]
+    heads += ["Round", "Seconds", "Sent / received per site and round"]
     rows = []
     for group in comparison["groups"]:
         row = [group["label"], spread(**group["accuracy"]), score(group["worst"]["mean"])]
@@ -274,6 +298,7 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
         row += [
             spread(**group["balanced_accuracy"]),
             spread(**group["auroc"]),
+            *(spread(**group[key]) for key, _ in together),
             NONE if chosen is None else f"{chosen:g}" if chosen == int(chosen) else f"{chosen:.1f}",
             NONE if seconds is None else f"{seconds:.1f}",
             NONE if sent is None and received is None else f"{size(sent)} / {size(received)}",
@@ -292,13 +317,19 @@ def comparison_note(comparison: Comparison) -> str:
         if group["to_local"]
     }
     sentences = [
-        f"{data['name']}, partition {data['partition']}, model {data['model']}, {len(data['sites'])} sites, "
+        f"{data['name']}, partition {data['partition']}, model {' and '.join(map(str, data['models']))}, "
+        f"{len(data['sites'])} sites, "
         + (f"seeds {_shown(seeds)}." if len(seeds) > 1 else f"one seed ({_shown(seeds)})."),
         "Test data, at the round chosen on validation data (the last where there are none); "
         "accuracy, balanced accuracy and AUC are means over sites"
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
         "Differences are paired by site and seed; 'better' counts those pairs.",
     ]
+    if any(group["new_auroc"]["mean"] is not None for group in comparison["groups"]):
+        sentences.append(
+            "New AUC: the average prediction of all sites' models on all sites' test data; held-out AUC: the same at "
+            "centres that took no part in training."
+        )
     # Unequal effort is allowed, but never silent.
     for key, what in (("rounds", "Rounds"), ("local_epochs", "Local epochs")):
         if len({group[key] for group in comparison["groups"]}) > 1:

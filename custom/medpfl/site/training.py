@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from medpfl.algorithms.base import Value
-from medpfl.models import logits
 from medpfl.models.layers import batch_norm_layers
 from medpfl.site.data import SiteData
-
-Penalty = Callable[[], Tensor]
+from medpfl.site.objectives import Objective, cross_entropy_objective
 
 
 class TrainingDiverged(RuntimeError):
@@ -27,29 +24,31 @@ def train_epochs(
     settings: Mapping[str, Value],
     epochs: int,
     generator: torch.Generator,
-    penalty: Penalty | None = None,
+    objective: Objective | None = None,
 ) -> float:
-    """Trains the model in place with SGD on cross-entropy plus an optional penalty; the optimizer starts afresh.
+    """Trains the model in place with SGD; the optimizer starts afresh.
 
     Args:
         model: on the data's device.
         data: the site's data; its training part must not be empty.
-        settings: ``lr``, ``batch_size``, ``momentum``, ``weight_decay``.
+        settings: ``lr``, ``batch_size``, ``momentum``, ``nesterov``, ``weight_decay``.
         epochs: passes over the training data.
         generator: the order of the samples.
-        penalty: added to every step's loss.
+        objective: what every step minimises; cross-entropy by default.
 
     Returns:
-        Mean training loss per sample over all epochs, without the penalty.
+        Mean cross-entropy per sample over all epochs, without what the objective adds to it.
 
     Raises:
         TrainingDiverged: the loss became NaN or infinite.
     """
+    objective = objective or cross_entropy_objective(model)
     model.train()
     optimizer = torch.optim.SGD(
         [p for p in model.parameters() if p.requires_grad],
         lr=settings["lr"],
         momentum=settings["momentum"],
+        nesterov=bool(settings["nesterov"]),
         weight_decay=settings["weight_decay"],
         foreach=True,
     )
@@ -61,8 +60,8 @@ def train_epochs(
             for layer in batch_norm if len(y) == 1 else ():
                 layer.eval()  # a single image has no batch statistics: the running ones serve
             optimizer.zero_grad()
-            loss = cross_entropy(logits(model(x)), y)
-            (loss if penalty is None else loss + penalty()).backward()
+            loss, minimised = objective(x, y)
+            minimised.backward()
             optimizer.step()
             if len(y) == 1:
                 model.train()

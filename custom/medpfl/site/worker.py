@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
 from medpfl.site.data import SiteData
 from medpfl.site.evaluation import evaluate
-from medpfl.site.objectives import proximal_term
+from medpfl.site.objectives import site_objective
 from medpfl.site.statistics import input_statistics, running_statistics
 from medpfl.site.store import SiteStore
 from medpfl.site.training import TrainingDiverged, train_epochs
@@ -96,13 +95,11 @@ class Site:
         config, round_ = self.config, message.round
         self._load(message, model, round_ - 1)
         metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
-        penalty = None
-        if mu := config.all_settings["mu"]:
-            received = self.split.shared_state(model)
-            penalty = partial(proximal_term, self.split, model, received, mu)
+        objective = site_objective(model, self.split, config.all_settings)
         order = generator(config.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        metrics["train_loss"] = train_epochs(model, self.data, config.all_settings, config.local_epochs, order, penalty)
+        epochs = config.local_epochs
+        metrics["train_loss"] = train_epochs(model, self.data, config.all_settings, epochs, order, objective)
         shared = self.split.shared_state(model)
         self.split.check_shared(shared)
         personal = self.split.personal_state(model)

@@ -7,6 +7,7 @@ from torch import nn
 
 from medpfl.errors import UserError
 from medpfl.models import build_model, logits, model_rows
+from medpfl.models.bag_attention import BagAttention
 
 VIT = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 48, "num_layers": 2, "num_heads": 3}
 
@@ -47,6 +48,11 @@ def build(name, shape=(1, 28, 28), **model_args):
         ("lenet5", (3, 40, 32), {}),
         ("pamap2-cnn", (27, 1, 200), {}),
         ("impression-cnn", (3, 16, 16), {}),
+        ("resnet32", (1, 28, 28), {}),
+        ("resnet110", (3, 16, 17), {}),
+        ("vit-tiny", (1, 28, 28), {}),
+        ("vit-tiny", (3, 28, 64), {"num_layers": 1}),
+        ("vit-small", (1, 28, 28), {"patch_size": 7, "hidden_size": 24, "num_layers": 1}),
         ("monai:resnet18", (1, 28, 28), {"widen_factor": 0.25}),
         ("monai:resnet10", (1, 16, 16, 16), {"widen_factor": 0.25}),
         ("monai:DenseNet121", (1, 32, 32), {"block_config": (2, 2)}),
@@ -96,6 +102,13 @@ def test_own_classes_and_factories(spec, model_args, width, monkeypatch, request
         ("zzz", {}, "unknown model 'zzz': use lenet5, .*monai:CLASS"),
         ("lenet5", {"sizes": 28}, r"lenet5 has no model argument 'sizes' \(did you mean 'size'\?\); it accepts: in_ch"),
         ("lenet5", {"num_classes": "ten"}, "lenet5 cannot be built with .*num_classes='ten'"),
+        (
+            "resnet32",
+            {"depth": 32},
+            "resnet32 has no model argument 'depth'; it accepts: in_channels, num_classes, size$",
+        ),
+        ("vit-tiny", {"heads": 3}, r"vit-tiny has no model argument 'heads' \(did you mean 'num_heads'"),
+        ("vit-tiny", {"num_heads": 5}, "vit-tiny cannot be built .*num_heads=5: ValueError: hidden_size should be div"),
         ("monai:Resnet19", {}, "no network 'Resnet19': did you mean resnet18"),
         ("monai:vit", {}, "no network 'vit': did you mean ViT"),
         ("monai:get_efficientnet_image_size", {}, "no network"),
@@ -143,7 +156,20 @@ def test_rows_name_what_can_be_built():
     for name, row in rows.items():
         if ":" not in name and name != "alexnet-bn":
             shape = tuple(map(int, row.input.split("x")))
-            assert build(name, shape)(torch.zeros(2, *shape)).shape == (2, 5)
+            assert logits(build(name, shape)(torch.zeros(2, *shape))).shape == (2, 5)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "monai:resnet18"])
+def test_pooling(name):
+    assert not isinstance(build_model(name, in_channels=1, num_classes=5, image_size=28, pooling="mean"), BagAttention)
+    model = build_model(name, in_channels=1, num_classes=5, image_size=28, pooling="attention")
+    assert isinstance(model, BagAttention)
+    assert model(torch.zeros(2, 3, 1, 28, 28)).shape == (2, 5)
+
+
+def test_unknown_pooling():
+    with pytest.raises(UserError, match="unknown pooling 'max': use mean or attention"):
+        build_model("lenet5", in_channels=1, num_classes=5, image_size=28, pooling="max")
 
 
 def test_the_same_seed_gives_the_same_weights():

@@ -114,7 +114,6 @@ def test_nothing_measured(empty):
         (lambda r: r["data"].update(name="bloodmnist"), "data organamnist and bloodmnist"),
         (lambda r: r["data"].update(md5="ffff"), "checksum of the data 0123abcd and ffff"),
         (lambda r: r["data"].update(partition="iid"), "partition dirichlet:0.1 and iid"),
-        (lambda r: r["config"].update(model="alexnet-bn"), "model lenet5 and alexnet-bn"),
         (lambda r: r["data"]["sites"].pop("b"), "number of sites 2 and 1"),
         (lambda r: r["data"].update(sites={"a": {}, "c": {}}), "sites a, b and a, c"),
         (lambda r: r["config"].update(seed=7), "seeds 0 and 7"),

@@ -6,8 +6,9 @@ import torch
 from tiny import config, same
 from torch import nn
 
+from medpfl.declarations import parse_declaration
 from medpfl.messages import STATISTICS, Failure, Update
-from medpfl.parameters import ParameterSplit, parse_declaration
+from medpfl.parameters import ParameterSplit
 from medpfl.server.rounds import Plan, QuorumNotMet, ServerState, advance, messages, mixing_matrix
 
 

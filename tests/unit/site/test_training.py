@@ -5,12 +5,13 @@ import torch
 from tiny import Net, images, same
 from torch import nn
 
-from medpfl.parameters import BatchNorm, Nothing, ParameterSplit
+from medpfl.declarations import BatchNorm, Nothing
+from medpfl.parameters import ParameterSplit
 from medpfl.seeding import generator
-from medpfl.site.objectives import proximal_term
+from medpfl.site.objectives import cross_entropy_objective, proximal_term
 from medpfl.site.training import TrainingDiverged, train_epochs
 
-SGD = {"lr": 0.5, "batch_size": 4, "momentum": 0.0, "weight_decay": 0.0}
+SGD = {"lr": 0.5, "batch_size": 4, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
 
 
 class Batches:
@@ -67,11 +68,19 @@ def test_loss_is_the_mean_over_samples_and_not_over_batches():
     assert train_epochs(model, data, still, 2, generator(0)) == pytest.approx(0.75 * math.log(2))
 
 
-def test_penalty_is_not_in_the_reported_loss_but_in_the_gradient():
+def test_terms_are_not_in_the_reported_loss_but_in_the_gradient():
     model = linear()
-    loss = train_epochs(model, Batches((X, Y)), SGD, 1, generator(0), penalty=lambda: 3.0 * model.bias.sum())
+    objective = cross_entropy_objective(model, [lambda: 2.0 * model.bias.sum(), lambda: model.bias.sum()])
+    loss = train_epochs(model, Batches((X, Y)), SGD, 1, generator(0), objective)
     assert loss == pytest.approx(math.log(2))
     assert model.bias.tolist() == [0.25 - 1.5, -0.25 - 1.5]
+
+
+def test_nesterov_looks_ahead_by_hand():
+    model = linear()
+    train_epochs(model, Batches((X, Y)), SGD | {"momentum": 0.9, "nesterov": 1}, 1, generator(0))
+    # First step: the buffer is the gradient, and Nesterov goes along gradient + 0.9 * buffer.
+    assert model.bias.tolist() == pytest.approx([0.25 * 1.9, -0.25 * 1.9])
 
 
 def test_gradient_of_the_proximal_term():
