@@ -138,17 +138,19 @@ def compare(
         None, None, settings, device, None, select_by, min_sites, timeout, grace,
     )  # fmt: skip
     _require_simulated(env)
-    from medpfl.comparison import Variant, run_comparison, settings_of, with_local
+    from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
     from medpfl.config import published_defaults
     from medpfl.report.terminal import comparison_table
 
     variants = with_local([Variant.parse(text) for text in dict.fromkeys(algorithms)])
     schedule, training = published_defaults([v.algorithm for v in variants])
     each = settings_of(variants, training | opt.key_values(settings, "--set"))
+    models = [v.choices.get("model") or model or schedule.get("model", "lenet5") for v in variants]
+    arguments = model_arguments_of(list(dict.fromkeys(models)), opt.key_values(model_arg, "--model-arg"))
     runs = [
-        (v.folder, options.config(v.algorithm, defaults=schedule, seed=seed, settings=own, **v.choices))
+        (v.folder, options.config(v.algorithm, schedule, seed=seed, settings=own, model_args=arguments[m], **v.choices))
         for seed in range(seeds)
-        for v, own in zip(variants, each, strict=True)
+        for v, own, m in zip(variants, each, models, strict=True)
     ]
     comparison = run_comparison(
         runs,
@@ -258,7 +260,9 @@ def data_list() -> None:
 
 
 @data_app.command("check")
-def data_check(path: Annotated[str, typer.Argument(help="File or data set name.")]) -> None:
+def data_check(
+    path: Annotated[str, typer.Argument(help="File, folder or manifest of CT volumes, or data set name.")],
+) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
     from medpfl.data.check import check
 

@@ -13,6 +13,7 @@ from medpfl.config import RunConfig, accepted_settings
 from medpfl.engine.progress import Watch
 from medpfl.errors import UserError
 from medpfl.experiment import Env, run_experiment
+from medpfl.models import takes_argument
 from medpfl.report.compare import compare, write_comparison
 from medpfl.report.html import write_report
 
@@ -79,6 +80,18 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
         {name: value for name, value in common.items() if name in known} | dict(v.settings)
         for v, known in zip(variants, accepted, strict=True)
     ]
+
+
+def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By model: those of the arguments that it has.
+
+    Raises:
+        UserError: an argument that none of the models has.
+    """
+    for argument in common:
+        if not any(takes_argument(model, argument) for model in models):
+            raise UserError(f"--model-arg {argument}: none of {', '.join(models)} has such an argument")
+    return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
 
 
 def _number(text: str) -> Any:

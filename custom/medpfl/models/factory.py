@@ -12,7 +12,7 @@ from torch import nn
 
 from medpfl.errors import UserError
 from medpfl.models.alexnet_bn import AlexNetBN
-from medpfl.models.arguments import call_arguments, product
+from medpfl.models.arguments import accepted_arguments, call_arguments, product
 from medpfl.models.bag_attention import BagAttention
 from medpfl.models.cifar_resnet import resnet32, resnet110
 from medpfl.models.impression_cnn import ImpressionCNN
@@ -92,22 +92,15 @@ def build_model(
     if pooling not in _POOLINGS:
         raise UserError(f"unknown pooling {pooling!r}: use {' or '.join(_POOLINGS)}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
+    target = _target(name)
     if name in _OWN:
-        target: Callable[..., Any] = _OWN[name][0]
         known = _known(in_channels=in_channels, num_classes=num_classes, size=size)
     elif name.startswith("monai:"):
-        target = _monai(name)
         known = _monai_arguments(in_channels, num_classes, size)
         if (model_args or {}).get("pretrained"):
             raise UserError(f"{name}: pretrained weights are never downloaded; leave the model argument pretrained out")
-    elif ":" in name:
-        target = _imported(name)
-        known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     else:
-        close = get_close_matches(name.lower(), _OWN)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(row.name for row in model_rows())}"
-        raise UserError(f"unknown model {name!r}: {hint}")
-
+        known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     arguments = call_arguments(target, name, known, model_args or {})
     try:
         model = target(**arguments)
@@ -119,6 +112,24 @@ def build_model(
     if not isinstance(model, nn.Module):
         raise UserError(f"{name} gives {type(model).__name__}, not a torch.nn.Module")
     return BagAttention(model) if pooling == "attention" else model
+
+
+def takes_argument(name: str, argument: str) -> bool:
+    """Whether the network of that name has such an argument; UserError if there is no such network."""
+    accepted, open_ended = accepted_arguments(_target(name), {})
+    return open_ended or argument in accepted
+
+
+def _target(name: str) -> Callable[..., Any]:
+    if name in _OWN:
+        return _OWN[name][0]
+    if name.startswith("monai:"):
+        return _monai(name)
+    if ":" in name:
+        return _imported(name)
+    close = get_close_matches(name.lower(), _OWN)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(row.name for row in model_rows())}"
+    raise UserError(f"unknown model {name!r}: {hint}")
 
 
 def _monai(name: str) -> Callable[..., Any]:
