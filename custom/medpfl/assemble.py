@@ -40,7 +40,8 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
     """The run's first model: the same values at the server and at every site."""
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, "model"))
-        model = build_model(config.model, **source.model_arguments(), model_args=config.model_args)
+        arguments = source.model_arguments()
+        model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
     return model.to(device)
 
 
@@ -49,7 +50,8 @@ def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes:
     where = f"{config.model} on the images of {config.data} ({in_channels}x{image_size}x{image_size})"
     try:
         with torch.inference_mode():
-            scores = logits(model.eval()(torch.zeros(2, in_channels, image_size, image_size)))
+            bag = (2,) if config.pooling == "attention" else ()
+            scores = logits(model.eval()(torch.zeros(2, *bag, in_channels, image_size, image_size)))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None

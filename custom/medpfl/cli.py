@@ -43,28 +43,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last fin
 
 
 @app.command()
+@opt.takes_options()
 def run(
     algorithm: AlgorithmName,
-    data: opt.Data = None,
-    model: opt.Model = None,
-    model_arg: opt.ModelArg = None,
-    sites: opt.Sites = None,
-    rounds: opt.Rounds = None,
-    local_epochs: opt.LocalEpochs = None,
-    partition: opt.PartitionOption = None,
-    fractions: opt.Fractions = None,
-    train_fraction: opt.TrainFraction = None,
-    official: opt.Official = False,
-    held_out: opt.HeldOut = None,
-    personal: opt.Personal = None,
-    mixing: opt.Mixing = None,
-    settings: opt.Set = None,
-    device: opt.Device = None,
-    seed: opt.Seed = None,
-    select_by: opt.SelectBy = None,
-    min_sites: opt.MinSites = None,
-    timeout: opt.Timeout = None,
-    grace: opt.Grace = None,
+    options: opt.Options,
     env: Env = "sim",
     threads: Threads = None,
     experiment: Annotated[str | None, typer.Option(help="Name of the run.", show_default="algorithm-seed-S")] = None,
@@ -75,10 +57,6 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
-    options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
-        personal, mixing, settings, device, seed, select_by, min_sites, timeout, grace,
-    )  # fmt: skip
     _require_simulated(env)
     from medpfl.experiment import run_experiment
     from medpfl.report.terminal import print_run
@@ -102,28 +80,13 @@ def run(
 
 
 @app.command()
+@opt.takes_options("personal", "mixing", "seed")
 def compare(
     algorithms: Annotated[
         list[str], typer.Argument(help="ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform.")
     ],
+    options: opt.Options,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
-    data: opt.Data = None,
-    model: opt.Model = None,
-    model_arg: opt.ModelArg = None,
-    sites: opt.Sites = None,
-    rounds: opt.Rounds = None,
-    local_epochs: opt.LocalEpochs = None,
-    partition: opt.PartitionOption = None,
-    fractions: opt.Fractions = None,
-    train_fraction: opt.TrainFraction = None,
-    official: opt.Official = False,
-    held_out: opt.HeldOut = None,
-    settings: opt.Set = None,
-    device: opt.Device = None,
-    select_by: opt.SelectBy = None,
-    min_sites: opt.MinSites = None,
-    timeout: opt.Timeout = None,
-    grace: opt.Grace = None,
     env: Env = "inprocess",
     threads: Threads = None,
     overwrite: Overwrite = False,
@@ -133,10 +96,6 @@ def compare(
     ),
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
-    options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
-        None, None, settings, device, None, select_by, min_sites, timeout, grace,
-    )  # fmt: skip
     _require_simulated(env)
     from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
     from medpfl.config import published_defaults
@@ -144,9 +103,9 @@ def compare(
 
     variants = with_local([Variant.parse(text) for text in dict.fromkeys(algorithms)])
     schedule, training = published_defaults([v.algorithm for v in variants])
-    each = settings_of(variants, training | opt.key_values(settings, "--set"))
-    models = [v.choices.get("model") or model or schedule.get("model", "lenet5") for v in variants]
-    arguments = model_arguments_of(list(dict.fromkeys(models)), opt.key_values(model_arg, "--model-arg"))
+    each = settings_of(variants, training | opt.key_values(options.settings, "--set"))
+    models = [v.choices.get("model") or options.model or schedule.get("model", "lenet5") for v in variants]
+    arguments = model_arguments_of(list(dict.fromkeys(models)), opt.key_values(options.model_arg, "--model-arg"))
     runs = [
         (v.folder, options.config(v.algorithm, schedule, seed=seed, settings=own, model_args=arguments[m], **v.choices))
         for seed in range(seeds)
@@ -166,36 +125,14 @@ def compare(
 
 
 @app.command()
+@opt.takes_options()
 def export(
     algorithm: AlgorithmName,
     job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
-    data: opt.Data = None,
-    model: opt.Model = None,
-    model_arg: opt.ModelArg = None,
-    sites: opt.Sites = None,
-    rounds: opt.Rounds = None,
-    local_epochs: opt.LocalEpochs = None,
-    partition: opt.PartitionOption = None,
-    fractions: opt.Fractions = None,
-    train_fraction: opt.TrainFraction = None,
-    official: opt.Official = False,
-    held_out: opt.HeldOut = None,
-    personal: opt.Personal = None,
-    mixing: opt.Mixing = None,
-    settings: opt.Set = None,
-    device: opt.Device = None,
-    seed: opt.Seed = None,
-    select_by: opt.SelectBy = None,
-    min_sites: opt.MinSites = None,
-    timeout: opt.Timeout = None,
-    grace: opt.Grace = None,
+    options: opt.Options,
     byoc: Annotated[bool, typer.Option("--byoc", help="Carry this package's code in the job.")] = False,
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
-    options = opt.Options(
-        data, model, model_arg, sites, rounds, local_epochs, partition, fractions, train_fraction, official, held_out,
-        personal, mixing, settings, device, seed, select_by, min_sites, timeout, grace,
-    )  # fmt: skip
     from medpfl.flare.export import export_job
 
     folder = export_job(options.config(algorithm), job, byoc=byoc)
@@ -288,6 +225,30 @@ def data_prepare(
         task = bar.add_task(f"Fetching {name}", total=None)
         path = prepare(name, size, lambda done, total: bar.update(task, completed=done, total=total))
     console.print(f"{path}", highlight=False, soft_wrap=True)
+
+
+@data_app.command("phantom")
+def data_phantom(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    patients: Annotated[int, typer.Option(help="In all six centres together.")] = 240,
+    matrix: Annotated[int, typer.Option(help="Rows and columns of an image, 32 to 512.")] = 128,
+    seed: Annotated[int, typer.Option(help="Another seed, other patients.")] = 0,
+) -> None:
+    """Write a chest CT cohort of six centres, made by the computer, as DICOM series to rehearse with."""
+    from rich.progress import Progress
+
+    from medpfl.data.phantom.cohort import make_phantom
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Scanning phantoms", total=patients)
+        manifest = make_phantom(
+            folder,
+            patients=patients,
+            matrix=matrix,
+            seed=seed,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    console.print(f"{manifest}", highlight=False, soft_wrap=True)
 
 
 def _require_simulated(env: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -15,89 +17,89 @@ from medpfl.errors import UserError
 if TYPE_CHECKING:
     from medpfl.config import RunConfig
 
-Data = Annotated[str | None, typer.Option(help="Data set name or file (`medpfl data list`).", show_default="sample")]
-Model = Annotated[str | None, typer.Option(help="Network (`medpfl models`).", show_default="lenet5")]
-ModelArg = Annotated[list[str] | None, typer.Option("--model-arg", help="KEY=VALUE for the network; repeatable.")]
-Sites = Annotated[int | None, typer.Option(help="Number of simulated sites.", show_default="20")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of training and mixing.", show_default="20")]
-LocalEpochs = Annotated[int | None, typer.Option(help="Epochs a site trains in a round.", show_default="1")]
-PartitionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--partition",
-        help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
-        show_default="equal-dirichlet:0.1",
-    ),
-]
-Fractions = Annotated[
-    str | None,
-    typer.Option(help="Shares of a site's images: training,validation,test.", show_default="0.5,0.1,0.4"),
-]
-TrainFraction = Annotated[
-    float | None, typer.Option(help="Share of each site's training images that is used.", show_default="1")
-]
-Official = Annotated[bool, typer.Option("--official", help="Keep the data set's own training/validation/test parts.")]
-HeldOut = Annotated[
-    str | None,
-    typer.Option(help="Centres that only test the models: how many (the last ones), or their names.", show_default="0"),
-]
-Personal = Annotated[
-    str | None,
-    typer.Option(
-        help="What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, modules:A,B; joined by +."
-    ),
-]
-Mixing = Annotated[
-    str | None,
-    typer.Option(help="samples, similarity, similarity-classifier, similarity-running, uniform, identity."),
-]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: lr, batch_size, lambda, mu, ...; repeatable.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", show_default="0")]
-SelectBy = Annotated[
-    str | None,
-    typer.Option(help="Validation measure that selects the round.", show_default="accuracy"),
-]
-MinSites = Annotated[int | None, typer.Option(help="Quorum of a round.", show_default="half of the sites")]
-Timeout = Annotated[float | None, typer.Option(help="Seconds to wait for a site.", show_default="3600")]
-Grace = Annotated[
-    float | None, typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's")
-]
-
 
 @dataclass
 class Options:
-    """What the command line said, before it is checked. Fields are the options above."""
+    """What the command line said, before it is checked."""
 
-    data: str | None
-    model: str | None
-    model_arg: list[str] | None
-    sites: int | None
-    rounds: int | None
-    local_epochs: int | None
-    partition: str | None
-    fractions: str | None
-    train_fraction: float | None
-    official: bool
-    held_out: str | None
-    personal: str | None
-    mixing: str | None
-    settings: list[str] | None
-    device: str | None
-    seed: int | None
-    select_by: str | None
-    min_sites: int | None
-    timeout: float | None
-    grace: float | None
+    data: Annotated[
+        str | None, typer.Option(help="Data set name or file (`medpfl data list`).", show_default="sample")
+    ] = None
+    data_arg: Annotated[
+        list[str] | None,
+        typer.Option("--data-arg", help="KEY=VALUE for CT: size, slices, window, spacing, lung_crop; repeatable."),
+    ] = None
+    pooling: Annotated[
+        str | None, typer.Option(help="Over a scan's slices: mean or attention.", show_default="mean")
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Network (`medpfl models`).", show_default="lenet5")] = None
+    model_arg: Annotated[
+        list[str] | None, typer.Option("--model-arg", help="KEY=VALUE for the network; repeatable.")
+    ] = None
+    sites: Annotated[int | None, typer.Option(help="Number of simulated sites.", show_default="20")] = None
+    rounds: Annotated[int | None, typer.Option(help="Rounds of training and mixing.", show_default="20")] = None
+    local_epochs: Annotated[int | None, typer.Option(help="Epochs a site trains in a round.", show_default="1")] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            "--partition",
+            help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
+            show_default="equal-dirichlet:0.1",
+        ),
+    ] = None
+    fractions: Annotated[
+        str | None,
+        typer.Option(help="Shares of a site's images: training,validation,test.", show_default="0.5,0.1,0.4"),
+    ] = None
+    train_fraction: Annotated[
+        float | None, typer.Option(help="Share of each site's training images that is used.", show_default="1")
+    ] = None
+    official: Annotated[
+        bool, typer.Option("--official", help="Keep the data set's own training/validation/test parts.")
+    ] = False
+    held_out: Annotated[
+        str | None,
+        typer.Option(
+            help="Centres that only test the models: how many (the last ones), or their names.", show_default="0"
+        ),
+    ] = None
+    personal: Annotated[
+        str | None,
+        typer.Option(
+            help="What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, modules:A,B; joined by +."
+        ),
+    ] = None
+    mixing: Annotated[
+        str | None,
+        typer.Option(help="samples, similarity, similarity-classifier, similarity-running, uniform, identity."),
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: lr, batch_size, lambda, mu, ...; repeatable.")
+    ] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", show_default="0")] = None
+    select_by: Annotated[
+        str | None,
+        typer.Option(help="Validation measure that selects the round.", show_default="accuracy"),
+    ] = None
+    min_sites: Annotated[int | None, typer.Option(help="Quorum of a round.", show_default="half of the sites")] = None
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait for a site.", show_default="3600")] = None
+    grace: Annotated[
+        float | None,
+        typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's"),
+    ] = None
 
     def config(self, algorithm: str, defaults: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
         """The checked configuration, with defaults for what was not said. Raises UserError for what is wrong."""
         from medpfl.config import make_config
+        from medpfl.data.ct.manifest import names_scans
         from medpfl.data.sites import fixed_sites
 
-        fields = {
+        given = {
             "algorithm": algorithm,
             "data": self._data(),
+            "data_args": key_values(self.data_arg, "--data-arg"),
+            "pooling": self.pooling,
             "model": self.model,
             "model_args": key_values(self.model_arg, "--model-arg"),
             "sites": self.sites,
@@ -118,12 +120,17 @@ class Options:
             "timeout": self.timeout,
             "grace": self.grace,
         }
-        fields |= changes
-        fields |= {k: v for k, v in (defaults or {}).items() if fields[k] is None}
-        if self.sites is None and fields["partition"]:
-            fixed = fixed_sites(fields["data"] or "organamnist-sample", fields["partition"])
-            fields["sites"] = fixed and fixed - (fields["held_out"] or 0)
-        return make_config(**fields)
+        given |= changes
+        given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
+        data = given["data"] or "organamnist-sample"
+        if names_scans(data, given["data_args"]):
+            if self.partition not in (None, "natural"):
+                raise UserError(f"--partition {self.partition}: CT scans are their own centres'; leave it out")
+            given["partition"] = "natural"
+        if self.sites is None and given["partition"]:
+            fixed = fixed_sites(data, given["partition"])
+            given["sites"] = fixed and fixed - _number(given["held_out"])
+        return make_config(**given)
 
     def _data(self) -> str | None:
         # Sites run in other folders: a file is named by its whole path.
@@ -139,6 +146,44 @@ class Options:
         if self.partition and self.partition.startswith("file:"):
             return f"file:{Path(self.partition.removeprefix('file:')).resolve()}"
         return self.partition
+
+
+def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the fields of :class:`Options` as options of its own, and hands them to it as ``options``.
+
+    Args:
+        without: fields that the command does not take.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(Options, include_extras=True)
+        common = [
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+            for f in fields(Options)
+            if f.name not in without
+        ]
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            p.replace(annotation=hints[p.name], kind=Parameter.KEYWORD_ONLY)
+            for p in signature(command).parameters.values()
+        ]
+        first = [p for p in own if p.default is Parameter.empty and p.name != "options"]
+        rest = [p for p in own if p.default is not Parameter.empty]
+
+        @wraps(command)
+        def with_options(**values: Any) -> None:
+            command(options=Options(**{p.name: values.pop(p.name) for p in common}), **values)
+
+        parameters = [*first, *common, *rest]
+        with_options.__signature__ = Signature(parameters)
+        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_options
+
+    return decorate
+
+
+def _number(held_out: int | str | None) -> int:
+    return len(held_out.split(",")) if isinstance(held_out, str) else held_out or 0
 
 
 def key_values(items: list[str] | None, option: str) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class RunConfig(BaseModel):
         official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
         held_out: centres that take no part in training and test the models at the end: how many (the last ones), or
             their names, separated by commas, where the data have centres of their own.
+        pooling: how a scan's slices make its prediction: ``mean`` of the slices' probabilities, or ``attention`` over
+            their features (:class:`medpfl.models.bag_attention.BagAttention`).
         min_sites: quorum: the least number of usable updates a round needs; 0 stands for the default (:attr:`quorum`).
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
@@ -66,6 +68,7 @@ class RunConfig(BaseModel):
     local_epochs: int = Field(default=1, ge=1)
     seed: int = Field(default=0, ge=0)
     select_by: Literal["accuracy", "balanced_accuracy", "auroc"] = "accuracy"
+    pooling: Literal["mean", "attention"] = "mean"
     device: str = "auto"
     min_sites: int = Field(default=0, ge=0)
     timeout: float = Field(default=3600.0, gt=0, allow_inf_nan=False)

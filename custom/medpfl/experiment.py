@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from medpfl.assemble import Federation
 from medpfl.config import TRAINING, RunConfig
-from medpfl.data.sites import PartitionedImages
+from medpfl.data.sites import OwnData, PartitionedImages
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.ensemble import new_test
@@ -72,6 +72,7 @@ def run_experiment(
         started = time.perf_counter()
         federation = Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
+        federation.source.prepare()
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env == "sim":
@@ -79,7 +80,7 @@ def run_experiment(
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
-        if reference and config.algorithm != "local" and isinstance(federation.source, PartitionedImages):
+        if reference and config.algorithm != "local" and not isinstance(federation.source, OwnData):
             results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
             results["seconds"]["total"] = time.perf_counter() - started
         _write_models(federation, state, out)

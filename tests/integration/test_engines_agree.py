@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-FIGURES = ("rounds", "final", "selected_round", "mixing", "traffic", "failures")
+FIGURES = ("rounds", "final", "selected_round", "mixing", "traffic", "failures", "new", "heads")
 
 
 def figures(folder: Path) -> dict:
@@ -43,7 +43,10 @@ def assert_same_models(first: Path, second: Path) -> None:
             assert tensor.equal(theirs[site][name]), (site, name)
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedprox", "fedbn", "lg-fedavg", "fedap", "d-fedap", "f-fedap"])
+ALGORITHMS = ["local", "fedprox", "fedbn", "lg-fedavg", "fedap", "d-fedap", "f-fedap", "vit-heads"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_simulator_and_process_agree(small_run, algorithm):
     in_process, simulated = small_run(algorithm, "inprocess"), small_run(algorithm, "sim")
     for (path, here), (other, there) in zip(flat(figures(in_process)), flat(figures(simulated)), strict=True):

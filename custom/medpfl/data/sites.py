@@ -17,6 +17,8 @@ import torch
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
+from medpfl.data.ct.manifest import find_manifest, names_scans, open_manifest
+from medpfl.data.ct.source import Scans
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
@@ -31,6 +33,9 @@ class DataSource(Protocol):
 
     def model_arguments(self) -> dict[str, Any]:
         """``in_channels``, ``num_classes`` and ``image_size`` for the model, as far as the data say."""
+
+    def prepare(self) -> None:
+        """Reads what a simulation will need, so that what is wrong with it is said before any process starts."""
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """One site's data, on the device."""
@@ -77,6 +82,10 @@ class PartitionedImages:
             return {"in_channels": shape[0], "num_classes": len(known.classes), "image_size": shape[1]}
         d = self.dataset
         return {"in_channels": d.channels, "num_classes": d.n_classes, "image_size": d.size}
+
+    def prepare(self) -> None:
+        """See :class:`DataSource`."""
+        _ = self.partition
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`DataSource`."""
@@ -150,6 +159,9 @@ class OwnData:
         """See :class:`DataSource`: nothing is known, the model's own arguments must say it."""
         return {}
 
+    def prepare(self) -> None:
+        """See :class:`DataSource`: the function is asked site by site."""
+
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`DataSource`."""
         data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
@@ -190,8 +202,15 @@ class OwnData:
 
 def open_source(config: RunConfig) -> DataSource:
     """The source that a configuration names. Nothing is read yet."""
-    own = ":" in config.data and "/" not in config.data and "\\" not in config.data
-    return OwnData(config) if own else PartitionedImages(config)
+    if ":" in config.data and "/" not in config.data and "\\" not in config.data:
+        return OwnData(config)
+    if names_scans(config.data, config.data_args):
+        return Scans(config)
+    if config.pooling != "mean":
+        raise UserError(f"--pooling {config.pooling} is over a scan's slices, and {config.data} has single images")
+    if config.data_args:
+        raise UserError(f"--data-arg {next(iter(config.data_args))}: {config.data} takes no such arguments")
+    return PartitionedImages(config)
 
 
 def import_object(spec: str, what: str) -> Any:
@@ -220,6 +239,8 @@ def _number_held_out(config: RunConfig) -> int:
 
 def fixed_sites(data: str, partition: str) -> int | None:
     """The number of sites where the partition says it (a file, a data set with sites of its own); None elsewhere."""
+    if names_scans(data, {}):
+        return len(open_manifest(find_manifest(data)).centres)
     if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
         return None
     return len(make_partition(open_dataset(data), partition).sites)

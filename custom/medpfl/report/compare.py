@@ -23,7 +23,7 @@ from medpfl.report.results import (
     worst_site,
     write_text,
 )
-from medpfl.report.words import NONE, algorithm_name, points, score, size, spread
+from medpfl.report.words import NONE, algorithm_name, data_name, points, score, size, spread
 
 Comparison = dict[str, Any]
 
@@ -60,7 +60,7 @@ def compare(runs: list[Results]) -> Comparison:
     return {
         "schema": 1,
         "data": {
-            "name": first["data"].get("name"),
+            "name": data_name(first["data"]),
             "partition": first["data"].get("partition"),
             "models": list(dict.fromkeys(run["config"].get("model") for run in runs)),
             "sites": list(first["data"]["sites"]),

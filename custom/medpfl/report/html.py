@@ -23,6 +23,7 @@ from medpfl.report.style import STYLE
 from medpfl.report.words import (
     algorithm_name,
     count,
+    data_name,
     score,
 )
 
@@ -56,7 +57,7 @@ def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
 
 
 def _run_title(run: Results) -> str:
-    return f"{algorithm_name(run['algorithm'])} on {run['data'].get('name')}"
+    return f"{algorithm_name(run['algorithm'])} on {data_name(run['data'])}"
 
 
 def _single(run: Results) -> str:
@@ -95,7 +96,7 @@ def _several(runs: list[Results]) -> tuple[str, str]:
 def _folded(run: Results, label: str, with_partition: bool) -> str:
     scores = selected(run)
     accuracy = f", accuracy {score(scores['mean'].get('accuracy'))}" if scores else ", not finished"
-    name = f"{label} on {run['data'].get('name')}, seed {run['config'].get('seed')}{accuracy}"
+    name = f"{label} on {data_name(run['data'])}, seed {run['config'].get('seed')}{accuracy}"
     return f"<details><summary>{escape(name)}</summary>\n{run_body(run, 3, with_partition)}</details>"
 
 

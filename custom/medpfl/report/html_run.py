@@ -22,7 +22,19 @@ from medpfl.report.results import (
     selected,
     worst_site,
 )
-from medpfl.report.words import NONE, auroc_interval, count, duration, headline, points, score, size, spread
+from medpfl.report.words import (
+    NONE,
+    auroc_interval,
+    count,
+    duration,
+    further,
+    headline,
+    points,
+    score,
+    site_name,
+    size,
+    spread,
+)
 
 COURSES = (
     ("validation accuracy", ("validation", "accuracy"), True),
@@ -46,6 +58,8 @@ def run_body(run: Results, depth: int, with_partition: bool) -> str:
         parts += [heading("Notes"), "<ul>" + "".join(f"<li>{escape(str(note))}</li>" for note in notes) + "</ul>"]
     if selected(run):
         parts += [heading("Every site"), _site_table(run)]
+    if lines := further(run):
+        parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>")
     if charts := _courses(run):
         parts += [heading("Course of training"), charts]
     if with_partition:
@@ -86,7 +100,7 @@ def _site_table(run: Results) -> str:
     for name, entry in scores["sites"].items():
         held = entry.get("auroc_classes")
         row = [
-            name,
+            site_name(run, name),
             _whole(run["data"]["sites"].get(name, {}).get("train")),
             _whole(entry.get("n")),
             score(entry.get("accuracy")),
@@ -167,14 +181,18 @@ def partition(run: Results, caption: str = "") -> str:
     classes = class_names(run)
     totals = [sum(site.get(part) or 0 for part in ("train", "validation", "test")) for site in sites.values()]
     each = f"{min(totals)}" if min(totals) == max(totals) else f"{min(totals)} to {max(totals)}"
-    note = f"{caption}{sum(totals)} images at {count(len(sites), 'site')}, {each} a site."
+    note = f"{caption}{sum(totals)} {_samples(run)} at {count(len(sites), 'site')}, {each} a site."
     if not classes:
         return f'<p class="note">{escape(note)} Their classes were not recorded.</p>'
-    note += " The area of a dot is proportional to the number of images."
+    note += f" The area of a dot is proportional to the number of {_samples(run)}."
     plot = partition_plot({name: site.get("classes") or {} for name, site in sites.items()}, classes)
     # Two large plots side by side, or three small ones, stay readable.
     width = 480 if len(sites) > 8 else 300
     return f'<div style="flex:0 1 {width}px">{plot}<p class="note">{escape(note)}</p></div>'
+
+
+def _samples(run: Results) -> str:
+    return "patients" if run["data"].get("preprocessing") else "images"
 
 
 def _cost(run: Results) -> str:

@@ -22,7 +22,18 @@ from medpfl.report.results import (
     site_scores,
     worst_site,
 )
-from medpfl.report.words import NONE, algorithm_name, auroc_interval, points, score, spread, summary
+from medpfl.report.words import (
+    NONE,
+    algorithm_name,
+    auroc_interval,
+    data_name,
+    further,
+    points,
+    score,
+    site_name,
+    spread,
+    summary,
+)
 
 _MOST_ROWS = 30
 _WORST_SHOWN = 10
@@ -60,7 +71,7 @@ def run_table(results: Results) -> Table:
     for name in sites:
         entry = scores["sites"][name]
         row = [
-            Text(name),
+            Text(site_name(results, name)),
             NONE if entry.get("n") is None else str(entry["n"]),
             score(entry.get("accuracy")),
             score(entry.get("balanced_accuracy")),
@@ -98,7 +109,7 @@ def _plain_table(**options: Text) -> Table:
 
 def _title(results: Results) -> Text:
     data, config = results["data"], results["config"]
-    parts = [algorithm_name(results["algorithm"]), data.get("name"), data.get("partition"), config.get("model")]
+    parts = [algorithm_name(results["algorithm"]), data_name(data), data.get("partition"), config.get("model")]
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
@@ -110,9 +121,10 @@ def _coloured(difference: float | None) -> Text:
 
 
 def print_run(results: Results, console: Console) -> None:
-    """The run's table, and the result in one plain line."""
+    """The run's table, and the result in plain lines."""
     console.print(run_table(results))
-    console.print(Text(summary(results)))
+    for line in (summary(results), *further(results)):
+        console.print(Text(line))
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -103,6 +103,37 @@ def summary(results: Results) -> str:
     return f"{line} (worst site {worst[0]} {worst[1]:.3f})" if worst else line
 
 
+def data_name(data: dict[str, Any]) -> str:
+    """The data set's name; a phantom is called one wherever it is named."""
+    name = str(data.get("name"))
+    return f"{name} (phantom, no patients)" if data.get("phantom") else name
+
+
+def site_name(results: Results, site: str) -> str:
+    """The site, and the centre of the data that it stands for."""
+    centre = results["data"]["sites"].get(site, {}).get("centre")
+    return f"{site} ({centre})" if centre else site
+
+
+def further(results: Results) -> list[str]:
+    """What else a run found, a sentence each: personal heads, the sites' models together, centres held out."""
+    lines = []
+    if results["data"].get("phantom"):
+        lines.append("The images are a phantom's, made by a program: they show that a method runs, not that it helps.")
+    if heads := results.get("heads"):
+        each = f"{heads['personal'] / heads['layers']:g} of {heads['of'] / heads['layers']:g}"
+        lines.append(f"{each} attention heads are personal in each of {heads['layers']} layers (p = {heads['p']:.3f}).")
+    if new := results.get("new"):
+        average = f"The average of {count(new['models'], 'site')}' models"
+        if new["pooled"]:
+            lines.append(f"{average} on all sites' test data: AUC {auroc_interval(new['pooled'])}.")
+        lines += [
+            f"{average} at {centre}, which took no part in training: AUC {auroc_interval(entry)}."
+            for centre, entry in new["held_out"].items()
+        ]
+    return lines
+
+
 def _beside(difference: float) -> str:
     amount = f"{abs(difference):.3f}"
     if amount == "0.000":

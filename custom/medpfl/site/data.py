@@ -28,18 +28,26 @@ class SiteData(Protocol):
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, unaugmented."""
 
+    def bags(self, part: Part) -> Tensor | None:
+        """For each sample of a part, in the order of :meth:`batches`, the number of the patient it belongs to.
+
+        (n,) int64 from 0; None where every sample stands for itself.
+        """
+
 
 @dataclass
 class ImageTensors:
-    """Images held in memory as uint8 and scaled to [-1, 1] on the device, batch by batch.
+    """Images, slices or bags of slices in memory, and brought to float32 in [-1, 1] on the device, batch by batch.
 
     Attributes:
-        images: by part, (n, C, H, W) uint8, on the device.
+        images: by part, (n, C, H, W) or bags (n, S, C, H, W), on the device; uint8, or floating in [-1, 1] already.
         labels: by part, (n,) int64, on the device.
+        patients: by part, (n,) int64, which samples are one patient's; empty where every sample stands for itself.
     """
 
     images: Mapping[Part, Tensor]
     labels: Mapping[Part, Tensor]
+    patients: Mapping[Part, Tensor] = field(default_factory=dict)
     reproducible: bool = field(default=True, init=False)
 
     def samples(self, part: Part) -> int:
@@ -49,15 +57,18 @@ class ImageTensors:
     def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
         """See :class:`SiteData`. A last batch of a single image joins the batch before it: batch norm needs two."""
         order = torch.randperm(self.samples("train"), generator=generator).to(self.images["train"].device)
-        images, labels = self.images["train"][order], self.labels["train"][order]
-        sizes = batch_sizes(len(order), batch_size)
-        for x, y in zip(images.split(sizes), labels.split(sizes), strict=True):
-            yield scale(x), y
+        images, labels = self.images["train"], self.labels["train"]
+        for chosen in order.split(batch_sizes(len(order), batch_size)):
+            yield scale(images[chosen]), labels[chosen]
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`."""
         for x, y in zip(self.images[part].split(batch_size), self.labels[part].split(batch_size), strict=True):
             yield scale(x), y
+
+    def bags(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`."""
+        return self.patients.get(part)
 
 
 @dataclass
@@ -96,6 +107,10 @@ class SiteLoaders:
         for x, y in getattr(self, part):
             yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
 
+    def bags(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`: every sample stands for itself."""
+        return None
+
 
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
     """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
@@ -107,4 +122,6 @@ def batch_sizes(samples: int, batch_size: int) -> list[int]:
 
 def scale(images: Tensor) -> Tensor:
     """uint8 pixels to float32 in [-1, 1]; raw pixels would let the first layer rule FedAP's distances."""
+    if images.is_floating_point():
+        return images.to(torch.float32)
     return images.to(torch.float32).sub_(127.5).div_(127.5)

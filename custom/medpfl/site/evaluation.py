@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.models import logits
 from medpfl.site.data import Part, SiteData
@@ -16,7 +16,10 @@ _BATCH = 256
 
 
 def predict(model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, classes) float64 and labels (n,) of a part, with the model in eval mode."""
+    """Class probabilities (n, classes) float64 and labels (n,) of a part, with the model in eval mode.
+
+    A patient of several samples is one row: the mean of their probabilities.
+    """
     was_training = model.training
     model.eval()
     probabilities, labels = [], []
@@ -25,7 +28,17 @@ def predict(model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, n
             probabilities.append(logits(model(x)).double().softmax(1).cpu())
             labels.append(y.cpu())
     model.train(was_training)
-    return torch.cat(probabilities).numpy(), torch.cat(labels).numpy()
+    scores, classes = torch.cat(probabilities), torch.cat(labels)
+    if (bags := data.bags(part)) is not None:
+        scores, classes = _by_patient(scores, classes, bags.cpu())
+    return scores.numpy(), classes.numpy()
+
+
+def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, Tensor]:
+    number = int(bags.max()) + 1
+    counts = torch.bincount(bags, minlength=number)[:, None]
+    means = torch.zeros(number, scores.shape[1], dtype=scores.dtype).index_add_(0, bags, scores) / counts
+    return means, torch.zeros(number, dtype=labels.dtype).index_copy_(0, bags, labels)
 
 
 def evaluate(model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:

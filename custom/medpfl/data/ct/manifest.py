@@ -1,0 +1,205 @@
+"""A hospital's manifest: which folders of CT volumes there are, what they hold, and where the labels stand.
+
+``manifest.json``; paths are relative to its folder::
+
+    {"schema": 1, "name": "chest-ct", "classes": ["no emphysema", "emphysema"],
+     "centres": [{"name": "centre-1", "kind": "dicom", "folder": "ct", "labels": "ct/labels.csv"},
+                 {"name": "centre-2", "kind": "nifti", "folder": "nifti", "datalist": "nifti/datalist.json"}]}
+
+A folder without a manifest will do if it, or each of its sub-folders, holds ``labels.csv`` or ``datalist.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from medpfl.data.catalog import folders
+from medpfl.data.ct.labels import is_nifti, read_json, read_rows
+from medpfl.errors import UserError
+
+Kind = Literal["dicom", "nifti"]
+TABLE, DATALIST, MANIFEST = "labels.csv", "datalist.json", "manifest.json"
+
+
+class Centre(BaseModel):
+    """One hospital's folder, and its label table or MONAI datalist (exactly one of them)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    kind: Kind
+    folder: Path
+    labels: Path | None = None
+    datalist: Path | None = None
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Centre:
+        if (self.labels is None) == (self.datalist is None):
+            raise ValueError("give either `labels` (a CSV table) or `datalist` (a MONAI JSON datalist)")
+        return self
+
+
+class Manifest(BaseModel):
+    """What the file says.
+
+    Attributes:
+        version: ``schema`` in the file.
+        phantom: whether the volumes are synthetic.
+        classes: class names; a label is the index.
+        skip_broken: leave out volumes that cannot be used, instead of stopping.
+        root: folder that relative paths start from; not in the file.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    version: Literal[1] = Field(alias="schema")
+    name: str = Field(min_length=1)
+    phantom: bool = False
+    classes: tuple[str, ...] = Field(min_length=2)
+    skip_broken: bool = False
+    centres: tuple[Centre, ...] = Field(min_length=1)
+    root: Path = Field(exclude=True)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Manifest:
+        for what, names in (("class", self.classes), ("centre", [c.name for c in self.centres])):
+            if twice := next((name for name in names if list(names).count(name) > 1), None):
+                raise ValueError(f"two entries for the {what} {twice!r}; names must differ")
+        return self
+
+    def centre(self, name: str) -> Centre:
+        """The centre of that name; UserError if there is none."""
+        for centre in self.centres:
+            if centre.name == name:
+                return centre
+        raise UserError(f"{self.root}: has no centre {name!r}: it has {', '.join(c.name for c in self.centres)}")
+
+
+def is_ct(path_text: str) -> bool:
+    """Whether a ``--data`` value names CT data: an existing folder or JSON file. Nothing is read."""
+    path = Path(path_text).expanduser()
+    return path.is_dir() or (path.suffix.lower() == ".json" and path.is_file())
+
+
+def find_manifest(data: str) -> Path:
+    """The path of a ``--data`` value: an existing path, or a name for which a folder holds ``NAME`` or ``NAME.json``.
+
+    Raises:
+        UserError: there is no such thing; the message says where was looked.
+    """
+    if is_ct(data):
+        return Path(data).expanduser()
+    for folder in folders():
+        for found in (folder / data, folder / f"{data}.json"):
+            if is_ct(str(found)):
+                return found
+    looked = " and ".join(map(str, folders()))
+    raise UserError(f"CT data {data!r} are not on this machine: no folder and no {data}.json of that name in {looked}")
+
+
+def names_scans(data: str, data_args: Mapping[str, Any]) -> bool:
+    """Whether a ``--data`` value means CT scans: a path to them, the name of some here, or a job that says so."""
+    if is_ct(data) or "classes" in data_args:
+        return True
+    return not Path(data).suffix and any(is_ct(str(folder / data)) for folder in folders())
+
+
+def open_manifest(path: str | Path) -> Manifest:
+    """Reads a manifest file, or makes the manifest of a folder that has none.
+
+    Args:
+        path: a manifest (``*.json``); a folder with ``manifest.json``; a folder that is one centre, with
+            ``labels.csv`` or ``datalist.json``; or a folder of such folders. In the last two the classes are the
+            distinct labels of the tables, or all numbers from 0 to the highest where they are whole numbers.
+
+    Raises:
+        UserError: nothing of that kind is there, or what is there is wrong.
+    """
+    path = Path(path).expanduser()
+    if path.is_file():
+        return _read(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such file or folder")
+    if (path / MANIFEST).is_file():
+        return _read(path / MANIFEST)
+    if _source(path):
+        centres = [(path.resolve().name, ".")]
+    else:
+        centres = [(f.name, f.name) for f in sorted(path.iterdir()) if f.is_dir() and _source(f)]
+    if not centres:
+        raise UserError(
+            f"{path}: neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; "
+            f"a table has the columns series and label, one row for each CT series"
+        )
+    return _from_folders(path, centres)
+
+
+def _read(path: Path) -> Manifest:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: not a manifest: a JSON object with schema, name, classes and centres is needed")
+    if "centres" not in content and "training" in content:
+        raise UserError(f"{path}: a datalist, not a manifest: give its folder ({path.parent}) instead")
+    if "root" in content:
+        raise UserError(f"{path}: root: unknown field; folders are relative to the manifest's own")
+    try:
+        return Manifest.model_validate({**content, "root": path.parent})
+    except ValidationError as error:
+        raise UserError(f"{path}: {_in_words(error, content)}") from None
+
+
+def _in_words(error: ValidationError, content: dict[str, Any]) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = Manifest if len(first["loc"]) == 1 else Centre
+        names = [field.alias or name for name, field in known.model_fields.items() if not field.exclude]
+        return f"{where}: unknown field; there are {', '.join(names)}"
+    if where == "schema" and "schema" in content:
+        return f"schema {json.dumps(content['schema'])} is not known; this version reads schema 1"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _source(folder: Path) -> str | None:
+    return next((name for name in (TABLE, DATALIST) if (folder / name).is_file()), None)
+
+
+def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
+    entries, labels, problems = [], [], []
+    for name, folder in centres:
+        source = _source(root / folder)
+        found = read_rows(root / folder / source)
+        rows, problems = found.rows, problems + found.problems
+        labels += [row.label for row in rows if row.label]
+        kind = "nifti" if rows and is_nifti(rows[0].series) else "dicom"
+        key = "labels" if source == TABLE else "datalist"
+        entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
+    try:
+        classes = _classes(root, labels)
+    except UserError:
+        if problems:  # The classes are wrong because rows are.
+            raise UserError(problems[0]) from None
+        raise
+    return Manifest(version=1, name=root.resolve().name or "ct", classes=classes, centres=tuple(entries), root=root)
+
+
+def _classes(root: Path, labels: list[str]) -> tuple[str, ...]:
+    if labels and all(label.isdecimal() for label in labels):
+        highest = max(map(int, labels))
+        # One stray number must not make a billion classes.
+        if highest >= max(10, len(labels)):
+            raise UserError(f"{root}: has the label {highest}, but fewer scans; labels are the classes 0, 1, 2, ...")
+        names = [str(number) for number in range(highest + 1)]
+    else:
+        names = sorted(set(labels))
+    if len(names) < 2:
+        found = f"all scans have the label {names[0]!r}" if names else "no scan has a label"
+        raise UserError(f"{root}: {found}; two classes are needed, or a {MANIFEST} that names the classes")
+    return tuple(names)

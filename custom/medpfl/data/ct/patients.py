@@ -1,0 +1,125 @@
+"""Divides a centre's patients into training, validation and test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from medpfl.data.ct.scan import Scan
+from medpfl.data.split import PARTS, Part
+from medpfl.errors import UserError
+from medpfl.seeding import derive_seed
+
+
+def split_patients(
+    scans: Sequence[Scan], fractions: Sequence[float], train_fraction: float, seed: int, centre: str
+) -> dict[Part, list[Scan]]:
+    """Divides by patient, so that no part knows another part's patients, and alike within each class.
+
+    A patient's class is that of most of the scans, the higher one of as many. Within a class the parts' sizes are the
+    fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
+    too. A class with two patients or more has at least one in training and one in test, where their fractions are
+    not 0; the only patient of a class is for training. Splits that the table gives are kept as they are.
+
+    Args:
+        scans: of one centre.
+        fractions: shares for training, validation and test; what they leave of 1 is not used.
+        train_fraction: share of the training patients that is kept, at least one; classes in turn, and a smaller
+            share is part of a larger one. Validation and test do not depend on it.
+        seed: the run's seed.
+        centre: makes each centre's shuffling its own.
+
+    Returns:
+        The scans of each part, by patient and id.
+
+    Raises:
+        UserError: fractions that make no sense, or a patient whom the table gives to two parts.
+    """
+    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0] > 0:
+        raise UserError(
+            f"fractions {tuple(fractions)}: training, validation and test need shares that are not negative and sum "
+            "to at most 1, with some for training, e.g. 0.5, 0.1, 0.4"
+        )
+    if not 0 < train_fraction <= 1:
+        raise UserError(f"--train-fraction {train_fraction}: must be above 0 and at most 1")
+    by_patient: dict[str, list[Scan]] = {}
+    for scan in scans:
+        by_patient.setdefault(scan.patient, []).append(scan)
+    order = np.random.default_rng(derive_seed(seed, centre, "split")).permutation(sorted(by_patient))
+    classes: dict[int, list[str]] = {}
+    for patient in order.tolist():
+        classes.setdefault(_label(by_patient[patient]), []).append(patient)
+    given = any(scan.split for scan in scans)
+    parts = _given(by_patient, classes) if given else _drawn(classes, fractions)
+    parts["train"] = _some(parts["train"], train_fraction)
+    return {
+        part: sorted(
+            (scan for patients in parts[part].values() for p in patients for scan in by_patient[p]),
+            key=lambda scan: (scan.patient, scan.id),
+        )
+        for part in PARTS
+    }
+
+
+def _label(scans: Sequence[Scan]) -> int:
+    counts = Counter(scan.label for scan in scans)
+    return max(counts, key=lambda label: (counts[label], label))
+
+
+def _given(by_patient: dict[str, list[Scan]], classes: dict[int, list[str]]) -> dict[Part, dict[int, list[str]]]:
+    parts: dict[Part, dict[int, list[str]]] = {part: {} for part in PARTS}
+    for label, patients in classes.items():
+        for patient in patients:
+            splits = {scan.split for scan in by_patient[patient]}
+            if len(splits) > 1 or None in splits:
+                named = " and ".join(sorted(str(split) for split in splits))
+                raise UserError(f"patient {patient} is in {named}: all of a patient's scans must be in one part")
+            parts[splits.pop()].setdefault(label, []).append(patient)
+    return parts
+
+
+def _drawn(classes: dict[int, list[str]], fractions: Sequence[float]) -> dict[Part, dict[int, list[str]]]:
+    parts: dict[Part, dict[int, list[str]]] = {part: {} for part in PARTS}
+    shares = np.array([*fractions, max(0.0, 1 - sum(fractions))])
+    carried = np.zeros(4)
+    for label, patients in sorted(classes.items()):
+        wanted = shares * len(patients) + carried
+        sizes = _sizes(wanted, len(patients), shares)
+        carried = wanted - sizes
+        ends = np.cumsum(sizes)
+        for part, stop, size in zip(PARTS, ends, sizes, strict=False):
+            parts[part][label] = patients[stop - size : stop]
+    return parts
+
+
+def _sizes(wanted: np.ndarray, total: int, shares: np.ndarray) -> np.ndarray:
+    """Whole numbers near ``wanted``, for training, validation, test and unused, that sum to ``total``."""
+    if total == 1:
+        return np.array([1, 0, 0, 0])
+    sizes = np.clip(np.floor(wanted + 1e-9), 0, None).astype(int)
+    while (left := total - sizes.sum()) != 0:
+        behind = np.where(shares > 1e-9, wanted - sizes, -np.inf if left > 0 else 0)
+        if left < 0:
+            behind = np.where(sizes > 0, behind, np.inf)
+        # Differences of rounding must not decide a tie.
+        at = int(np.round(behind, 9).argmax() if left > 0 else np.round(behind, 9).argmin())
+        sizes[at] += 1 if left > 0 else -1
+    for part in (0, 2):
+        if sizes[part] == 0 and shares[part] > 0:
+            donors = np.where(np.arange(4) == 2 - part, sizes - 1, sizes)
+            sizes[int(donors.argmax())] -= 1
+            sizes[part] = 1
+    return sizes
+
+
+def _some(classes: dict[int, list[str]], share: float) -> dict[int, list[str]]:
+    """The first ``share`` of the patients, classes in turn, in proportion to their sizes."""
+    ranked = sorted(
+        (rank / len(patients), label, patient)
+        for label, patients in classes.items()
+        for rank, patient in enumerate(patients)
+    )
+    kept = {patient for _, _, patient in ranked[: max(1, int(share * len(ranked) + 1e-9))]}
+    return {label: [p for p in patients if p in kept] for label, patients in classes.items()}
