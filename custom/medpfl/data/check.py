@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from medpfl.data.catalog import open_dataset
+from medpfl.data.ct.manifest import is_ct
 from medpfl.data.dataset import SPLITS, ImageDataset
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
@@ -24,7 +25,15 @@ class Finding:
 
 
 def check(name_or_path: str | Path) -> list[Finding]:
-    """Reads a data set's npz file and looks for what would spoil a result: never raises for a file that is wrong."""
+    """Reads a data set's npz file, or a folder or manifest of CT volumes, and looks for what would spoil a result.
+
+    Never raises for data that are wrong.
+    """
+    if is_ct(str(name_or_path)):
+        # DICOM and NIfTI readers take a second to import, and images need none of them.
+        from medpfl.data.ct.check import check_ct
+
+        return check_ct(name_or_path)
     try:
         dataset = open_dataset(name_or_path)
     except UserError as error:

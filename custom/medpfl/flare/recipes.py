@@ -192,6 +192,12 @@ class DFedAPRecipe(PersonalizedRecipe):
     algorithm = "d-fedap"
 
 
+class ViTHeadsRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.vit_heads`."""
+
+    algorithm = "vit-heads"
+
+
 class FFedAPRecipe(PersonalizedRecipe):
     """f-FedAP, :mod:`medpfl.algorithms.fedap`."""
 

@@ -15,7 +15,7 @@ _COARSE = 2.5
 _LIMIT = -400.0
 """HU between lung and tissue."""
 _SHARE = 0.05
-"""Least share of the body that is lung in a scan of the chest."""
+"""Least share of the body that is lung in a scan of the chest, and of the largest slice of lung in any slice."""
 
 
 def lung_box(volume: np.ndarray, spacing: Sequence[float]) -> tuple[Range, Range, Range] | None:
@@ -43,11 +43,14 @@ def lung_box(volume: np.ndarray, spacing: Sequence[float]) -> tuple[Range, Range
     lungs = np.flatnonzero(sizes >= 0.1 * sizes.max())
     if sizes[lungs].sum() < _SHARE * (body.sum() + inside.sum()):
         return None
-    found = [ndimage.find_objects(labels)[lung] for lung in lungs]
+    kept = np.isin(labels, lungs + 1)
+    # The windpipe goes on above the lungs, and only tips are left of them at the ends.
+    areas = kept.sum(axis=(0, 1))
+    kept[..., areas < _SHARE * areas.max()] = False
     box = []
     for axis, (factor, n) in enumerate(zip(factors, volume.shape, strict=True)):
-        start, stop = min(f[axis].start for f in found), max(f[axis].stop for f in found)
-        box.append((max(0, (start - 1) * factor), min(n, (stop + 1) * factor)))
+        there = np.flatnonzero(kept.any(axis=tuple(a for a in range(3) if a != axis)))
+        box.append((int(max(0, (there[0] - 1) * factor)), int(min(n, (there[-1] + 2) * factor))))
     return tuple(box)
 
 

@@ -1,0 +1,129 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+from make_dicom import chest, write_centre, write_nifti
+
+from medpfl.data.ct.cohort import Scan, load_scans, read_centre
+from medpfl.data.ct.manifest import open_manifest
+from medpfl.data.ct.preprocessing import Preprocessing
+from medpfl.data.ct.reader import SeriesReader
+from medpfl.errors import UserError
+
+SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
+
+
+@pytest.fixture
+def scans(tmp_path):
+    write_centre(tmp_path / "MISTER-SECRET", ["0", "1"])
+    return read_centre(open_manifest(tmp_path / "MISTER-SECRET"), "MISTER-SECRET")
+
+
+@pytest.fixture
+def decodes(monkeypatch):
+    """Files that were read, series by series."""
+    read, names = SeriesReader.read, []
+
+    def counted(self, data, **kwargs):
+        names.append(data)
+        return read(self, data, **kwargs)
+
+    monkeypatch.setattr(SeriesReader, "read", counted)
+    return names
+
+
+def test_a_volume_is_decoded_once(tmp_path, scans, decodes):
+    first = load_scans(scans, SMALL, tmp_path / "cache")
+    second = load_scans(scans, SMALL, tmp_path / "cache")
+    assert len(decodes) == 2 and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert first[0].shape == (8, 1, 16, 16) and first[0].dtype == torch.float16 and type(first[0]) is torch.Tensor
+
+
+def test_another_preprocessing_or_a_changed_file_is_decoded_anew(tmp_path, scans, decodes):
+    load_scans(scans[:1], SMALL, tmp_path / "cache")
+    load_scans(scans[:1], SMALL.model_copy(update={"size": 8}), tmp_path / "cache")
+    assert len(decodes) == 2
+    os.utime(scans[0].files[3], ns=(1, 1))
+    load_scans(scans[:1], SMALL, tmp_path / "cache")
+    assert len(decodes) == 3
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:100], lambda c: b"", lambda c: c[:-7] + b"\x77" + c[-6:]])
+def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, scans, decodes, damage):
+    (good,) = load_scans(scans[:1], SMALL, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    for _ in range(2):
+        assert torch.equal(load_scans(scans[:1], SMALL, tmp_path / "cache")[0], good)
+    assert len(decodes) == 2
+
+
+def test_the_cache_knows_no_path_and_no_patient(tmp_path, scans):
+    load_scans(scans, SMALL, tmp_path / "cache")
+    files = list((tmp_path / "cache").iterdir())
+    assert len(files) == 2
+    for file in files:
+        content = file.name.encode() + file.read_bytes()
+        for word in (b"SECRET", b"P0", b"P1", b".dcm", str(tmp_path).encode(), scans[0].id.encode()):
+            assert word not in content
+
+
+def test_a_fixed_number_repeats_the_nearest_slices(tmp_path, scans):
+    settings = SMALL.model_copy(update={"slices": 24})
+    (short,) = load_scans(scans[:1], settings, tmp_path / "cache")
+    (fixed,) = load_scans(scans[:1], settings, tmp_path / "cache", fixed=True)
+    assert len(short) == 12 and torch.equal(fixed, short.repeat_interleave(2, dim=0))
+
+
+def test_progress_is_told(tmp_path, scans):
+    told = []
+    load_scans(scans, SMALL, tmp_path / "cache", progress=lambda done, of: told.append((done, of)))
+    assert told == [(1, 2), (2, 2)]
+
+
+def _spoil(scan):
+    content = scan.files[4].read_bytes()
+    scan.files[4].write_bytes(content[:-100])
+
+
+def test_what_cannot_be_decoded_is_named_and_nothing_is_kept(tmp_path, scans):
+    _spoil(scans[0])
+    with pytest.raises(UserError, match=r"004.dcm: its pixels cannot be decoded: ") as error:
+        load_scans(scans, SMALL, tmp_path / "cache")
+    assert "\n" not in str(error.value) and not list((tmp_path / "cache").iterdir())
+
+
+def test_a_broken_scan_gives_none_if_it_may(tmp_path, scans, caplog):
+    _spoil(scans[0])
+    broken, whole = load_scans(scans, SMALL, tmp_path / "cache", skip_broken=True)
+    assert broken is None and len(whole) == 8 and "004.dcm" in caplog.text
+
+
+def test_a_missing_file_is_named(tmp_path, scans):
+    scans[0].files[4].unlink()
+    with pytest.raises(UserError, match=r"004.dcm: No such file"):
+        load_scans(scans, SMALL, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("content", [b"junk", None])
+def test_a_damaged_nifti_file_is_named(tmp_path, content):
+    path = write_nifti(tmp_path / "x.nii.gz", chest())
+    path.write_bytes(content or path.read_bytes()[:-400])
+    with pytest.raises(UserError, match=r"x.nii.gz: cannot be read: "):
+        load_scans([Scan("c", "p", 0, None, "nifti", (path,), "x")], SMALL, tmp_path / "cache")
+
+
+def test_four_dimensions_are_refused(tmp_path):
+    path = write_nifti(tmp_path / "x.nii", chest())
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 4, 4, 3), np.int16), np.eye(4)), path)
+    with pytest.raises(UserError, match="has 4 dimensions"):
+        load_scans([Scan("c", "p", 0, None, "nifti", (path,), "x")], SMALL, tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_made(tmp_path, scans):
+    (tmp_path / "cache").touch()
+    with pytest.raises(UserError, match="the cache cannot be made"):
+        load_scans(scans, SMALL, tmp_path / "cache")

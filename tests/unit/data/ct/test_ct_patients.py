@@ -1,0 +1,111 @@
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medpfl.data.ct.cohort import Scan, split_patients
+from medpfl.errors import UserError
+
+HALF = (0.5, 0.1, 0.4)
+
+
+def _scans(labels, each=1):
+    return [
+        Scan("c", f"p{number:03d}", label, None, "nifti", (), f"{number}-{k}")
+        for number, label in enumerate(labels)
+        for k in range(each)
+    ]
+
+
+def _patients(scans):
+    return {scan.patient for scan in scans}
+
+
+cohorts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=40)
+shares = st.sampled_from([HALF, (0.5, 0, 0.5), (0.7, 0.1, 0.2), (0.2, 0.2, 0.2), (1, 0, 0), (0.34, 0.33, 0.33)])
+
+
+@given(cohort=cohorts, fractions=shares, seed=st.integers(0, 99))
+def test_every_patient_is_in_one_part_and_classes_are_alike(cohort, fractions, seed):
+    scans = [scan for i, (label, n) in enumerate(cohort) for scan in _of(i, label, n)]
+    parts = split_patients(scans, fractions, 1.0, seed, "c")
+    patients = [_patients(parts[part]) for part in ("train", "validation", "test")]
+    assert sum(map(len, patients)) == len(set.union(*patients))
+    assert Counter(s.patient for p in parts.values() for s in p) <= Counter(s.patient for s in scans)
+    if sum(fractions) == 1:
+        assert sorted(s.id for p in parts.values() for s in p) == sorted(s.id for s in scans)
+    assert parts == split_patients(scans[::-1], fractions, 1.0, seed, "c")
+    for label, n in Counter(label for label, _ in cohort).items():
+        sizes = [sum(1 for i, (c, _) in enumerate(cohort) if c == label and f"p{i:03d}" in p) for p in patients]
+        assert sizes[0] >= 1
+        if n >= 2 and fractions[2] > 0:
+            assert sizes[2] >= 1
+        if n > 4:
+            assert all(abs(size - f * n) < 2 for size, f in zip(sizes, fractions, strict=True))
+
+
+def _of(number, label, scans):
+    return [Scan("c", f"p{number:03d}", label, None, "dicom", (), f"{number}-{k}") for k in range(scans)]
+
+
+@pytest.mark.parametrize(
+    "labels, sizes",
+    [
+        ([0, 0, 1, 1], [2, 0, 2]),
+        ([0] * 5 + [1] * 5, [5, 1, 4]),
+        ([0] * 10 + [1] * 10, [10, 2, 8]),
+        ([0, 1], [2, 0, 0]),
+        ([0], [1, 0, 0]),
+        ([0] * 50, [25, 5, 20]),
+    ],
+)
+def test_sizes_by_hand(labels, sizes):
+    parts = split_patients(_scans(labels), HALF, 1.0, 0, "c")
+    assert [len(parts[part]) for part in ("train", "validation", "test")] == sizes
+
+
+def test_the_split_depends_on_seed_and_centre_only():
+    scans = _scans([0, 1] * 20)
+    one = split_patients(scans, HALF, 1.0, 0, "a")
+    assert one == split_patients(scans, HALF, 1.0, 0, "a")
+    assert one != split_patients(scans, HALF, 1.0, 1, "a") and one != split_patients(scans, HALF, 1.0, 0, "b")
+
+
+def test_a_smaller_share_of_training_is_part_of_a_larger_one():
+    scans = _scans([0] * 30 + [1] * 10, each=2)
+    trains, rest = [], []
+    for share in (0.01, 0.1, 0.25, 0.5, 1.0):
+        parts = split_patients(scans, HALF, share, 0, "c")
+        trains.append(_patients(parts["train"]))
+        rest.append((parts["validation"], parts["test"]))
+    assert [len(t) for t in trains] == [1, 2, 5, 10, 20]
+    assert all(small < large for small, large in pairwise(trains))
+    assert all(r == rest[0] for r in rest)
+    kept = split_patients(scans, HALF, 0.1, 0, "c")["train"]
+    assert {scan.label for scan in kept} == {0, 1}
+
+
+def test_given_splits_are_kept():
+    given = ["train", "test", "validation", "train"]
+    scans = [replace(s, split=split) for s, split in zip(_scans([0, 1, 0, 1]), given, strict=True)]
+    parts = split_patients(scans, HALF, 1.0, 0, "c")
+    assert {part: [s.patient for s in p] for part, p in parts.items()} == {
+        "train": ["p000", "p003"], "validation": ["p002"], "test": ["p001"]
+    }  # fmt: skip
+
+
+def test_a_patient_in_two_parts_is_refused():
+    scans = [replace(s, split=split) for s, split in zip(_scans([0], each=2), ("train", "test"), strict=True)]
+    with pytest.raises(UserError, match="patient p000 is in test and train"):
+        split_patients(scans, HALF, 1.0, 0, "c")
+
+
+@pytest.mark.parametrize(
+    "fractions, share", [((0, 0.5, 0.5), 1), ((0.9, 0.1, 0.1), 1), ((0.5, -0.1, 0.4), 1), (HALF, 0)]
+)
+def test_shares_without_sense_are_refused(fractions, share):
+    with pytest.raises(UserError, match=r"fractions|train-fraction"):
+        split_patients(_scans([0, 1]), fractions, share, 0, "c")

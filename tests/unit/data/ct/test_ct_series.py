@@ -1,0 +1,199 @@
+import shutil
+
+import pydicom
+import pytest
+from make_dicom import chest, write_series
+from pydicom.uid import RLELossless
+
+from medpfl.data.ct.series import find_series, read_folder
+from medpfl.errors import UserError
+
+
+def _only(folder):
+    (series,) = find_series(folder).values()
+    return series
+
+
+def _levels(series):
+    return [problem.level for problem in series.problems]
+
+
+def test_a_good_series_has_no_problems(tmp_path):
+    uid = write_series(tmp_path / "s", chest(), patient="P7")
+    (tmp_path / "s" / "notes.txt").write_text("taken on Monday")
+    found = read_folder(tmp_path)
+    series = found.series[uid]
+    assert series.problems == () and series.usable and found.ignored == 1 and found.broken == ()
+    assert series.spacing == (0.8, 0.7, 2.5) and series.thickness == 2.5 and series.matrix == (32, 32)
+    assert (series.uid, series.patient, series.modality, series.folder) == (uid, "P7", "CT", tmp_path / "s")
+    assert (series.manufacturer, series.kernel) == ("ACME", "B30f")
+    assert [file.name for file in series.files] == [f"{n:03d}.dcm" for n in range(12)]
+
+
+def test_two_series_of_a_patient_in_one_folder_are_told_apart(tmp_path):
+    names = ["a{}", "b{}"]
+    uids = {write_series(tmp_path, chest(), names=name.format) for name in names}
+    assert set(find_series(tmp_path)) == uids and all(s.usable for s in find_series(tmp_path).values())
+
+
+def _set(**values):
+    return lambda n, dataset: [setattr(dataset, name, value) for name, value in values.items()]
+
+
+def _on(number, **values):
+    return lambda n, dataset: _set(**values)(n, dataset) if n == number else None
+
+
+def _moved(*offsets):
+    def change(n, dataset):
+        x, y, z = dataset.ImagePositionPatient
+        if n == 6:
+            dataset.ImagePositionPatient = [x + offsets[0], y + offsets[1], z + offsets[2]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (_set(Modality="MR"), "modality MR, not CT"),
+        (_set(NumberOfFrames=1, SOPClassUID="1.2.840.10008.5.1.4.1.1.2.1"), "Enhanced CT"),
+        (_set(ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]), "localizer"),
+        (_on(3, PixelSpacing=[0.5, 0.5]), r"mixed pixel spacings .*0.8×0.7 in 000.dcm, 0.5×0.5 in 003.dcm"),
+        (_on(3, ImageOrientationPatient=[0, 1, 0, 1, 0, 0]), "mixed orientations"),
+        (_on(3, Rows=16, Columns=64), "mixed matrix sizes .*32×32 in 000.dcm, 16×64 in 003.dcm"),
+        (_set(ImageOrientationPatient=[1, 0, 0, 1, 0, 0]), "not two axes"),
+        (_on(3, PatientID="P9"), "slices of 2 patients"),
+        (_moved(0, 0, -2.5), r"1 slice positions are there twice .*-87.50 and -87.50 mm \(instance numbers 6 and 7\)"),
+        (_moved(0, 0, 0.6), "uneven slice distances, 2.5 mm mostly"),
+        (_moved(5, 0, 0), "shifted against each other by up to 5.0 mm"),
+        (lambda n, d: d.pop("ImagePositionPatient") if n == 2 else 0, "002.dcm has no ImagePositionPatient"),
+        (lambda n, d: d.pop("PixelSpacing"), r"no PixelSpacing \(nor have 11 more\)"),
+        (lambda n, d: d.pop("PixelData") if n == 2 else 0, "002.dcm: has no pixels"),
+        (_on(5, SamplesPerPixel=3), "005.dcm: a picture with 3 colours"),
+    ],
+)
+def test_what_makes_no_volume_is_an_error_in_words(tmp_path, change, words):
+    write_series(tmp_path / "s", chest(), change=change)
+    series = _only(tmp_path)
+    assert not series.usable
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(series.problems[0].message)
+    assert str(tmp_path / "s") in series.problems[0].message
+
+
+def test_missing_slices_are_counted_and_located(tmp_path):
+    write_series(tmp_path / "s", chest())
+    for gone in (4, 8, 9):
+        (tmp_path / "s" / f"{gone:03d}.dcm").unlink()
+    (problem,) = _only(tmp_path).problems
+    assert problem.level == "error" and "3 slices seem to be missing" in problem.message
+    assert "between -92.50 and -87.50 mm (instance numbers 4 and 6)" in problem.message
+    assert "between -82.50 and -75.00 mm (instance numbers 8 and 11)" in problem.message
+
+
+def test_a_single_slice_is_no_volume(tmp_path):
+    write_series(tmp_path / "s", chest(slices=1))
+    assert "a single slice" in _only(tmp_path).problems[0].message
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"tilt": 12}, "tilted by 12.0 degrees"),
+        ({"change": _moved(0, 0, 0.2)}, "slice distances vary from 2.3 to 2.7 mm"),
+        ({"orientation": (1, 0, 0, 0, 0, -1)}, "not axial"),
+        ({"change": lambda n, d: d.pop("RescaleSlope")}, "12 slices have no rescale slope and intercept"),
+        ({"change": _set(RescaleType="MGML")}, "unit 'MGML', not HU"),
+    ],
+)
+def test_what_is_odd_is_a_warning(tmp_path, options, words):
+    write_series(tmp_path / "s", chest(), **options)
+    series = _only(tmp_path)
+    assert _levels(series) == ["warning"] and words in series.problems[0].message and series.usable
+
+
+def test_positions_rounded_to_a_tenth_of_a_millimetre_are_no_fault(tmp_path):
+    def rounded(n, dataset):
+        dataset.ImagePositionPatient = [round(float(p), 1) for p in dataset.ImagePositionPatient]
+
+    write_series(tmp_path / "s", chest(slices=30), spacing=(0.7, 0.7, 0.625), change=rounded)
+    assert _only(tmp_path).usable
+
+
+@pytest.mark.parametrize("tilt, levels", [(0.5, []), (1.5, ["warning"])])
+def test_a_gantry_that_is_hardly_tilted_is_straight(tmp_path, tilt, levels):
+    write_series(tmp_path / "s", chest(), tilt=tilt)
+    assert _levels(_only(tmp_path)) == levels
+
+
+def _cut(path, keep):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+
+
+def test_a_truncated_file_is_named_with_what_is_left(tmp_path):
+    write_series(tmp_path / "s", chest())
+    _cut(tmp_path / "s" / "007.dcm", 0.8)
+    message = _only(tmp_path).problems[0].message
+    assert "007.dcm: cut short: " in message and "of 2,048 bytes" in message
+
+
+def test_a_truncated_compressed_file_is_named(tmp_path):
+    write_series(tmp_path / "s", chest())
+    for file in (tmp_path / "s").iterdir():
+        dataset = pydicom.dcmread(file)
+        dataset.compress(RLELossless)
+        dataset.save_as(file)
+    assert _only(tmp_path).problems == ()
+    _cut(tmp_path / "s" / "007.dcm", 0.9)
+    assert "007.dcm: cut short within its pixels" in _only(tmp_path).problems[0].message
+
+
+def test_pixels_that_no_decoder_here_can_read_are_refused_at_once(tmp_path):
+    def relabel(n, dataset):
+        dataset.PixelData = pydicom.encaps.encapsulate([dataset.PixelData])
+        dataset["PixelData"].is_undefined_length = True
+        dataset.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.100"
+
+    write_series(tmp_path / "s", chest(), change=relabel)
+    assert "compressed as MPEG2" in _only(tmp_path).problems[0].message
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
+@pytest.mark.parametrize("content", [b"", b"not DICOM at all", b"\0" * 128 + b"DICM" + b"\xff" * 40])
+def test_a_file_that_is_no_dicom_spoils_the_series_it_lies_with(tmp_path, content):
+    write_series(tmp_path / "s", chest())
+    write_series(tmp_path / "other", chest())
+    (tmp_path / "s" / "012.dcm").write_bytes(content)
+    found = read_folder(tmp_path)
+    assert len(found.broken) == 1 and "012.dcm" in found.broken[0]
+    assert sorted(s.usable for s in found.series.values()) == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
+def test_a_file_cut_short_anywhere_is_an_error(tmp_path):
+    write_series(tmp_path / "s", chest())
+    whole = (tmp_path / "s" / "011.dcm").read_bytes()
+    for length in range(0, len(whole), 29):
+        (tmp_path / "s" / "011.dcm").write_bytes(whole[:length])
+        assert not any(series.usable for series in find_series(tmp_path).values()), length
+
+
+def test_reports_and_hidden_files_are_ignored(tmp_path):
+    write_series(tmp_path / "s", chest())
+
+    def report(n, dataset):
+        for name in ("Rows", "Columns", "PixelData"):
+            dataset.pop(name)
+        dataset.Modality = "SR"
+        dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.88.11"
+
+    write_series(tmp_path / "s", chest(slices=1), names="report.dcm".format, change=report)
+    shutil.copy(tmp_path / "s" / "003.dcm", tmp_path / "s" / ".003.dcm")
+    assert read_folder(tmp_path).ignored == 1 and _only(tmp_path).usable
+
+
+def test_no_folder_is_a_clear_error(tmp_path):
+    with pytest.raises(UserError, match="there is no such folder"):
+        find_series(tmp_path / "nothing")
