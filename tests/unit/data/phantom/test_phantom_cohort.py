@@ -1,0 +1,100 @@
+"""The folder: counts, tables, determinism, and mistakes."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from medpfl.cli import app
+from medpfl.data.phantom.centres import CENTRES
+from medpfl.data.phantom.cohort import CLASSES, counts, make_phantom
+from medpfl.errors import UserError
+
+
+def table(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("patients", [12, 13, 24, 60, 240, 2856])
+def test_counts_are_exact_and_have_both_classes_everywhere(patients):
+    both = counts(patients)
+    assert sum(well + ill for well, ill in both) == patients
+    assert min(min(pair) for pair in both) >= (2 if patients >= 24 else 1)
+
+
+def test_default_counts_follow_sizes_and_prevalence():
+    both = counts(240)
+    assert [well + ill for well, ill in both] == [centre.size for centre in CENTRES]
+    assert [ill for _, ill in both] == [round(centre.prevalence * centre.size) for centre in CENTRES]
+    assert sum(ill for _, ill in both) / 240 == pytest.approx(1077 / 2856, abs=0.01)
+
+
+def test_tables_fit_the_files(cohort):
+    manifest = json.loads((cohort / "manifest.json").read_text())
+    assert (manifest["schema"], manifest["phantom"], manifest["skip_broken"]) == (1, True, False)
+    assert manifest["classes"] == list(CLASSES)
+    truth = {row["series"]: row for row in table(cohort / "truth.csv")}
+    assert len(truth) == 12
+    for centre in manifest["centres"]:
+        assert set(centre) == {"name", "kind", "folder", "labels", "description"}
+        rows = table(cohort / centre["labels"])
+        assert sorted(row["label"] for row in rows) == ["emphysema", "no emphysema"]
+        for row in rows:
+            assert len(list((cohort / centre["folder"] / row["patient"]).glob("*.dcm"))) > 40
+            known = truth.pop(row["series"])
+            assert {key: known[key] for key in ("centre", "patient", "label")} == {
+                "centre": centre["name"],
+                "patient": row["patient"],
+                "label": row["label"],
+            }
+            share = float(known["emphysema_share"])
+            assert 0.055 < share < 0.36 if row["label"] == "emphysema" else share < 0.031
+    assert not truth
+    assert "no patient" in (cohort / "README.txt").read_text()
+
+
+def test_same_arguments_same_bytes_and_another_seed_other_patients(cohort, tmp_path):
+    calls = []
+    again = make_phantom(tmp_path / "again", patients=12, matrix=48, seed=1, progress=lambda *now: calls.append(now))
+    assert calls == [(k, 12) for k in range(1, 13)]
+    files = sorted(path.relative_to(cohort) for path in cohort.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(again.parent) for path in again.parent.rglob("*") if path.is_file())
+    assert all((cohort / file).read_bytes() == (again.parent / file).read_bytes() for file in files)
+
+    other = make_phantom(tmp_path / "other", patients=12, matrix=32, seed=2).parent
+    series = [{row["series"] for row in table(folder / "truth.csv")} for folder in (cohort, other)]
+    assert not series[0] & series[1]
+
+
+def test_a_stopped_cohort_has_no_manifest(tmp_path):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_phantom(tmp_path / "half", patients=12, matrix=32, progress=stop)
+    assert not list(tmp_path.rglob("manifest.json"))
+    assert not list(tmp_path.rglob("labels.csv"))
+
+
+def test_mistakes_are_named(tmp_path):
+    (tmp_path / "file.txt").write_text("mine")
+    for folder in (tmp_path, tmp_path / "file.txt"):
+        with pytest.raises(UserError, match="there is something already; name a new folder"):
+            make_phantom(folder, patients=12, matrix=48)
+    with pytest.raises(UserError, match="cannot be written"):
+        make_phantom(tmp_path / "file.txt" / "below", patients=12, matrix=48)
+    with pytest.raises(UserError, match="--patients 11: 6 centres with both classes need 12"):
+        make_phantom(tmp_path / "new", patients=11)
+    with pytest.raises(UserError, match="--matrix 31"):
+        make_phantom(tmp_path / "new", matrix=31)
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "file.txt").read_text() == "mine"
+
+
+def test_the_command_passes_its_options(tmp_path):
+    done = CliRunner().invoke(app, ["data", "phantom", str(tmp_path / "new"), "--patients", "12", "--matrix", "31"])
+    assert isinstance(done.exception, UserError)
+    assert "--matrix 31" in str(done.exception)
+    assert not (tmp_path / "new").exists()
