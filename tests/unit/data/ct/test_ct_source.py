@@ -1,0 +1,153 @@
+"""CT scans as the sites' data: who has what, what a sample is, and what a user reads when something is wrong."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from hospitals import FAULTS, write_cohort
+
+from medpfl.config import make_config
+from medpfl.data.check import check
+from medpfl.data.sites import open_source
+from medpfl.errors import UserError
+from medpfl.experiment import run_experiment
+
+CPU = torch.device("cpu")
+SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return write_cohort(tmp_path_factory.mktemp("cohort"))
+
+
+@pytest.fixture
+def cohort(made, tmp_path, monkeypatch):
+    """A copy to spoil, and a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return shutil.copytree(made, tmp_path / "cohort")
+
+
+def config(data, **fields):
+    defaults = {"sites": 2, "held_out": 1, "fractions": (0.5, 0.0, 0.5), "rounds": 1, "local_epochs": 1}
+    arguments = {"size": 16, "slices": 3, "spacing": [0, 0, 0]} | fields.pop("data_args", {})
+    fields = {"algorithm": "vit-heads", "model_args": SMALL_VIT} | defaults | fields
+    return make_config(data=str(data), data_args=arguments, device="cpu", **fields)
+
+
+def test_slices_carry_their_scans_label_and_their_patient(cohort):
+    data = open_source(config(cohort)).site("site-1", CPU)
+    assert data.images["train"].shape == (3 * 3, 1, 16, 16)
+    assert data.images["train"].dtype == torch.float16
+    assert data.bags("train").tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    labels = data.labels["train"].view(3, 3)
+    assert (labels == labels[:, :1]).all()
+    assert set(labels[:, 0].tolist()) == {0, 1}
+    assert data.samples("test") == 3 * 3
+    x, y = next(data.training_batches(5, torch.Generator()))
+    assert (x.dtype, x.shape, len(y)) == (torch.float32, (5, 1, 16, 16), 5)
+    assert -1 <= x.min() < x.max() <= 1
+
+
+def test_sites_are_the_centres_that_are_not_held_out(cohort):
+    described = open_source(config(cohort)).describe()
+    assert [site["centre"] for site in described["sites"].values()] == ["centre-1", "centre-2"]
+    assert described["held_out"] == {"centre-3": 6}
+    assert described["sites"]["site-1"]["train"] == 3
+    assert described["sites"]["site-1"]["classes"] == {"0": 3, "1": 3}
+    by_name = open_source(config(cohort, held_out="centre-1"))
+    assert [site["centre"] for site in by_name.describe()["sites"].values()] == ["centre-2", "centre-3"]
+    assert by_name.held_out(CPU)["centre-1"].samples("test") == 6 * 3
+
+
+def test_attention_takes_bags_of_equal_size(cohort):
+    data = open_source(config(cohort, pooling="attention", data_args={"slices": 20})).site("site-1", CPU)
+    assert data.images["train"].shape == (3, 20, 1, 16, 16)  # of 12 slices, the nearest repeated
+    assert data.bags("train").tolist() == [0, 1, 2]
+
+
+def test_a_hospitals_own_manifest_is_its_site_whatever_it_is_called(cohort):
+    own = config(cohort / "centre-2", sites=5, held_out=0)
+    assert open_source(own).site("site-4", CPU).samples("train") == 3 * 3
+
+
+def test_a_name_is_looked_for_in_the_data_folder(cohort, monkeypatch):
+    monkeypatch.setenv("MEDPFL_DATA", str(cohort.parent))
+    assert open_source(config("cohort")).manifest.root == cohort
+    job = config("chest-ct", data_args={"classes": ["0", "1"]})
+    assert open_source(job).model_arguments() == {"in_channels": 1, "num_classes": 2, "image_size": 16}
+    with pytest.raises(UserError, match=r"CT data 'chest-ct' are not on this machine: no folder"):
+        open_source(job).site("site-1", CPU)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sites": 3}, "has 2 centres to train at and 1 held out"),
+        ({"held_out": "centre-9"}, "--held-out centre-9: .* has the centres centre-1, centre-2, centre-3"),
+        ({"data_args": {"sizes": 16}}, "--data-arg sizes: .*there are size, slices, window"),
+        ({"data_args": {"window": [100, -100]}}, "--data-arg window: .*the lower first"),
+        ({"data_args": {"classes": ["ill", "well"]}}, "its classes are 0, 1, the job's are ill, well"),
+    ],
+)
+def test_what_does_not_fit_is_said(cohort, fields, message):
+    with pytest.raises(UserError, match=message):
+        source = open_source(config(cohort, **fields))
+        source.model_arguments()
+        source.prepare()
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_check_and_run_say_the_same_and_nothing_is_trained(cohort, tmp_path, fault):
+    said = fault(cohort)
+    found = [f.message for f in check(cohort) if f.level == "error"]
+    assert any(re.search(said, message) for message in found), found
+    centres = 4 if fault.__name__ == "missing_file" else 3
+    with pytest.raises(UserError, match=said):
+        run_experiment(config(cohort, sites=centres, held_out=0), tmp_path / "out", env="inprocess", reference=False)
+    assert not (tmp_path / "out" / "results.json").exists()
+    assert not (tmp_path / "out" / "models").exists()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp_path, pooling):
+    results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess", reference=False)
+    assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]
+    assert results["new"]["models"] == 2
+    assert results["new"]["pooled"]["n"] == 6
+    assert results["new"]["held_out"]["centre-3"]["n"] == 6
+    assert results["data"]["preprocessing"]["size"] == 16
+    assert "centre-1" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_the_command_in_one_line_without_traceback(cohort, tmp_path):
+    said = FAULTS[0](cohort)
+    command = [sys.executable, "-m", "medpfl.cli", "run", "vit-heads", "--data", str(cohort), "--env", "inprocess"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(said, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_of_patients_or_paths_is_in_what_a_site_sends(cohort, monkeypatch):
+    from medpfl.assemble import Federation
+    from medpfl.flare.payload import update_to_shareable
+    from medpfl.server.rounds import ServerState, advance, messages
+    from medpfl.site.store import MemoryStore
+
+    federation = Federation.of(config(cohort))
+    plan, sent = federation.plan(), []
+    sites = {name: federation.site(name, MemoryStore()) for name in federation.config.site_names}
+    state = ServerState()
+    while state.phase != "done":
+        replies = [sites[n].handle(m, federation.model()) for n, m in messages(plan, state).items()]
+        sent += [repr(dict(update_to_shareable(reply))) for reply in replies]
+        state = advance(plan, state, replies, 0.0)
+    everything = " ".join(sent)
+    identifiers = [row.split(",")[0] for row in (cohort / "centre-1" / "labels.csv").read_text().splitlines()[1:]]
+    for secret in (*identifiers, "patient-", "centre-", str(cohort), ".dcm"):
+        assert secret not in everything, secret
+    assert "train_loss" in everything  # or nothing was looked at
