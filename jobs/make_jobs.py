@@ -9,13 +9,34 @@ from medpfl.config import make_config
 from medpfl.flare.export import export_job
 from medpfl.flare.recipes import allow_package
 
-ALGORITHMS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap")
+ALGORITHMS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap", "vit-heads")
+EMPHYSEMA = ["no emphysema", "emphysema"]
 
 
 def make_jobs(folder: Path) -> list[Path]:
-    """One job an algorithm: five sites, the OrganAMNIST images that come with the package."""
-    configs = [make_config(algorithm=name, sites=5, rounds=10) for name in ALGORITHMS]
-    return [export_job(config, folder / f"organamnist-{config.algorithm}") for config in configs]
+    """Jobs on the OrganAMNIST images that come with the package, on the phantom cohort, and for hospitals' CT."""
+    jobs = {f"organamnist-{name}": make_config(algorithm=name, sites=5, rounds=10) for name in ALGORITHMS}
+    jobs["phantom-vit-heads"] = make_config(
+        algorithm="vit-heads",
+        data="phantom-ct",
+        data_args={"classes": EMPHYSEMA, "size": 32, "slices": 8},
+        model_args={"patch_size": 8},
+        partition="natural",
+        sites=6,
+        rounds=10,
+        settings={"batch_size": 16},
+        select_by="auroc",
+    )
+    jobs["chest-ct-vit-heads"] = make_config(
+        algorithm="vit-heads",
+        data="chest-ct",
+        data_args={"classes": EMPHYSEMA, "size": 224, "slices": 32},
+        model="vit-small",
+        partition="natural",
+        sites=3,
+        select_by="auroc",
+    )
+    return [export_job(config, folder / name) for name, config in jobs.items()]
 
 
 if __name__ == "__main__":

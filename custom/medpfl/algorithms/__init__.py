@@ -15,9 +15,7 @@ from medpfl.algorithms.local import LOCAL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.errors import UserError
 
-ALGORITHMS = {
-    a.name: a for a in (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS)
-}
+ALGORITHMS = {a.name: a for a in (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS)}
 
 
 def algorithm(name: str) -> Algorithm:

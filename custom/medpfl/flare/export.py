@@ -7,6 +7,7 @@ from pathlib import Path
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
+from medpfl.data.ct.manifest import is_ct, open_manifest
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
@@ -15,8 +16,9 @@ from medpfl.flare.recipes import PersonalizedRecipe
 def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 
-    Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, which every site
-    finds in its own folders (:func:`medpfl.data.catalog.find`).
+    Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, and CT scans become
+    their manifest's name and classes; every site finds that name in its own folders
+    (:func:`medpfl.data.catalog.folders`).
 
     Args:
         config: the run.
@@ -29,7 +31,11 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     Raises:
         UserError: the configuration names files that no other machine would have.
     """
-    if os.sep in config.data:
+    if is_ct(config.data):
+        manifest = open_manifest(config.data)
+        arguments = config.data_args | {"classes": list(manifest.classes)}
+        config = config.model_copy(update={"data": manifest.name, "data_args": arguments})
+    elif os.sep in config.data:
         config = config.model_copy(update={"data": _official_name(config.data)})
     if config.partition.startswith("file:"):
         raise UserError("--partition file: a job cannot carry a path; use a partition that is drawn from the seed")
