@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,12 +145,10 @@ class Scans:
         return self._sites[site]
 
     def _scans(self, centre: str) -> list[Scan]:
-        from medpfl.data.ct.cohort import read_centre
-
-        known = self.__dict__.setdefault("_read", {})
+        known = self.__dict__.setdefault("_known", {})
         if centre not in known:
-            known[centre] = read_centre(self.manifest, centre)
-        return known[centre]
+            known[centre] = _read(self.manifest, centre, _stamp(self.manifest, centre))
+        return list(known[centre])
 
     def _parts(self, centre: str) -> dict[Part, list[Scan]]:
         c = self.config
@@ -198,3 +197,28 @@ class Scans:
             for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
         ]
         return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
+
+
+@lru_cache(maxsize=128)
+def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
+    """:func:`~medpfl.data.ct.cohort.read_centre`, once in a process while the files stay as they are.
+
+    A header takes a millisecond, and a comparison of many runs would read those of every slice for each.
+    """
+    from medpfl.data.ct.cohort import read_centre
+
+    return tuple(read_centre(manifest, centre))
+
+
+def _stamp(manifest: Manifest, name: str) -> str:
+    """Changes when a file in the centre's folder, or its table, does."""
+    centre = manifest.centre(name)
+    table = manifest.root / (centre.labels or centre.datalist)
+    stamp = hashlib.blake2b(digest_size=16)
+    for folder, _, files in sorted(os.walk(manifest.root / centre.folder)):
+        for path in [os.path.join(folder, file) for file in sorted(files)]:
+            state = os.lstat(path)  # a dangling link must not end it; reading the series says what is wrong
+            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    if table.is_file():
+        stamp.update(table.read_bytes())
+    return stamp.hexdigest()
