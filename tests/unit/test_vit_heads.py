@@ -7,6 +7,7 @@ from tiny import last_models, run, same
 from medpfl.algorithms import ALGORITHMS
 from medpfl.config import make_config
 from medpfl.errors import UserError
+from medpfl.models import build_model
 
 SMALL_VIT = {"hidden_size": 24, "mlp_dim": 24, "num_layers": 2, "num_heads": 6, "patch_size": 14}
 
@@ -36,6 +37,18 @@ def test_after_the_mix_sites_differ_in_their_personal_heads_alone():
     one, two = models["site-1"]["blocks.0.attn.qkv.weight"], models["site-2"]["blocks.0.attn.qkv.weight"]
     differ = (one != two).any(1).view(3, 6, 4).any(2)  # (q, k and v; heads; rows of a head)
     assert differ.tolist() == [[True] * 4 + [False] * 2] * 3
+
+
+def test_bytes_of_a_round_are_those_of_the_shared_slices():
+    state, sites = run(small("vit-heads", model_args={}))
+    split = sites["site-1"].split
+    model = build_model("vit-tiny", in_channels=1, num_classes=11, image_size=28)
+    slices = sum(tensor.numel() * 4 for tensor in split.shared_state(model).values())
+    everything = sum(tensor.numel() * 4 for tensor in model.state_dict().values())
+    assert slices < 0.7 * everything
+    for record in state.history:
+        for site in record["sites"].values():
+            assert slices <= site["sent_bytes"] == site["received_bytes"] <= 1.02 * slices
 
 
 def test_papers_settings_are_the_defaults():
