@@ -86,7 +86,22 @@ class Scans:
         }
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`. Parts and classes are counted in patients."""
+        """See :class:`medpfl.data.sites.DataSource`. Parts and classes are counted in patients.
+
+        Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
+        than the job itself is known.
+        """
+        if self._classes and not self._all_here():
+            return {
+                "name": self.config.data,
+                "source": None,
+                "md5": None,
+                "classes": list(self._classes),
+                "partition": "natural",
+                "sites": {},
+                "held_out": {},
+                "preprocessing": self.preprocessing.model_dump(mode="json"),
+            }
         sites = {}
         for name, centre in self._sites.items():
             parts = self._parts(centre)
@@ -110,6 +125,12 @@ class Scans:
             "phantom": self.manifest.phantom,
             "preprocessing": self.preprocessing.model_dump(mode="json"),
         }
+
+    def _all_here(self) -> bool:
+        try:
+            return bool(self._sites)
+        except UserError:
+            return False
 
     @property
     def _classes(self) -> tuple[str, ...]:

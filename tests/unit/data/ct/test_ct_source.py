@@ -83,6 +83,17 @@ def test_a_name_is_looked_for_in_the_data_folder(cohort, monkeypatch):
         open_source(job).site("site-1", CPU)
 
 
+def test_a_server_without_scans_describes_the_job_alone(cohort, monkeypatch):
+    job = config("chest-ct", sites=2, held_out=0, data_args={"classes": ["0", "1"]})
+    described = open_source(job).describe()
+    assert (described["name"], described["sites"], described["classes"]) == ("chest-ct", {}, ["0", "1"])
+    # One of the hospitals may have the server too: its own centre is not the federation.
+    monkeypatch.setenv("MEDPFL_DATA", str(cohort))
+    own = config("centre-1", sites=2, held_out=0, data_args={"classes": ["0", "1"]})
+    assert open_source(own).describe()["sites"] == {}
+    assert open_source(own).site("site-2", CPU).samples("train") == 3 * 3
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
