@@ -101,10 +101,12 @@ def compare(
     from medpfl.config import published_defaults
     from medpfl.report.terminal import comparison_table
 
-    variants = with_local([Variant.parse(text) for text in dict.fromkeys(algorithms)])
+    variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     schedule, training = published_defaults([v.algorithm for v in variants])
+    usual = options.model or schedule.get("model", "lenet5")
+    variants = with_local(variants, usual)
     each = settings_of(variants, training | opt.key_values(options.settings, "--set"))
-    models = [v.choices.get("model") or options.model or schedule.get("model", "lenet5") for v in variants]
+    models = [v.choices.get("model", usual) for v in variants]
     arguments = model_arguments_of(list(dict.fromkeys(models)), opt.key_values(options.model_arg, "--model-arg"))
     runs = [
         (v.folder, options.config(v.algorithm, schedule, seed=seed, settings=own, model_args=arguments[m], **v.choices))

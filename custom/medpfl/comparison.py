@@ -58,11 +58,16 @@ class Variant:
         return "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.text)
 
 
-def with_local(variants: Sequence[Variant]) -> list[Variant]:
-    """The variants, with local training of every model among them in front, unless it is there."""
-    models = dict.fromkeys(v.choices.get("model") for v in variants)
-    there = {v.choices.get("model") for v in variants if v.algorithm == "local"}
-    missing = [Variant.parse(f"local:model={m}" if m else "local") for m in models if m not in there]
+def with_local(variants: Sequence[Variant], model: str) -> list[Variant]:
+    """The variants, with local training of every model among them in front, unless it is there.
+
+    Args:
+        variants: as given.
+        model: of the variants that name none.
+    """
+    models = dict.fromkeys(v.choices.get("model", model) for v in variants)
+    there = {v.choices.get("model", model) for v in variants if v.algorithm == "local"}
+    missing = [Variant.parse("local" if m == model else f"local:model={m}") for m in models if m not in there]
     return [*missing, *variants]
 
 
@@ -74,12 +79,19 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
     """
     accepted = [accepted_settings(v.algorithm, v.choices.get("personal"), v.choices.get("mixing")) for v in variants]
     for name in common:
-        if not any(name in known for known in accepted):
+        if not any(_own_name(name, known) for known in accepted):
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
     return [
-        {name: value for name, value in common.items() if name in known} | dict(v.settings)
+        {_own_name(name, known): value for name, value in common.items() if _own_name(name, known)} | dict(v.settings)
         for v, known in zip(variants, accepted, strict=True)
     ]
+
+
+def _own_name(setting: str, accepted: Mapping[str, Any]) -> str | None:
+    """What an algorithm calls a setting; None if it has no such one. Two papers call theirs lambda."""
+    if setting in accepted:
+        return setting
+    return "consistency" if setting == "lambda" and "consistency" in accepted else None
 
 
 def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -127,6 +139,9 @@ def run_comparison(
     Raises:
         UserError: a run cannot be made, or the folder holds runs with other settings.
     """
+    for i, (name, config) in enumerate(runs):
+        if twin := next((other for other, same in runs[:i] if same == config), None):
+            raise UserError(f"{name} and {twin} are the same run; give each once")
     results = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"

@@ -192,7 +192,7 @@ class RunConfig(BaseModel):
         objective = "cross-entropy"
         if mu := self.all_settings["mu"]:
             objective += f" + {mu}/2 |psi - psi_received|^2"
-        if weight := self.all_settings.get("consistency"):
+        if (weight := self.all_settings.get("consistency")) and self.all_settings.get("p") not in (0, 1):
             objective += f" + {weight} consistency of shared and personal heads, T = {self.all_settings['temperature']}"
         return {
             "personal": self.resolved_personal,

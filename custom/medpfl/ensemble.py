@@ -17,6 +17,8 @@ from medpfl.site.data import SiteData
 from medpfl.site.evaluation import predict
 from medpfl.site.measures import measures
 
+NO_TEST = "no test of all sites' models together: "
+"""How the reason begins."""
 MOST_PREDICTIONS = 100_000
 """Models times samples that are predicted without being asked to; every model sees every sample."""
 
@@ -39,9 +41,9 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
     data = {name: d for name, d in (sites | centres).items() if d.samples("test")}
     predictions = len(files) * sum(d.samples("test") for d in data.values())
     if not predictions:
-        return "no test of all sites' models together: there are no models or no test samples"
+        return f"{NO_TEST}there are no models or no test samples"
     if predictions > MOST_PREDICTIONS and not asked:
-        return f"no test of all sites' models together: it takes {predictions:,} predictions; ask with --new-test"
+        return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
     found = _averaged(federation, files, data)
     pooled = [found[name] for name in data if name in sites]
     return {

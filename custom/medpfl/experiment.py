@@ -16,7 +16,7 @@ from medpfl.config import TRAINING, RunConfig
 from medpfl.data.sites import OwnData, PartitionedImages
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
-from medpfl.ensemble import new_test
+from medpfl.ensemble import NO_TEST, new_test
 from medpfl.errors import UserError
 from medpfl.memory import keep_freed_memory
 from medpfl.report.history import history_csv
@@ -67,8 +67,10 @@ def run_experiment(
     keep_freed_memory()
     with _claimed(out):
         finished = _prepare_folder(config, out, resume, overwrite)
-        if finished is not None:
+        if finished is not None and not (together and "new" not in finished):
             return finished
+        if finished is not None:
+            return _with_new_test(Federation.of(config), finished, out, asked=True)
         started = time.perf_counter()
         federation = Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
@@ -84,13 +86,23 @@ def run_experiment(
             results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
             results["seconds"]["total"] = time.perf_counter() - started
         _write_models(federation, state, out)
-        if together is not False:
-            tested = new_test(federation, out / "models", asked=bool(together))
-            results |= {"notes": [*results["notes"], tested]} if isinstance(tested, str) else {"new": tested}
         write_json(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
-        return results
+        return results if together is False else _with_new_test(federation, results, out, asked=bool(together))
+
+
+def _with_new_test(federation: Federation, results: dict[str, Any], out: Path, *, asked: bool) -> dict[str, Any]:
+    """The results with the test of all sites' models together, or with a note why there is none; written again."""
+    tested = new_test(federation, out / "models", asked=asked)
+    notes = [note for note in results["notes"] if not note.startswith(NO_TEST)]
+    if isinstance(tested, str):
+        results = results | {"notes": [*notes, tested]}
+    else:
+        results = results | {"notes": notes, "new": tested}
+    write_json(out / RESULTS, results)
+    write_report([results], out / "report.html")
+    return results
 
 
 def local_reference(federation: Federation, threads: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.declarations import Declaration, Slice, joined, personal_heads
+from medpfl.errors import UserError
 
 State = dict[str, Tensor]
 
@@ -56,9 +57,12 @@ class ParameterSplit:
     """
 
     def __init__(self, model: nn.Module, declaration: Declaration) -> None:
+        personal = _under_all_names(model, declaration.personal(model))
         heads = personal_heads(declaration)
         self.heads = heads.counts(model) if heads else {}
-        personal = _under_all_names(model, declaration.personal(model))
+        for name, piece in (heads.personal(model) if heads else {}).items():
+            if personal[name] != piece:
+                raise UserError(f"heads:{heads.proportion} and another personal part both speak of {name!r}: use one")
         self._entries = {
             name: _entry(tensor, name in personal, personal.get(name)) for name, tensor in model.state_dict().items()
         }

@@ -223,3 +223,32 @@ def test_own_data_has_no_partition(tmp_path):
     assert "reference" not in results
     assert not (tmp_path / "partition.json").exists()
     assert results["final"]["last"]["sites"]["site-1"]["n"] == 7
+
+
+def test_the_new_test_of_a_finished_run_is_made_when_it_is_asked_for(tmp_path):
+    first = start(tmp_path, together=False)
+    assert "new" not in first
+    again = start(tmp_path, resume=True, together=True)
+    assert again["new"]["models"] == 3
+    assert again["final"] == first["final"]
+    assert json.loads((tmp_path / "results.json").read_text())["new"] == again["new"]
+
+
+def test_the_new_test_of_equal_models_is_theirs(tmp_path):
+    results = start(tmp_path, small("fedavg", held_out=1))
+    tested = results["final"]["selected"]["sites"]
+    right = sum(site["n"] * site["accuracy"] for site in tested.values())
+    assert results["new"]["pooled"]["n"] == sum(site["n"] for site in tested.values())
+    # FedAvg's sites share all but two counters, so the average of their predictions is each one's.
+    assert results["new"]["pooled"]["accuracy"] * results["new"]["pooled"]["n"] == pytest.approx(right)
+    assert set(results["new"]["held_out"]) == {"site-4"}
+
+
+def test_held_out_sites_do_not_pretrain(monkeypatch):
+    from medpfl.assemble import Federation
+
+    federation = Federation.of(small("fedap", held_out=1))
+    pooled = federation.source.pooled_training(1.0, federation.device)
+    training = [s for s in federation.source.partition.sites if s.name in SITES]
+    assert pooled.samples("train") == sum(len(s.train) for s in training)
+    assert len(federation.source.partition.sites) == 4

@@ -48,8 +48,10 @@ class PersonalizedExecutor(Executor):
             site, model = self._site(fl_ctx)
             message = message_of(task_name, shareable)
         except Exception as error:
-            # Texts of such errors may name files or patients: they stay in the site's log.
-            self.log_exception(fl_ctx, f"cannot begin task {task_name}: {error}")
+            # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
+            # they go to the site's other log, and the error log has the kind of error alone.
+            self.log_warning(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}: {error}")
+            self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
             return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
         reply = answer(site, message, model)
         if isinstance(reply, Failure):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
@@ -23,13 +26,16 @@ class AllowListFilter(Filter):
 
     Args:
         allowed: exact names of the tensors that may leave; a name that ends with ``/`` allows all that begin with it.
+            With shapes, ``{name: shape or None}``, a tensor of another shape is refused too: of attention heads only
+            the shared rows may leave, under the name of the whole.
     """
 
-    def __init__(self, allowed: list[str]):
+    def __init__(self, allowed: list[str] | dict[str, list[int] | None]):
         super().__init__()
-        self.allowed = list(allowed)
-        self._exact = {name for name in self.allowed if not name.endswith("/")}
-        self._prefixes = tuple(name for name in self.allowed if name.endswith("/"))
+        self.allowed = allowed
+        shapes = allowed if isinstance(allowed, dict) else dict.fromkeys(allowed)
+        self._shapes = {name: shape for name, shape in shapes.items() if not name.endswith("/")}
+        self._prefixes = tuple(name for name in shapes if name.endswith("/"))
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Passes the answer unchanged or raises. Called by FLARE, which then sends nothing of it.
@@ -41,10 +47,16 @@ class AllowListFilter(Filter):
             return shareable  # an error reply holds its reason and nothing else
         dxo = from_shareable(shareable)
         info = dxo.meta.get(INFO, {})
-        names = [n for n in dxo.data or {} if n not in self._exact and not n.startswith(self._prefixes or ("\0",))]
+        names = [name for name, array in (dxo.data or {}).items() if not self._may_leave(name, array)]
         names += [f"meta {k}" for k in dxo.meta if k not in ALLOWED_META]
         names += [f"info {k}" for k in info if k not in ALLOWED_INFO]
         names += [f"metric {k}" for k in info.get("metrics", {}) if k not in ALLOWED_METRICS]
         if names:
             raise ValueError(f"privacy: {names[0]!r} may not leave this site ({len(names)} such keys)")
         return shareable
+
+    def _may_leave(self, name: str, array: Any) -> bool:
+        if name in self._shapes:
+            shape = self._shapes[name]
+            return shape is None or list(np.shape(array)) == list(shape)
+        return name.startswith(self._prefixes or ("\0",))

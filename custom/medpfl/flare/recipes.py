@@ -113,10 +113,10 @@ class PersonalizedRecipe(Recipe):
 
 
 def _outgoing_filter(federation: Federation) -> AllowListFilter:
-    names = list(federation.split.shared_names)
+    allowed: dict[str, list[int] | None] = {name: list(t.shape) for name, t in federation.initial_shared.items()}
     if federation.config.resolved_mixing.startswith("similarity"):
-        names.append(STATISTICS)
-    return AllowListFilter(names)
+        allowed[STATISTICS] = None
+    return AllowListFilter(allowed)
 
 
 def allow_package(local: Path) -> None:

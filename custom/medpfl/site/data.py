@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -19,6 +20,9 @@ class SiteData(Protocol):
     reproducible: bool
     """Whether all randomness comes from the generator it is given, so that sites may run side by side."""
 
+    images_per_sample: int
+    """1, or the number of slices where a sample is a bag of them."""
+
     def samples(self, part: Part) -> int:
         """Number of samples of a part; 0 if the site has none."""
 
@@ -27,6 +31,9 @@ class SiteData(Protocol):
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, unaugmented."""
+
+    def digest(self) -> bytes | None:
+        """Changes when the samples do, or which part they are in; None if that is not known."""
 
     def bags(self, part: Part) -> Tensor | None:
         """For each sample of a part, in the order of :meth:`batches`, the number of the patient it belongs to.
@@ -50,6 +57,11 @@ class ImageTensors:
     patients: Mapping[Part, Tensor] = field(default_factory=dict)
     reproducible: bool = field(default=True, init=False)
 
+    @property
+    def images_per_sample(self) -> int:
+        """See :class:`SiteData`."""
+        return self.images["train"].shape[1] if self.images["train"].ndim == 5 else 1
+
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`."""
         return len(self.labels[part])
@@ -65,6 +77,16 @@ class ImageTensors:
         """See :class:`SiteData`."""
         for x, y in zip(self.images[part].split(batch_size), self.labels[part].split(batch_size), strict=True):
             yield scale(x), y
+
+    def digest(self) -> bytes:
+        """See :class:`SiteData`: of labels, patients and every image's mean."""
+        found = hashlib.blake2b(digest_size=16)
+        for part in sorted(self.labels):
+            means = [scale(images).flatten(1).mean(1) for images in self.images[part].split(256)]
+            for tensor in (self.labels[part], self.patients.get(part), *means):
+                if tensor is not None:
+                    found.update(tensor.cpu().contiguous().numpy().tobytes())
+        return found.digest()
 
     def bags(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`."""
@@ -87,6 +109,7 @@ class SiteLoaders:
     test: Iterable[Batch] = ()
     device: torch.device = field(default=torch.device("cpu"), init=False)
     reproducible: bool = field(default=False, init=False)
+    images_per_sample: int = field(default=1, init=False)
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`."""
@@ -106,6 +129,9 @@ class SiteLoaders:
         """See :class:`SiteData`."""
         for x, y in getattr(self, part):
             yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
+
+    def digest(self) -> None:
+        """See :class:`SiteData`: a loader may give other samples every time."""
 
     def bags(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`: every sample stands for itself."""

@@ -12,7 +12,8 @@ from medpfl.models import logits
 from medpfl.site.data import Part, SiteData
 from medpfl.site.measures import measures
 
-_BATCH = 256
+_IMAGES = 256
+"""Images in a batch; a bag counts as many as it has."""
 
 
 def predict(model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +25,7 @@ def predict(model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, n
     model.eval()
     probabilities, labels = [], []
     with torch.inference_mode():
-        for x, y in data.batches(part, _BATCH):
+        for x, y in data.batches(part, max(1, _IMAGES // data.images_per_sample)):
             probabilities.append(logits(model(x)).double().softmax(1).cpu())
             labels.append(y.cpu())
     model.train(was_training)

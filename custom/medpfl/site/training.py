@@ -57,13 +57,14 @@ def train_epochs(
     total, count = 0.0, 0
     for _ in range(epochs):
         for x, y in data.training_batches(settings["batch_size"], generator):
-            for layer in batch_norm if len(y) == 1 else ():
+            alone = len(y) * data.images_per_sample == 1
+            for layer in batch_norm if alone else ():
                 layer.eval()  # a single image has no batch statistics: the running ones serve
             optimizer.zero_grad()
             loss, minimised = objective(x, y)
             minimised.backward()
             optimizer.step()
-            if len(y) == 1:
+            if alone:
                 model.train()
             total = total + loss.detach().double() * len(y)
             count += len(y)

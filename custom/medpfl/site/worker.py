@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ from medpfl.statefile import serialised_bytes
 
 logger = logging.getLogger(__name__)
 
-PERSONAL, MODEL = "personal", "model"
-"""Kinds of states in a site's store: after training in a round; the whole model after a round's mix."""
+PERSONAL, MODEL, DATA = "personal", "model", "data"
+"""Kinds of states in a site's store: after training in a round; the whole model after a round's mix; what the site's
+data were when the run began."""
 
 
 @dataclass
@@ -83,16 +85,34 @@ class Site:
             raise StateError(f"{self.name} has no training sample")
         for kind in (PERSONAL, MODEL):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
+        if (digest := self._digest) is not None:
+            self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
         if not (kind := message.info.get("statistics")):
             return {}, metrics
         model.load_state_dict(dict(message.tensors))
         layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
-        batches = (x for x, _ in self.data.batches("train", min(256, samples)))
+        at_once = max(1, 256 // self.data.images_per_sample)
+        batches = (x for x, _ in self.data.batches("train", min(at_once, samples)))
         return _named(input_statistics(model, layers, batches)), metrics
+
+    @cached_property
+    def _digest(self) -> Tensor | None:
+        digest = self.data.digest()
+        return None if digest is None else torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+
+    def _same_data(self) -> None:
+        """Other data mean another split: former training samples might be tested on."""
+        before = self.store.get(DATA, 0)
+        if before is not None and self._digest is not None and not torch.equal(before["digest"], self._digest):
+            raise StateError(
+                f"{self.name}: its data have changed since the run began, so training and test samples would mix; "
+                "restore them or begin a new experiment"
+            )
 
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
+        self._same_data()
         self._load(message, model, round_ - 1)
         metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
         objective = site_objective(model, self.split, config.all_settings)
@@ -112,9 +132,10 @@ class Site:
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         self._load(message, model, message.round)
-        return {}, {"validation": self._validated(model, message.round, message.info.get("best_round", 0), last=True)}
+        return {}, {"validation": self._validated(model, message.round, message.info.get("best_round", 0))}
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        self._same_data()
         last, selected = message.round, message.info["selected_round"]
         measured: dict[int, Any] = {}
         for round_ in (selected, last):
@@ -143,15 +164,16 @@ class Site:
                 return state
         return self.initial_personal
 
-    def _validated(self, model: nn.Module, round_: int, best_round: int, last: bool = False) -> dict[str, Any] | None:
-        """Measures of the received model on validation data; keeps the model while it may still be selected."""
+    def _validated(self, model: nn.Module, round_: int, best_round: int) -> dict[str, Any] | None:
+        """Measures of the received model on validation data; keeps the model while it may still be selected.
+
+        A site without validation data keeps it too: the other sites' may select the round.
+        """
         if round_ == 0:
             return None
-        result = evaluate(model, self.data, "validation")
-        if result is not None or last:
-            self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
-            self.store.keep(MODEL, (best_round, round_))
-        return result
+        self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
+        self.store.keep(MODEL, (best_round, round_))
+        return evaluate(model, self.data, "validation")
 
 
 def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:

@@ -36,6 +36,19 @@ def test_without_a_prefix_statistics_do_not_leave():
         AllowListFilter(["weight"]).process(shareable(**{"weight": 1, "statistics/bn1/mean": 1}), FLContext())
 
 
+def test_with_shapes_a_whole_tensor_does_not_leave_under_the_name_of_its_slices():
+    AllowListFilter({"weight": [2]}).process(shareable(weight=1), FLContext())
+    with pytest.raises(ValueError, match="'weight' may not leave this site"):
+        AllowListFilter({"weight": [1]}).process(shareable(weight=1), FLContext())
+
+
+def test_a_job_lists_the_shapes_of_the_shared_heads():
+    app = PersonalizedRecipe(algorithm="vit-heads", sites=2)._job._deploy_map["@ALL"]
+    [(_, [gate])] = app.app_config.task_result_filters
+    assert gate.allowed["blocks.0.attn.qkv.weight"] == [96, 96]
+    assert gate.allowed["blocks.0.attn.out_proj.weight"] == [96, 32]
+
+
 def test_unlisted_metrics_do_not_leave():
     with pytest.raises(ValueError, match="metric patients"):
         AllowListFilter(["weight"]).process(shareable({"patients": ["A"]}, weight=1), FLContext())

@@ -6,8 +6,10 @@ from tiny import Net, images, same
 from torch import nn
 
 from medpfl.declarations import BatchNorm, Nothing
+from medpfl.models import build_model
 from medpfl.parameters import ParameterSplit
 from medpfl.seeding import generator
+from medpfl.site.data import ImageTensors
 from medpfl.site.objectives import cross_entropy_objective, proximal_term
 from medpfl.site.training import TrainingDiverged, train_epochs
 
@@ -18,6 +20,7 @@ class Batches:
     """Training data given batch by batch."""
 
     reproducible = True
+    images_per_sample = 1
 
     def __init__(self, *batches):
         self.given = batches
@@ -136,6 +139,16 @@ def test_a_batch_of_one_with_batch_norm():
 def test_the_last_single_image_joins():
     sizes = [len(y) for _, y in images(train=9).training_batches(4, generator(0))]
     assert sizes == [4, 5]
+
+
+def test_a_single_bag_of_slices_trains_batch_norm():
+    torch.manual_seed(0)
+    model = build_model("resnet32", in_channels=1, num_classes=2, image_size=16, pooling="attention")
+    bags = {part: torch.randn(n, 4, 1, 16, 16) for part, n in (("train", 1), ("validation", 0), ("test", 0))}
+    data = ImageTensors(bags, {part: torch.zeros(len(x), dtype=torch.long) for part, x in bags.items()})
+    train_epochs(model, data, SGD | {"batch_size": 1}, 2, generator(0))
+    counts = {int(t) for name, t in model.state_dict().items() if name.endswith("num_batches_tracked")}
+    assert counts == {2}
 
 
 def test_frozen_parameters_stay():

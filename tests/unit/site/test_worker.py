@@ -204,13 +204,26 @@ def test_absent_all_the_time():
         Lone().ask("test", 3, {}, selected_round=2)
 
 
-def test_without_validation_data_the_last_model_is_kept():
+def test_without_validation_data_the_round_that_others_select_is_kept():
     lone = Lone(data_args={"validation": 0})
     lone.ask("train", 1)
     assert lone.ask("train", 2).metrics["validation"] is None
-    assert lone.site.store.get(MODEL, 1) is None
-    lone.ask("validate", 2)
-    assert lone.ask("test", 2, {}, selected_round=2).metrics["test"]["last"]["n"] == 7
+    lone.ask("train", 3, best_round=1)
+    lone.ask("validate", 3, best_round=1)
+    metrics = lone.ask("test", 3, {}, selected_round=1).metrics
+    assert metrics["tested"] == {"selected": 1, "last": 3}
+    assert metrics["test"]["last"]["n"] == 7
+
+
+def test_data_that_changed_during_a_run_are_refused():
+    lone = Lone()
+    lone.ask("prepare", 0, {}, split=lone.site.split.description())
+    lone.ask("train", 1)
+    other = Lone(data_args={"train": 20})
+    other.site.store = lone.site.store
+    with pytest.raises(StateError, match="its data have changed since the run began"):
+        other.ask("train", 2)
+    assert lone.ask("train", 2).metrics["train_loss"] > 0
 
 
 def test_a_wrong_message_changes_nothing():

@@ -1,0 +1,30 @@
+"""What a site's log may say, since FLARE can stream the error log to the server."""
+
+import logging
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from medpfl.config import make_config
+from medpfl.flare.executor import PersonalizedExecutor
+from medpfl.flare.payload import REASON
+
+
+def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog):
+    folder = tmp_path / "secret-hospital"
+    folder.mkdir()
+    (folder / "labels.csv").write_text("series,label\nsecret-series,9\n")
+    arguments = {"classes": ["no", "yes"]}
+    config = make_config(
+        algorithm="vit-heads", data=str(folder), data_args=arguments, partition="natural", sites=2, device="cpu"
+    )
+    executor = PersonalizedExecutor(config.model_dump(mode="json"))
+    context = FLContext()
+    with caplog.at_level(logging.DEBUG):
+        reply = executor.execute("prepare", Shareable(), context, Signal())
+    assert "secret" not in reply.get_header(REASON)
+    errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert errors
+    assert not any("secret" in message for message in errors)
+    assert not any(r.exc_info for r in caplog.records if r.levelno >= logging.ERROR)

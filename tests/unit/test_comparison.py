@@ -1,0 +1,55 @@
+import pytest
+
+from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
+from medpfl.config import make_config, published_defaults
+from medpfl.errors import UserError
+
+
+def texts(*given, model="vit-tiny"):
+    return [v.text for v in with_local([Variant.parse(text) for text in given], model)]
+
+
+def test_local_training_of_every_model_is_among_them_once():
+    assert texts("fedavg", "fedper:layers=2", model="lenet5") == ["local", "fedavg", "fedper:layers=2"]
+    assert texts("fedavg:model=vit-tiny", "vit-heads:p=0.4")[0] == "local"
+    assert len(texts("fedavg:model=vit-tiny", "vit-heads:p=0.4")) == 3
+    assert texts("fedavg:model=resnet32", "vit-heads")[:2] == ["local:model=resnet32", "local"]
+    assert texts("local:model=resnet32", "fedavg:model=resnet32") == ["local:model=resnet32", "fedavg:model=resnet32"]
+
+
+def test_the_same_run_twice_is_refused_before_training(tmp_path):
+    config = make_config(algorithm="local")
+    with pytest.raises(UserError, match="local_model=lenet5 and local are the same run"):
+        run_comparison(
+            [("local", config), ("local_model=lenet5", config)],
+            tmp_path,
+            env="inprocess",
+            threads=1,
+            overwrite=False,
+            progress=lambda title, total: None,
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_common_settings_go_where_they_mean_something():
+    variants = [Variant.parse(text) for text in ("local", "vit-heads", "fedap", "fedavg:mu=0.1")]
+    each = settings_of(variants, {"lambda": 0.3, "lr": 0.1})
+    assert each[0] == {"lr": 0.1}
+    assert each[1] == {"consistency": 0.3, "lr": 0.1}
+    assert each[2] == {"lambda": 0.3, "lr": 0.1}
+    assert each[3] == {"lr": 0.1, "mu": 0.1}
+    with pytest.raises(UserError, match="--set layers: none of"):
+        settings_of(variants, {"layers": 2})
+
+
+def test_model_arguments_go_to_the_models_that_have_them():
+    found = model_arguments_of(["lenet5", "vit-tiny"], {"patch_size": 7})
+    assert found == {"lenet5": {}, "vit-tiny": {"patch_size": 7}}
+    with pytest.raises(UserError, match="--model-arg depth: none of lenet5, vit-tiny"):
+        model_arguments_of(["lenet5", "vit-tiny"], {"depth": 3})
+
+
+def test_a_papers_schedule_holds_for_all_that_are_compared():
+    schedule, training = published_defaults(["local", "fedavg", "vit-heads"])
+    assert (schedule["model"], schedule["local_epochs"], training["nesterov"]) == ("vit-tiny", 3, 1)
+    assert published_defaults(["local", "fedap"]) == ({}, {})
