@@ -128,13 +128,19 @@ class Options:
                 raise UserError(f"--partition {self.partition}: CT scans are their own centres'; leave it out")
             given["partition"] = "natural"
         if self.sites is None and given["partition"]:
-            fixed = fixed_sites(data, given["partition"])
-            given["sites"] = fixed and fixed - _number(given["held_out"])
+            given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
         return make_config(**given)
 
     def _data(self) -> str | None:
+        from medpfl.data.ct.manifest import find_manifest, is_ct
+
+        if not self.data or not (path := Path(self.data)).exists():
+            return self.data
+        # A folder may happen to be called like a data set that is meant.
+        if path.is_dir() and not (is_ct(self.data) and find_manifest(self.data) == path):
+            return self.data
         # Sites run in other folders: a file is named by its whole path.
-        return str(Path(self.data).resolve()) if self.data and Path(self.data).exists() else self.data
+        return str(path.resolve())
 
     def _settings(self) -> dict[str, Any]:
         settings = key_values(self.settings, "--set")
@@ -180,10 +186,6 @@ def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[...
         return with_options
 
     return decorate
-
-
-def _number(held_out: int | str | None) -> int:
-    return len(held_out.split(",")) if isinstance(held_out, str) else held_out or 0
 
 
 def key_values(items: list[str] | None, option: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ The configuration names a data set that is partitioned over simulated sites, or 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,8 +17,8 @@ import torch
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
-from medpfl.data.ct.manifest import find_manifest, names_scans, open_manifest
-from medpfl.data.ct.source import Scans
+from medpfl.data.ct.manifest import find_manifest, is_ct, named_classes, names_scans, open_manifest
+from medpfl.data.ct.source import Scans, held_out_centres
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
@@ -98,7 +98,8 @@ class PartitionedImages:
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`DataSource`. Test and validation samples are never in it."""
-        pooled = torch.cat([torch.as_tensor(s.train) for s in self.partition.sites])
+        training = [s for s in self.partition.sites if s.name in self.config.site_names]
+        pooled = torch.cat([torch.as_tensor(s.train) for s in training])
         order = torch.randperm(len(pooled), generator=generator(self.config.seed, "pretraining", "sample"))
         chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
@@ -160,7 +161,8 @@ class OwnData:
         return {}
 
     def prepare(self) -> None:
-        """See :class:`DataSource`: the function is asked site by site."""
+        """See :class:`DataSource`: asks for the centres that are held out, which are needed at the very end."""
+        self.held_out(torch.device("cpu"))
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`DataSource`."""
@@ -180,12 +182,22 @@ class OwnData:
         )
 
     def held_out(self, device: torch.device) -> dict[str, SiteData]:
-        """See :class:`DataSource`: the function is asked for them by name."""
+        """See :class:`DataSource`: the function is asked for them by name, ``held-out-1`` and so on or as given."""
+        if not self.config.held_out:
+            return {}
         if isinstance(self.config.held_out, int):
             names = [f"held-out-{k + 1}" for k in range(self.config.held_out)]
         else:
             names = self.config.held_out.split(",")
-        return {name: self.site(name.strip(), device) for name in names}
+        found = {}
+        for name in map(str.strip, names):
+            try:
+                found[name] = self.site(name, device)
+            except UserError:
+                raise
+            except Exception as error:  # the user's own function may raise anything
+                raise UserError(f"data of held-out centre {name}: {type(error).__name__}: {error}") from error
+        return found
 
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`: the numbers come from the sites."""
@@ -237,10 +249,23 @@ def _number_held_out(config: RunConfig) -> int:
     return config.held_out
 
 
-def fixed_sites(data: str, partition: str) -> int | None:
-    """The number of sites where the partition says it (a file, a data set with sites of its own); None elsewhere."""
-    if names_scans(data, {}):
-        return len(open_manifest(find_manifest(data)).centres)
+def fixed_sites(data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0) -> int | None:
+    """The number of sites that train where the partition says it (a file, a data set with sites of its own), else None.
+
+    Raises:
+        UserError: the data are not here, or ``held_out`` leaves no site.
+    """
+    if names_scans(data, data_args):
+        named_classes(data_args)
+        if not is_ct(data):
+            raise UserError(f"--data {data}: give --sites: the scans are not on this machine")
+        manifest = open_manifest(find_manifest(data))
+        return len(manifest.centres) - len(held_out_centres(manifest, held_out))
     if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
         return None
-    return len(make_partition(open_dataset(data), partition).sites)
+    total = len(make_partition(open_dataset(data), partition).sites)
+    if isinstance(held_out, str) or held_out < 1:  # names are refused with the data, which have none
+        return total
+    if held_out >= total:
+        raise UserError(f"--held-out {held_out}: {data} has {total} sites, and at least one must be left to train at")
+    return total - held_out

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
-from medpfl.data.ct.manifest import is_ct, open_manifest
+from medpfl.data.ct.manifest import find_manifest, is_ct, named_classes, names_scans
+from medpfl.data.ct.source import Scans
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
@@ -17,7 +18,7 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 
     Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, and CT scans become
-    their manifest's name and classes; every site finds that name in its own folders
+    their manifest's name (or the name they were found by) and classes; every site finds that name in its own folders
     (:func:`medpfl.data.catalog.folders`).
 
     Args:
@@ -29,12 +30,12 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
         The job folder.
 
     Raises:
-        UserError: the configuration names files that no other machine would have.
+        UserError: the configuration names files that no other machine would have, or centres to hold out.
     """
-    if is_ct(config.data):
-        manifest = open_manifest(config.data)
-        arguments = config.data_args | {"classes": list(manifest.classes)}
-        config = config.model_copy(update={"data": manifest.name, "data_args": arguments})
+    if config.held_out:
+        raise UserError(f"--held-out {config.held_out}: only a simulation can test held-out centres; leave it out")
+    if names_scans(config.data, config.data_args):
+        config = _with_names_only(config)
     elif os.sep in config.data:
         config = config.model_copy(update={"data": _official_name(config.data)})
     if config.partition.startswith("file:"):
@@ -43,6 +44,22 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     job.parent.mkdir(parents=True, exist_ok=True)
     recipe.export(str(job.parent))
     return job
+
+
+def _with_names_only(config: RunConfig) -> RunConfig:
+    """The configuration of CT scans without their path, and with their classes."""
+    name, classes = config.data, named_classes(config.data_args)
+    if is_ct(config.data):
+        manifest = Scans(config).manifest
+        classes = manifest.classes
+        if find_manifest(config.data) == Path(config.data).expanduser():
+            name = manifest.name
+    if not name.strip(" .") or any(sign in name for sign in "/\\:") or name.lower().endswith(".json"):
+        raise UserError(
+            f"{config.data}: a job names the scans, and sites cannot look for {name!r} in $MEDPFL_DATA: "
+            'give the manifest a "name" without / \\ : and .json'
+        )
+    return config.model_copy(update={"data": name, "data_args": config.data_args | {"classes": list(classes)}})
 
 
 def _official_name(path: str) -> str:

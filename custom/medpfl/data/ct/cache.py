@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import monai
 import torch
 from monai.data import PersistentDataset
 from torch import Tensor
@@ -62,8 +63,8 @@ def load_scans(
     Args:
         scans: what to read.
         preprocessing: how.
-        cache: folder for the slices; made if need be. A file of it belongs to the scan's files (path, size, time of
-            change) and the preprocessing: when they change, another one is made.
+        cache: folder for the slices; made if need be, for no other user to read. A file of it belongs to the scan's
+            files (path, size, time of change) and the preprocessing: when they change, another one is made.
         fixed: give every scan exactly ``preprocessing.slices`` slices, by repeating the nearest.
         skip_broken: give None for a scan that cannot be decoded, and log it, instead of stopping.
         progress: called with the number of scans that are done and of all.
@@ -75,7 +76,9 @@ def load_scans(
         UserError: a file is missing or cannot be decoded, by name, or the cache cannot be written.
     """
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        for folder in (*reversed(cache.parents), cache):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UserError(f"{cache}: the cache cannot be made: {error.strerror}") from None
     settings = preprocessing.model_dump_json()
@@ -116,5 +119,5 @@ def _key(item: dict[str, Any], settings: str) -> bytes:
         states = [(path, (s := Path(path).stat()).st_size, s.st_mtime_ns) for path in item["image"]]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
-    text = json.dumps([_VERSION, torch.__version__, item["kind"], settings, states])
+    text = json.dumps([_VERSION, torch.__version__, monai.__version__, item["kind"], settings, states])
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest().encode()

@@ -11,7 +11,7 @@ import numpy as np
 
 from medpfl.data.check import Finding
 from medpfl.data.ct.centre import Reading, examine, findings
-from medpfl.data.ct.manifest import Manifest, open_manifest
+from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest
 from medpfl.data.ct.reader import SeriesReader
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.series import Series
@@ -25,7 +25,7 @@ _MOST = 20
 def check_ct(path: str | Path) -> list[Finding]:
     """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data."""
     try:
-        manifest = open_manifest(path)
+        manifest = open_manifest(find_manifest(str(path)))
     except UserError as error:
         return [Finding("error", str(error))]
     classes = ", ".join(manifest.classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,12 @@ def class_number(label: str, classes: Sequence[str]) -> int | None:
     """Index of a label that is a class's name or else its number; None if it is neither."""
     if label in classes:
         return list(classes).index(label)
-    return int(label) if label.isdecimal() and int(label) < len(classes) else None
+    return int(label) if is_number(label) and int(label) < len(classes) else None
+
+
+def is_number(label: str) -> bool:
+    """Whether a label can be a class's number; Python reads no number of thousands of digits."""
+    return label.isdecimal() and len(label) <= 9
 
 
 def read_json(path: Path) -> Any:
@@ -90,6 +95,8 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand lists in each other
+        raise UserError(f"{path}: cannot be read as JSON: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -105,18 +112,33 @@ def _read_table(path: Path) -> Rows:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     # Spreadsheet programs write semicolons where the decimal sign is a comma.
     delimiter = ";" if lines and ";" in lines[0] and "," not in lines[0] else ","
-    table = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-    columns = [column.strip().lower() for column in next(table, [])]
+    table = _records(path, lines, delimiter)
+    columns = [column.strip().lower() for column in next(table, (1, []))[1]]
     for column in ("series", "label"):
         if columns.count(column) != 1:
             has = ", ".join(columns) or "nothing"
             raise UserError(f"{path}: needs one column {column!r} in its first line, which has: {has}")
     found = Rows()
-    for cells in table:
+    for line, cells in table:
         if any(cell.strip() for cell in cells):
             values = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
-            _add(found, values, f"{path}, line {table.line_num}")
+            _add(found, values, f"{path}, line {line}")
     return found
+
+
+def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The table's records with the lines that they begin in."""
+    # Strict: otherwise a quotation mark that is never closed makes the rest of the table one cell, and nobody notices.
+    table = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    while True:
+        line = table.line_num + 1
+        try:
+            yield line, next(table)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            hint = "is there a stray quotation mark?"
+            raise UserError(f"{path}, line {line}: cannot be read as CSV: {error}; {hint}") from None
 
 
 def _add(found: Rows, values: dict[str, str], where: str) -> None:

@@ -12,14 +12,16 @@ A folder without a manifest will do if it, or each of its sub-folders, holds ``l
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from medpfl.data.catalog import folders
-from medpfl.data.ct.labels import is_nifti, read_json, read_rows
+from medpfl.data.catalog import find, folders
+from medpfl.data.ct.labels import is_nifti, is_number, read_json, read_rows
+from medpfl.data.medmnist_sets import known_set
 from medpfl.errors import UserError
 
 Kind = Literal["dicom", "nifti"]
@@ -81,10 +83,19 @@ class Manifest(BaseModel):
         raise UserError(f"{self.root}: has no centre {name!r}: it has {', '.join(c.name for c in self.centres)}")
 
 
-def is_ct(path_text: str) -> bool:
-    """Whether a ``--data`` value names CT data: an existing folder or JSON file. Nothing is read."""
-    path = Path(path_text).expanduser()
-    return path.is_dir() or (path.suffix.lower() == ".json" and path.is_file())
+def is_ct(data: str) -> bool:
+    """Whether a ``--data`` value names CT data on this machine.
+
+    A path to a folder or JSON file is taken at its word. Any folder may happen to be called like a data set, so a bare
+    name means scans only where a manifest or a label table is; a published set whose images are here keeps its name.
+    """
+    there = _there(data)
+    if _is_path(data) or not there:
+        return bool(there)
+    images, published = _images_here(data), known_set(data.lower()) is not None
+    if any(map(_holds_scans, there)):
+        return not (images and published)
+    return Path(data).is_dir() and not (images or published)
 
 
 def find_manifest(data: str) -> Path:
@@ -93,21 +104,32 @@ def find_manifest(data: str) -> Path:
     Raises:
         UserError: there is no such thing; the message says where was looked.
     """
-    if is_ct(data):
-        return Path(data).expanduser()
-    for folder in folders():
-        for found in (folder / data, folder / f"{data}.json"):
-            if is_ct(str(found)):
-                return found
+    if there := _there(data):
+        # What holds no scans is opened all the same, to say what it lacks.
+        return next(filter(_holds_scans, there), there[0])
+    if _is_path(data):
+        raise UserError(f"{data}: there is no such file or folder")
     looked = " and ".join(map(str, folders()))
     raise UserError(f"CT data {data!r} are not on this machine: no folder and no {data}.json of that name in {looked}")
 
 
 def names_scans(data: str, data_args: Mapping[str, Any]) -> bool:
-    """Whether a ``--data`` value means CT scans: a path to them, the name of some here, or a job that says so."""
-    if is_ct(data) or "classes" in data_args:
-        return True
-    return not Path(data).suffix and any(is_ct(str(folder / data)) for folder in folders())
+    """Whether a ``--data`` value means CT scans: some that are here, or elsewhere where a job names their classes."""
+    return is_ct(data) or ("classes" in data_args and not _is_function(data))
+
+
+def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
+    """The class names that a job gives in ``classes``, none if it gives none; UserError if they are no names."""
+    if "classes" not in data_args:
+        return ()
+    names = data_args["classes"]
+    listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not listed or len(names) < 2 or len(set(names)) < len(names):
+        raise UserError(
+            f"--data-arg classes: {json.dumps(names)} is no list of at least two different names: "
+            """give e.g. 'classes=["no emphysema", "emphysema"]'"""
+        )
+    return tuple(names)
 
 
 def open_manifest(path: str | Path) -> Manifest:
@@ -128,10 +150,7 @@ def open_manifest(path: str | Path) -> Manifest:
         raise UserError(f"{path}: there is no such file or folder")
     if (path / MANIFEST).is_file():
         return _read(path / MANIFEST)
-    if _source(path):
-        centres = [(path.resolve().name, ".")]
-    else:
-        centres = [(f.name, f.name) for f in sorted(path.iterdir()) if f.is_dir() and _source(f)]
+    centres = [(path.resolve().name, ".")] if _source(path) else [(f.name, f.name) for f in _centre_folders(path)]
     if not centres:
         raise UserError(
             f"{path}: neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; "
@@ -167,6 +186,46 @@ def _in_words(error: ValidationError, content: dict[str, Any]) -> str:
     return f"{where}: {message}" if where else message
 
 
+def _is_path(data: str) -> bool:
+    return os.sep in data or Path(data).suffix.lower() == ".json"
+
+
+def _is_function(data: str) -> bool:
+    return ":" in data and "/" not in data and "\\" not in data
+
+
+def _there(data: str) -> list[Path]:
+    """Folders and JSON files that a ``--data`` value may mean."""
+    places = [Path(data).expanduser()] if data else []
+    if data and not _is_path(data) and not _is_function(data):
+        places += [folder / name for folder in folders() for name in (data, f"{data}.json")]
+    return [place for place in places if place.is_dir() or (place.suffix.lower() == ".json" and place.is_file())]
+
+
+def _images_here(data: str) -> bool:
+    try:
+        find(data)
+    except UserError:
+        return False
+    return True
+
+
+def _holds_scans(path: Path) -> bool:
+    try:
+        if path.is_file():
+            return b'"centres"' in path.read_bytes()
+        return (path / MANIFEST).is_file() or bool(_source(path) or _centre_folders(path))
+    except (OSError, UserError):
+        return False
+
+
+def _centre_folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(inside for inside in folder.iterdir() if inside.is_dir() and _source(inside))
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
 def _source(folder: Path) -> str | None:
     return next((name for name in (TABLE, DATALIST) if (folder / name).is_file()), None)
 
@@ -191,7 +250,7 @@ def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
 
 
 def _classes(root: Path, labels: list[str]) -> tuple[str, ...]:
-    if labels and all(label.isdecimal() for label in labels):
+    if labels and all(map(is_number, labels)):
         highest = max(map(int, labels))
         # One stray number must not make a billion classes.
         if highest >= max(10, len(labels)):

@@ -77,7 +77,7 @@ def read_folder(folder: Path) -> Folder:
     groups: dict[str, list[Header]] = {}
     broken: list[tuple[Path, str]] = []
     ignored = 0
-    for path in _files(folder):
+    for path in files_below(folder):
         try:
             header = read_header(path)
         except UserError as error:
@@ -91,7 +91,12 @@ def read_folder(folder: Path) -> Folder:
     return Folder(series, ignored, tuple(message for _, message in broken))
 
 
-def _files(folder: Path) -> list[Path]:
+def files_below(folder: Path) -> list[Path]:
+    """All files in a folder and below but hidden ones; links to folders are followed once.
+
+    Raises:
+        UserError: there is no such folder, or it cannot be read.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'there is no such folder'}")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from medpfl.data.catalog import cache_folder
-from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest
+from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open_manifest
 from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.preprocessing import Preprocessing
 from medpfl.data.ct.scan import Scan
@@ -134,17 +134,11 @@ class Scans:
 
     @property
     def _classes(self) -> tuple[str, ...]:
-        return tuple(map(str, self.config.data_args.get("classes", ())))
+        return named_classes(self.config.data_args)
 
     @cached_property
     def _held_out(self) -> list[str]:
-        names, asked = [centre.name for centre in self.manifest.centres], self.config.held_out
-        if isinstance(asked, int):
-            return names[len(names) - asked :] if asked else []
-        chosen = [name.strip() for name in asked.split(",")]
-        if unknown := [name for name in chosen if name not in names]:
-            raise UserError(f"--held-out {unknown[0]}: {self.manifest.root} has the centres {', '.join(names)}")
-        return chosen
+        return held_out_centres(self.manifest, self.config.held_out)
 
     @cached_property
     def _sites(self) -> dict[str, str]:
@@ -220,6 +214,25 @@ class Scans:
         return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
 
 
+def held_out_centres(manifest: Manifest, asked: int | str) -> list[str]:
+    """Names of the centres that ``--held-out`` keeps out of training; UserError unless one is left to train at."""
+    names = [centre.name for centre in manifest.centres]
+    if not asked:
+        return []
+    if isinstance(asked, int):
+        chosen = names[-asked:]
+    else:
+        chosen = list(dict.fromkeys(name.strip() for name in asked.split(",")))
+        if unknown := [name for name in chosen if name not in names]:
+            raise UserError(f"--held-out {unknown[0]}: {manifest.root} has the centres {', '.join(names)}")
+    if len(chosen) == len(names):
+        raise UserError(
+            f"--held-out {asked}: at least one centre must be left to train at, and {manifest.root} has {len(names)}: "
+            + ", ".join(names)
+        )
+    return chosen
+
+
 @lru_cache(maxsize=128)
 def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
     """:func:`~medpfl.data.ct.cohort.read_centre`, once in a process while the files stay as they are.
@@ -232,13 +245,16 @@ def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
 
 
 def _stamp(manifest: Manifest, name: str) -> str:
-    """Changes when a file in the centre's folder, or its table, does."""
+    """Changes when a file in the centre's folder or beside its table, or the table, does."""
+    from medpfl.data.ct.series import files_below
+
     centre = manifest.centre(name)
     table = manifest.root / (centre.labels or centre.datalist)
     stamp = hashlib.blake2b(digest_size=16)
-    for folder, _, files in sorted(os.walk(manifest.root / centre.folder)):
-        for path in [os.path.join(folder, file) for file in sorted(files)]:
-            state = os.lstat(path)  # a dangling link must not end it; reading the series says what is wrong
+    for folder in filter(Path.is_dir, dict.fromkeys((manifest.root / centre.folder, table.parent))):
+        for path in files_below(folder):
+            # A dangling link must not end it; reading the series says what is wrong.
+            state = path.stat() if path.exists() else path.lstat()
             stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
     if table.is_file():
         stamp.update(table.read_bytes())

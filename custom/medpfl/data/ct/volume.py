@@ -25,6 +25,8 @@ Data = Mapping[Hashable, Any]
 class LoadScand(MapTransform):
     """Files to a volume (X, Y, Z) in HU with its affine: a DICOM series' files, or one NIfTI file, as ``kind`` says.
 
+    A NIfTI file may have further dimensions of length 1.
+
     MONAI's ``LoadImaged`` is not used because it tries its other readers after the one it was given has failed, and
     they make something else of the same files: here a failure is one.
 
@@ -37,7 +39,7 @@ class LoadScand(MapTransform):
         out = dict(data)
         for key in self.key_iterator(out):
             files = out[key]
-            reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader()
+            reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
             try:
                 values, meta = reader.get_data(reader.read(files))
             except UserError:

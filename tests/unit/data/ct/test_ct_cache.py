@@ -1,5 +1,7 @@
 import os
+import stat
 
+import monai
 import numpy as np
 import pytest
 import torch
@@ -127,3 +129,21 @@ def test_a_cache_that_cannot_be_made(tmp_path, scans):
     (tmp_path / "cache").touch()
     with pytest.raises(UserError, match="the cache cannot be made"):
         load_scans(scans, SMALL, tmp_path / "cache")
+
+
+def test_the_cache_is_for_its_owner_alone(tmp_path, scans):
+    before = os.umask(0o022)
+    try:
+        load_scans(scans, SMALL, tmp_path / "medpfl" / "ct")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "medpfl", tmp_path / "medpfl" / "ct"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("library", [torch, monai])
+def test_another_version_of_a_library_decodes_anew(tmp_path, scans, decodes, monkeypatch, library):
+    load_scans(scans[:1], SMALL, tmp_path / "cache")
+    monkeypatch.setattr(library, "__version__", "99")
+    load_scans(scans[:1], SMALL, tmp_path / "cache")
+    assert len(decodes) == 2

@@ -3,7 +3,9 @@ import json
 import pytest
 from make_dicom import chest, write_centre, write_nifti
 
-from medpfl.data.ct.manifest import is_ct, open_manifest
+from medpfl.cli_options import Options
+from medpfl.data.check import check
+from medpfl.data.ct.manifest import find_manifest, is_ct, names_scans, open_manifest
 from medpfl.errors import UserError
 
 CENTRE = {"name": "a", "kind": "dicom", "folder": "a", "labels": "a/labels.csv"}
@@ -80,12 +82,22 @@ def test_a_folder_may_be_one_centre_and_labels_numbers(tmp_path):
         ("series,class\na,0", "needs one column 'label' in its first line, which has: series, class"),
         ("label,series,label\n0,a,0", "needs one column 'label'"),
         (b"series,label\n\xff\xfe,1", "not UTF-8"),
+        ('series,label\na,0\n"b,1\nc,0\n', r"labels.csv, line 3: cannot be read as CSV: .*stray quotation mark"),
+        (f'series,label\na,0\nb,"{"x" * 200_000}\n', r"labels.csv, line 3: cannot be read as CSV: field larger"),
+        (f"series,label\na,{'1' * 5000}\nb,0\n", None),
     ],
 )
 def test_a_table_that_cannot_be_used(tmp_path, table, words):
     (tmp_path / "labels.csv").write_bytes(table if isinstance(table, bytes) else table.encode())
-    with pytest.raises(UserError, match=words):
-        open_manifest(tmp_path)
+    if words:
+        with pytest.raises(UserError, match=words):
+            open_manifest(tmp_path)
+    assert "error" in [finding.level for finding in check(tmp_path)]
+
+
+def test_a_manifest_with_a_number_of_thousands_of_digits(tmp_path):
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        open_manifest(_write(tmp_path, '{"schema": ' + "1" * 5000 + "}"))
 
 
 def test_an_empty_folder_and_no_folder(tmp_path):
@@ -100,3 +112,66 @@ def test_what_is_ct(tmp_path):
     (tmp_path / "x.npz").touch()
     values = [tmp_path, tmp_path / "manifest.json", tmp_path / "x.npz", tmp_path / "no.json", "bloodmnist"]
     assert [is_ct(str(value)) for value in values] == [True, True, False, False, False]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """$MEDPFL_DATA, the cache and the working folder, all empty."""
+    for name in ("data", "cache/medpfl/ct", "work"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+def test_a_name_means_scans_only_where_some_are(home):
+    data = home / "data"
+    for name in ("empty", "bloodmnist", "single", "several/north"):
+        (data / name).mkdir(parents=True)
+    (data / "notes.json").write_text("{}")
+    _write(data, GOOD, "ours.json")
+    for folder in (data / "single", data / "several" / "north"):
+        (folder / "labels.csv").touch()
+    scans = {n: is_ct(n) for n in ("ct", "empty", "bloodmnist", "notes", "ours", "single", "several", "organamnist")}
+    assert [name for name, found in scans.items() if found] == ["ours", "single", "several"]
+    assert find_manifest("ours") == data / "ours.json" and find_manifest("several") == data / "several"
+    # What a job names is opened, to say what it lacks.
+    assert names_scans("empty", {"classes": ["a", "b"]}) and find_manifest("empty") == data / "empty"
+
+
+def test_a_published_set_whose_images_are_here_keeps_its_name(home):
+    (home / "data" / "bloodmnist").mkdir()
+    (home / "data" / "bloodmnist" / "labels.csv").touch()
+    assert is_ct("bloodmnist")
+    (home / "cache" / "medpfl" / "bloodmnist.npz").touch()
+    assert not is_ct("bloodmnist") and is_ct(str(home / "data" / "bloodmnist"))
+
+
+def test_a_folder_that_is_given_is_meant_whatever_is_in_it(home):
+    (home / "work" / "mine").mkdir()
+    for data in ("mine", "./mine", str(home / "work" / "mine")):
+        assert is_ct(data)
+        with pytest.raises(UserError, match=r"mine: neither manifest.json nor labels.csv"):
+            Options(data=data).config("fedavg")
+    (home / "data" / "mine").mkdir()
+    (home / "data" / "mine" / "labels.csv").touch()
+    assert find_manifest("mine") == home / "data" / "mine"
+    with pytest.raises(UserError, match=r"no/such: there is no such file or folder"):
+        find_manifest("no/such")
+
+
+def test_a_folder_that_is_called_like_a_set_does_not_hide_it(home):
+    (home / "work" / "organamnist-sample").mkdir()
+    assert Options(data="organamnist-sample").config("fedavg").data == "organamnist-sample"
+    (home / "work" / "bloodmnist").mkdir()
+    assert Options(data="bloodmnist").config("fedavg").data == "bloodmnist"
+
+
+def test_a_function_of_the_users_own_is_no_scans():
+    assert not names_scans("module:function", {"classes": ["a", "b"]})
+
+
+def test_check_finds_a_name(home):
+    write_centre(home / "data" / "chest", [0, 1])
+    assert "error" not in [finding.level for finding in check("chest")]

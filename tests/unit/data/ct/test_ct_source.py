@@ -5,10 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
+import pydicom
 import pytest
 import torch
 from hospitals import FAULTS, write_cohort
 
+from medpfl.cli_options import Options
 from medpfl.config import make_config
 from medpfl.data.check import check
 from medpfl.data.sites import open_source
@@ -99,9 +102,17 @@ def test_a_server_without_scans_describes_the_job_alone(cohort, monkeypatch):
     [
         ({"sites": 3}, "has 2 centres to train at and 1 held out"),
         ({"held_out": "centre-9"}, "--held-out centre-9: .* has the centres centre-1, centre-2, centre-3"),
+        ({"held_out": 5}, "--held-out 5: at least one centre must be left to train at, and .* has 3: centre-1, "),
+        ({"held_out": "centre-3, centre-1,centre-2"}, "--held-out .*: at least one centre must be left to train at"),
         ({"data_args": {"sizes": 16}}, "--data-arg sizes: .*there are size, slices, window"),
         ({"data_args": {"window": [100, -100]}}, "--data-arg window: .*the lower first"),
         ({"data_args": {"classes": ["ill", "well"]}}, "its classes are 0, 1, the job's are ill, well"),
+        ({"data_args": {"classes": 3}}, "--data-arg classes: 3 is no list of at least two different names"),
+        ({"data_args": {"classes": "a,b"}}, '--data-arg classes: "a,b" is no list'),
+        ({"data_args": {"classes": None}}, "--data-arg classes: null is no list"),
+        ({"data_args": {"classes": ["a"]}}, "--data-arg classes: .* is no list of at least two"),
+        ({"data_args": {"classes": ["a", "a"]}}, "--data-arg classes: .* different names"),
+        ({"data_args": {"classes": [0, 1]}}, r"--data-arg classes: \[0, 1\] is no list"),
     ],
 )
 def test_what_does_not_fit_is_said(cohort, fields, message):
@@ -109,6 +120,59 @@ def test_what_does_not_fit_is_said(cohort, fields, message):
         source = open_source(config(cohort, **fields))
         source.model_arguments()
         source.prepare()
+
+
+def test_a_centre_that_is_named_twice_is_held_out_once(cohort):
+    source = open_source(config(cohort, held_out="centre-1,centre-1"))
+    assert source.describe()["held_out"] == {"centre-1": 6}
+
+
+@pytest.mark.parametrize(("held_out", "sites"), [(None, 3), ("1", 2), ("centre-1,centre-1", 2), ("centre-3", 2)])
+def test_the_number_of_sites_is_that_of_the_centres_that_train(cohort, held_out, sites):
+    assert Options(data=str(cohort), held_out=held_out).config("fedavg").sites == sites
+
+
+@pytest.mark.parametrize("held_out", ["3", "5", "centre-1,centre-2,centre-3"])
+def test_one_centre_must_be_left_whoever_counts_the_sites(cohort, held_out):
+    with pytest.raises(UserError, match=f"--held-out {held_out}: at least one centre must be left .* has 3"):
+        Options(data=str(cohort), held_out=held_out).config("fedavg")
+
+
+def test_a_set_with_sites_of_its_own_keeps_one_too(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = {f"{part}_images": rng.integers(0, 255, (12, 28, 28), np.uint8) for part in ("train", "val", "test")}
+    parts |= {f"{part}_labels": np.arange(12)[:, None] % 2 for part in ("train", "val", "test")}
+    parts |= {f"{part}_sites": np.repeat(["a", "b", "c"], 4) for part in ("train", "val", "test")}
+    np.savez(tmp_path / "own.npz", **parts)
+    options = {"data": str(tmp_path / "own.npz"), "partition": "natural"}
+    assert Options(**options, held_out="1").config("fedavg").sites == 2
+    with pytest.raises(UserError, match=r"--held-out 3: .* has 3 sites, and at least one must be left to train at"):
+        Options(**options, held_out="3").config("fedavg")
+
+
+def test_a_job_without_scans_needs_the_number_of_sites():
+    job = {"data": "chest-ct", "data_arg": ['classes=["ill", "well"]']}
+    with pytest.raises(UserError, match="--data chest-ct: give --sites: the scans are not on this machine"):
+        Options(**job).config("fedavg")
+    assert Options(**job, sites=3).config("fedavg").partition == "natural"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_changes_between_two_runs_in_a_process_is_noticed(cohort, tmp_path, linked):
+    if linked:  # hospitals link folders of their archive
+        shutil.move(cohort / "centre-1" / "p0", tmp_path / "p0")
+        (cohort / "centre-1" / "p0").symlink_to(tmp_path / "p0")
+    first = open_source(config(cohort)).describe()
+    table = cohort / "centre-1" / "labels.csv"
+    table.write_text(table.read_text().replace(",1\n", ",0\n", 1))
+    second = open_source(config(cohort)).describe()
+    assert second["sites"]["site-1"]["classes"] == {"0": 4, "1": 2} != first["sites"]["site-1"]["classes"]
+    file = sorted((cohort / "centre-1" / "p0").iterdir())[4]
+    dataset = pydicom.dcmread(file)
+    dataset.Modality = "MR"
+    dataset.save_as(file)
+    with pytest.raises(UserError, match="MR"):
+        open_source(config(cohort)).describe()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

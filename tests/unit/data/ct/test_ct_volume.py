@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -9,9 +10,11 @@ from make_dicom import SPACING, chest, write_nifti, write_series
 from monai.transforms import EnsureChannelFirstd, Orientationd, Spacingd
 
 from medpfl.data.ct.lung import lung_box, square
+from medpfl.data.ct.nifti import read_volume
 from medpfl.data.ct.preprocessing import Preprocessing, pipeline
 from medpfl.data.ct.series import find_series
 from medpfl.data.ct.volume import AntiAliasd, LoadScand, evenly
+from medpfl.errors import UserError
 
 WHOLE = {"spacing": (0, 0, 0), "lung_crop": False}
 
@@ -261,3 +264,22 @@ def test_boxes_are_square_in_millimetres(box, spacing, shape, expected):
 def test_preprocessing_refuses_nonsense(wrong, word):
     with pytest.raises(ValueError, match=word):
         Preprocessing(**wrong)
+
+
+@pytest.mark.parametrize("more", [(1,), (1, 1)])
+def test_check_and_load_agree_on_further_dimensions_of_length_one(tmp_path, more):
+    plain = write_nifti(tmp_path / "plain.nii.gz", chest())
+    image = nibabel.load(plain)
+    further = tmp_path / "further.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj).reshape(*image.shape, *more), image.affine), further)
+    assert read_volume(further).usable
+    assert torch.equal(_load(further), _load(plain)) and torch.equal(_slices(further), _slices(plain))
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8, 3), (8, 8, 8, 1, 3), (8, 8)])
+def test_check_and_load_agree_on_what_is_no_volume(tmp_path, shape):
+    path = tmp_path / "x.nii"
+    nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), np.eye(4)), path)
+    assert not read_volume(path).usable
+    with pytest.raises(UserError, match="dimensions"):
+        _load(path)

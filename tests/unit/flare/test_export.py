@@ -1,0 +1,102 @@
+"""What a job carries of data that do not travel."""
+
+import json
+
+import pytest
+
+from medpfl.cli_options import Options
+from medpfl.config import make_config
+from medpfl.data.ct.manifest import open_manifest
+from medpfl.errors import UserError
+from medpfl.flare.export import export_job
+
+TABLE = "series,label\na,ill\nb,well\n"
+SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def scans(folder, **manifest):
+    folder.mkdir(parents=True)
+    (folder / "labels.csv").write_text(TABLE)
+    if manifest:
+        centre = {"name": "a", "kind": "dicom", "folder": ".", "labels": "labels.csv"}
+        content = {"schema": 1, "classes": ["ill", "well"], "centres": [centre], **manifest}
+        (folder / "manifest.json").write_text(json.dumps(content))
+    return folder
+
+
+def config(data, **fields):
+    defaults = {"model_args": SMALL_VIT, "partition": "natural", "sites": 3}
+    return make_config(**{"algorithm": "vit-heads", "data": str(data)} | defaults | fields)
+
+
+def carried(job):
+    """Data and arguments as the server and the sites read them."""
+    found = []
+    for side in ("server", "client"):
+        text = (job / "app" / "config" / f"config_fed_{side}.json").read_text()
+        found += [_run(json.loads(text))]
+    assert found[0] == found[1]
+    return found[0]
+
+
+def _run(content):
+    if isinstance(content, dict):
+        if "data_args" in content:
+            return content["data"], content["data_args"]
+        content = list(content.values())
+    return next(filter(None, map(_run, content)), None) if isinstance(content, list) else None
+
+
+def test_scans_that_are_found_by_name_come_with_their_classes(home):
+    scans(home / "data" / "chestx", name="another")
+    options = Options(data="chestx", sites=3, model_arg=[f"{k}={v}" for k, v in SMALL_VIT.items()])
+    job = export_job(options.config("vit-heads"), home / "job")
+    assert carried(job) == ("chestx", {"classes": ["ill", "well"]})
+
+
+def test_scans_of_a_path_get_their_manifests_name(home):
+    folder = scans(home / "somewhere", name="chest-ct")
+    for path in (folder, folder / "manifest.json"):
+        assert carried(export_job(config(path), home / "job")) == ("chest-ct", {"classes": ["ill", "well"]})
+    assert carried(export_job(config(scans(home / "plain")), home / "job"))[0] == "plain"
+
+
+def test_scans_that_are_not_here_are_named_by_the_user(home):
+    job = export_job(config("chest-ct", data_args={"classes": ["a", "b"], "size": 32}), home / "job")
+    assert carried(job) == ("chest-ct", {"classes": ["a", "b"], "size": 32})
+
+
+@pytest.mark.parametrize("name", [" ", "..", "a/b", "a\\b", "a:b", "ct.json"])
+def test_a_name_that_no_site_can_look_for(home, name):
+    folder = scans(home / "somewhere", name=name)
+    assert open_manifest(folder).name == name
+    with pytest.raises(UserError, match=r"sites cannot look for .* in .MEDPFL_DATA: give the manifest a"):
+        export_job(config(folder), home / "job")
+    assert not (home / "job").exists()
+
+
+def test_a_path_to_nothing_is_no_name(home):
+    with pytest.raises(UserError, match="sites cannot look for"):
+        export_job(config("no/such/folder", data_args={"classes": ["a", "b"]}), home / "job")
+
+
+def test_other_classes_than_the_scans_have(home):
+    scans(home / "data" / "chestx")
+    with pytest.raises(UserError, match="its classes are ill, well, the job's are a, b"):
+        export_job(config("chestx", data_args={"classes": ["a", "b"]}), home / "job")
+
+
+@pytest.mark.parametrize("fields", [{"held_out": 1}, {"held_out": "a"}])
+def test_held_out_centres_are_for_simulations(home, fields):
+    with pytest.raises(UserError, match=r"--held-out .: only a simulation can test held-out centres"):
+        export_job(config(scans(home / "somewhere"), **fields), home / "job")
+    images = make_config(algorithm="fedavg", sites=2, held_out=1)
+    with pytest.raises(UserError, match="only a simulation"):
+        export_job(images, home / "job")
