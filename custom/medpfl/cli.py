@@ -122,7 +122,7 @@ def compare(
         together=new_test,
         progress=lambda title, total: progress(console, title, total),
     )
-    console.print(comparison_table(comparison))
+    console.print(comparison_table(comparison, console.width))
     console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
 
 
@@ -158,6 +158,7 @@ def report(
 def algorithms() -> None:
     """List the algorithms with paper, choices and settings."""
     from medpfl.algorithms import ALGORITHMS
+    from medpfl.config import TRAINING
 
     table = Table(box=None, pad_edge=False)
     for head in ("algorithm", "personal", "mixing", "settings", "paper"):
@@ -167,9 +168,13 @@ def algorithms() -> None:
         table.add_row(a.name, a.personal, a.mixing, settings or "-", a.paper)
     console.print(table)
     console.print("fedap, d-fedap: also pretrain=pooled or a checkpoint's path, pretrain_share=0.2, pretrain_epochs=5.")
-    console.print(
-        "Training, for all: lr=0.01, batch_size=32, momentum=0, weight_decay=0. Change any with --set KEY=VALUE."
-    )
+    training = ", ".join(f"{k}={v:g}" for k, v in TRAINING.items())
+    console.print(f"Training, for all: {training}. Change any with --set KEY=VALUE.")
+    for a in ALGORITHMS.values():
+        own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
+        own += [f"{k}={v:g}" for k, v in a.training.items()]
+        if own:
+            console.print(f"{a.name} brings its own defaults: {', '.join(own)}.")
 
 
 @app.command()

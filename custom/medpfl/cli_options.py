@@ -23,28 +23,38 @@ class Options:
     """What the command line said, before it is checked."""
 
     data: Annotated[
-        str | None, typer.Option(help="Data set name or file (`medpfl data list`).", show_default="sample")
+        str | None,
+        typer.Option(help="Data set name, file, or folder of CT scans (`medpfl data list`).", show_default="sample"),
     ] = None
     data_arg: Annotated[
         list[str] | None,
-        typer.Option("--data-arg", help="KEY=VALUE for CT: size, slices, window, spacing, lung_crop; repeatable."),
+        typer.Option(
+            "--data-arg",
+            help="KEY=VALUE for CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; repeatable.",
+        ),
     ] = None
     pooling: Annotated[
         str | None, typer.Option(help="Over a scan's slices: mean or attention.", show_default="mean")
     ] = None
-    model: Annotated[str | None, typer.Option(help="Network (`medpfl models`).", show_default="lenet5")] = None
+    model: Annotated[
+        str | None, typer.Option(help="Network (`medpfl models`).", show_default="lenet5, or the method's")
+    ] = None
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="KEY=VALUE for the network; repeatable.")
     ] = None
     sites: Annotated[int | None, typer.Option(help="Number of simulated sites.", show_default="20")] = None
-    rounds: Annotated[int | None, typer.Option(help="Rounds of training and mixing.", show_default="20")] = None
-    local_epochs: Annotated[int | None, typer.Option(help="Epochs a site trains in a round.", show_default="1")] = None
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of training and mixing.", show_default="20, or the method's")
+    ] = None
+    local_epochs: Annotated[
+        int | None, typer.Option(help="Epochs a site trains in a round.", show_default="1, or the method's")
+    ] = None
     partition: Annotated[
         str | None,
         typer.Option(
             "--partition",
             help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
-            show_default="equal-dirichlet:0.1",
+            show_default="equal-dirichlet:0.1 (CT scans: their centres)",
         ),
     ] = None
     fractions: Annotated[

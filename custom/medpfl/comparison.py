@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medpfl.assemble import Federation
 from medpfl.config import RunConfig, accepted_settings
 from medpfl.engine.progress import Watch
 from medpfl.errors import UserError
-from medpfl.experiment import Env, run_experiment
+from medpfl.experiment import RESULTS, Env, run_experiment
 from medpfl.models import takes_argument
 from medpfl.report.compare import compare, write_comparison
 from medpfl.report.html import write_report
@@ -142,6 +143,7 @@ def run_comparison(
     for i, (name, config) in enumerate(runs):
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
+    _try_out(runs, out, overwrite)
     results = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
@@ -164,3 +166,16 @@ def run_comparison(
     write_comparison(comparison, out)
     write_report(results, out / "report.html")
     return comparison
+
+
+def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
+    """Builds each variant's model once, so that one which cannot be is named before the others are trained."""
+    tried = set()
+    for name, config in runs:
+        begun = not overwrite and (out / name / f"seed-{config.seed}" / RESULTS).exists()
+        if name not in tried and not begun:
+            try:
+                Federation.of(config).given_pretrained()
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from None
+        tried.add(name)

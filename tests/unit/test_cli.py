@@ -31,6 +31,7 @@ def medpfl(*arguments, **options):
         ("run fedap --set pretrain=no-such-file", "no file"),
         ("compare fedavg --set mu2=1", "has such a setting"),
         ("compare fedap:mixing", "KEY=VALUE"),
+        ("compare fedavg vit-heads:model=resnet32 --out out", "vit-heads_model=resnet32: "),
         ("export fedavg --job job --partition file:parts.json --sites 2", "cannot carry a path"),
         ("report nowhere", "nowhere"),
     ],
@@ -57,6 +58,8 @@ def test_space_in_the_folder_of_a_simulation(tmp_path):
 def test_lists(tmp_path):
     algorithms, models, data = medpfl("algorithms"), medpfl("models"), medpfl("data", "list")
     assert "fedap" in algorithms.stdout
+    assert "vit-heads brings its own defaults: model vit-tiny, rounds 50, local epochs 3," in algorithms.stdout
+    assert "nesterov=0" in algorithms.stdout
     assert "lenet5" in models.stdout
     assert "organamnist" in data.stdout
 

@@ -31,6 +31,25 @@ def test_the_same_run_twice_is_refused_before_training(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_variant_that_cannot_be_is_named_before_the_others_train(tmp_path):
+    variants = [Variant.parse(text) for text in ("local", "vit-heads:model=resnet32")]
+    runs = [
+        (v.folder, make_config(algorithm=v.algorithm, sites=2, rounds=1, seed=seed, **v.choices))
+        for seed in (0, 1)
+        for v in variants
+    ]
+    with pytest.raises(UserError, match=r"^vit-heads_model=resnet32: .*no self-attention"):
+        run_comparison(
+            runs,
+            tmp_path,
+            env="inprocess",
+            threads=1,
+            overwrite=False,
+            progress=lambda title, total: pytest.fail(f"{title} was started"),
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_common_settings_go_where_they_mean_something():
     variants = [Variant.parse(text) for text in ("local", "vit-heads", "fedap", "fedavg:mu=0.1")]
     each = settings_of(variants, {"lambda": 0.3, "lr": 0.1})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from statistics import fmean
+from textwrap import wrap
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -37,7 +39,10 @@ from medpfl.report.words import (
 
 _MOST_ROWS = 30
 _WORST_SHOWN = 10
-_TOO_WIDE = ("Balanced acc.", "Better than FedAvg", "Seconds", "Sent / received per site and round")
+# A comparison's columns by importance, after the algorithm; those that it does not name follow in their own order.
+_FIRST = ("AUC", "Accuracy", "Worst site", "To local (points)", "New AUC", "Held-out AUC", "Better than local", "Round")
+_LABEL = 16
+_GAP = 2
 
 
 def run_table(results: Results) -> Table:
@@ -58,7 +63,8 @@ def run_table(results: Results) -> Table:
     # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
     table = _plain_table(title=_title(results))
     table.add_column("site", overflow="fold")
-    for head in ("n test", "accuracy", "balanced\naccuracy", "AUC [95% CI]", "classes\nin AUC"):
+    tested = "patients\ntest" if results["data"].get("preprocessing") else "n test"
+    for head in (tested, "accuracy", "balanced\naccuracy", "AUC [95% CI]", "classes\nin AUC"):
         table.add_column(head, justify="right", overflow="fold")
     if change:
         table.add_column("to local\n(points)", justify="right", overflow="fold")
@@ -101,7 +107,7 @@ def _classes(counted: int | None, known: int) -> str:
     return f"{counted} of {known}" if known else str(counted)
 
 
-def _plain_table(**options: Text) -> Table:
+def _plain_table(**options: Any) -> Table:
     return Table(
         box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", caption_justify="left", **options
     )
@@ -121,23 +127,42 @@ def _coloured(difference: float | None) -> Text:
 
 
 def print_run(results: Results, console: Console) -> None:
-    """The run's table, and the result in plain lines."""
+    """The run's table, and the result and what must be known about it in plain lines."""
     console.print(run_table(results))
-    for line in (summary(results), *further(results)):
+    for line in (summary(results), *further(results), *(results.get("notes") or ())):
         console.print(Text(line))
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """One row for every algorithm; of the columns of comparison.md those that fit in 80 characters."""
+def comparison_table(comparison: Comparison, width: int) -> Table:
+    """One row for every algorithm; of the columns of comparison.md, by importance, those that fit with whole numbers.
+
+    Args:
+        comparison: of :func:`medpfl.report.compare.compare`.
+        width: characters in a line of the terminal.
+    """
     heads, rows = comparison_rows(comparison)
-    shown = [index for index, head in enumerate(heads) if head not in _TOO_WIDE]
-    table = _plain_table(caption=Text(comparison_note(comparison)))
-    for index in shown:
-        name = heads[index] == "Algorithm"
-        table.add_column(heads[index], justify="left" if name else "right", no_wrap=name)
-    for row in rows:
+    columns = [[row[i].replace(" ±", "\n±") for row in rows] for i in range(len(heads))]
+    widths = [
+        max(map(len, [*head.split(), *(line for cell in cells for line in cell.splitlines())]))
+        for head, cells in zip(heads, columns, strict=True)
+    ]
+    # Numbers come before labels on one line: a label is folded to what its words need, then gets the rest.
+    labels = [heads[0], *columns[0]]
+    widths[0] = max(len(line) for label in labels for line in wrap(label, _LABEL, break_on_hyphens=False))
+    shown, free = [0], width - widths[0]
+    for i in sorted(range(1, len(heads)), key=lambda i: _FIRST.index(heads[i]) if heads[i] in _FIRST else len(_FIRST)):
+        if widths[i] + _GAP <= free:
+            shown.append(i)
+            free -= widths[i] + _GAP
+    widths[0] = min(widths[0] + free, max(map(len, labels)))
+    note = comparison_note(comparison)
+    if left := [head for i, head in enumerate(heads) if i not in shown]:
+        note += f"\nOnly in comparison.md: {', '.join(left)}."
+
+    table = _plain_table(caption=Text(note), show_edge=False)
+    for i in sorted(shown):
+        table.add_column(heads[i], justify="right" if i else "left", width=widths[i], overflow="fold")
+    for cells in zip(*(columns[i] for i in sorted(shown)), strict=True):
         # Signed cells are the differences: the sign gives the colour.
-        table.add_row(
-            *(Text(row[i].replace(" ±", "\n±"), style={"+": "green", "-": "red"}.get(row[i][:1], "")) for i in shown)
-        )
+        table.add_row(*(Text(cell, style={"+": "green", "-": "red"}.get(cell[:1], "")) for cell in cells))
     return table

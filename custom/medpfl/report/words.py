@@ -124,7 +124,8 @@ def further(results: Results) -> list[str]:
         each = f"{heads['personal'] / heads['layers']:g} of {heads['of'] / heads['layers']:g}"
         lines.append(f"{each} attention heads are personal in each of {heads['layers']} layers (p = {heads['p']:.3f}).")
     if new := results.get("new"):
-        average = f"The average of {count(new['models'], 'model')} of sites"
+        alone = new["models"] == 1
+        average = "1 site's model alone" if alone else f"The average of {new['models']} sites' models"
         if new["pooled"]:
             lines.append(f"{average} on all sites' test data: AUC {auroc_interval(new['pooled'])}.")
         lines += [

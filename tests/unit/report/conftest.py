@@ -68,7 +68,7 @@ def run_of(algorithm, accuracy, local=None, seed=0, rounds=6, classes=4, **confi
         "status": "finished",
         "algorithm": algorithm,
         "choices": {
-            "personal": method.personal.format(layers=1),
+            "personal": method.personal.format(**method.settings | config.get("settings", {})),
             "mixing": method.mixing,
             "objective": "ce",
             "server": [],

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from medpfl.errors import UserError
-from medpfl.report.compare import compare
+from medpfl.report.compare import compare, comparison_rows
 from medpfl.report.terminal import comparison_table, print_run, run_table
 
 
@@ -46,6 +46,21 @@ def test_print_run_ends_with_plain_words(five):
     )
 
 
+def test_print_run_adds_the_notes(five):
+    five["notes"] = ["The model f was [pretrained] on pooled data."]
+    stream = io.StringIO()
+    print_run(five, Console(file=stream, width=120))
+    assert stream.getvalue().splitlines()[-1] == five["notes"][0]
+
+
+def test_numbers_of_ct_data_are_of_patients(five):
+    five["data"]["preprocessing"] = {"size": 224}
+    lines = [line.split() for line in shown(run_table(five)).splitlines()]
+    assert any(line[:2] == ["patients", "balanced"] for line in lines)
+    assert any(line[:2] == ["site", "test"] for line in lines)
+    assert cells(shown(run_table(five)), "site-3")[:3] == ["site-3", "100", "0.870"]
+
+
 def test_no_difference_column_without_or_for_local_training(make_run):
     assert "to local" not in shown(run_table(make_run("fedap", {"a": 0.9})))
     assert "to local" not in shown(run_table(make_run("local", {"a": 0.9}, {"a": 0.9})))
@@ -71,7 +86,58 @@ def test_a_running_run_has_no_table(running):
 
 
 def test_comparison(twenty):
-    text = shown(comparison_table(compare(twenty)))
+    text = shown(comparison_table(compare(twenty), 80))
     assert cells(text, "Local training")[:4] == ["Local", "training", "0.942", "0.904"]
     assert len(cells(text, "FedAP")) == len(["name", "acc", "worst", "local", "n", "of", "m", "avg", "auc", "round"])
-    assert "one seed (0)" in text
+    assert "one seed (0)" in " ".join(text.split())
+
+
+@pytest.fixture
+def eight(make_run):
+    """Local training and FedAvg of two networks and four variants with long labels; with AUC at held-out centres."""
+    groups = [(name, {"model": model}) for name in ("local", "fedavg") for model in ("vit-tiny", "resnet32")]
+    groups += [
+        ("vit-heads", {"model": "vit-tiny", "settings": {"p": p, "consistency": c}}) for p in (0.2, 0.4) for c in (0, 2)
+    ]
+    runs = []
+    for index, (algorithm, config) in enumerate(groups):
+        for seed in range(3):
+            accuracy = {f"site-{i}": 0.8 + 0.01 * i - 0.013 * index + 0.011 * seed * (i - 2) for i in range(5)}
+            run = make_run(algorithm, accuracy, seed=seed, **config)
+            auroc = 0.9 + 0.01 * seed
+            run["new"] = {"models": 5, "pooled": {"auroc": auroc}, "held_out": {"north": {"auroc": auroc - 0.1}}}
+            runs.append(run)
+    return compare(runs)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_every_number_that_is_shown_is_whole(eight, width):
+    heads, rows = comparison_rows(eight)
+    assert "ViT heads (vit-tiny, consistency=0, p=0.2)" in [row[0] for row in rows]
+    table = comparison_table(eight, width)
+    names = [column.header for column in table.columns]
+    lines = shown(table, width=width).splitlines()
+    assert not any("…" in line or len(line) > width for line in lines)
+    rule = next(i for i, line in enumerate(lines) if set(line.strip()) == {"─"})
+    # Each column's text, from where it stands: all its cells, one below the other.
+    end = 0
+    for column in table.columns:
+        start, end = end + (2 if end else 0), end + (2 if end else 0) + column.width
+        found = "".join(line[start:end].strip() for line in lines[rule + 1 :])
+        expected = "".join(row[heads.index(column.header)] for row in rows)
+        assert found.replace(" ", "").startswith(expected.replace(" ", "")), column.header
+    text = " ".join(" ".join(lines).split())
+    left = [head for head in heads if head not in names]
+    assert ("Only in comparison.md: " + ", ".join(left) + "." in text) == bool(left)
+
+
+def test_the_head_over_short_labels_is_whole(make_run):
+    table = comparison_table(compare([make_run("fedap", {"a": 0.9})]), 80)
+    assert "Algorithm" in shown(table)
+
+
+def test_the_columns_that_matter_most_come_first(eight):
+    shown_at = {width: [column.header for column in comparison_table(eight, width).columns] for width in (40, 80, 200)}
+    assert shown_at[40] == ["Algorithm", "Accuracy", "Worst site", "AUC"]
+    assert {"Worst site", "To local (points)", "New AUC", "Held-out AUC", "Better than local"} < set(shown_at[80])
+    assert shown_at[200] == comparison_rows(eight)[0]

@@ -1,6 +1,6 @@
 import pytest
 
-from medpfl.report.words import auroc_interval, duration, headline, points, score, size, spread, summary
+from medpfl.report.words import auroc_interval, duration, further, headline, points, score, size, spread, summary
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,13 @@ def test_headline(five, empty, running, make_run):
     assert headline(running) == "FedAP is still running: 2 of 6 rounds are done."
     assert "trained on its own data alone" in headline(make_run("local", {"a": 0.9}, {"a": 0.9}))
     assert "equally well" in headline(make_run("fedap", {"a": 0.9}, {"a": 0.9}))
+
+
+def test_the_average_names_whose_models_it_is_of(five):
+    five["new"] = {"models": 5, "pooled": {"auroc": 0.9}, "held_out": {"north": {"auroc": 0.8}}}
+    assert further(five) == [
+        "The average of 5 sites' models on all sites' test data: AUC 0.900.",
+        "The average of 5 sites' models at north, which took no part in training: AUC 0.800.",
+    ]
+    five["new"] |= {"models": 1, "held_out": {}}
+    assert further(five) == ["1 site's model alone on all sites' test data: AUC 0.900."]
