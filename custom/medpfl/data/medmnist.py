@@ -21,6 +21,10 @@ from medpfl.data.medmnist_sets import known_set
 from medpfl.errors import UserError
 
 _PARTS = ("train", "val", "test")
+_TABLES = {
+    ".csv": "a table: give its folder",
+    ".xlsx": "a spreadsheet: save it as CSV, labels.csv, and give its folder",
+}
 _CHUNK = 1 << 20
 
 
@@ -33,8 +37,12 @@ def load(path: str | Path) -> ImageDataset:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: there is no such file" if not path.exists() else f"{path}: not a file but a folder")
+    if kind := _TABLES.get(path.suffix.lower()):
+        raise UserError(f"{path}: {kind} ({path.parent})")
     try:
         with zipfile.ZipFile(path) as archive:
+            if path.suffix.lower() == ".zip" and not any(name.endswith(".npy") for name in archive.namelist()):
+                raise UserError(f"{path}: a zip: unpack it and give the folder")
             return _read(path, archive)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None

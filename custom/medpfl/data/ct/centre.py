@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ class Reading:
     Attributes:
         scans: what can be used, in the table's order.
         sources: for each of ``scans``, what its header said.
+        lines: for each of ``scans``, where the table names it.
         errors: what is wrong with the table or the centre as a whole.
         broken: scans that cannot be used, by name; a manifest may allow to leave them out.
         warnings: what is odd.
@@ -30,6 +32,7 @@ class Reading:
 
     scans: list[Scan] = field(default_factory=list)
     sources: list[Series | Volume] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -53,39 +56,56 @@ def examine(manifest: Manifest, name: str) -> Reading:
     if whole is not None:
         reading.ignored = whole.ignored - source.is_relative_to(base)
     used: dict[str, str] = {}
+    refused = list(rows.refused)
     for row in rows.rows:
         label = class_number(row.label, manifest.classes)
         if label is None:
             classes = ", ".join(manifest.classes)
             reading.errors.append(f"{row.where}: label {row.label!r} is neither a class ({classes}) nor its number")
+            refused.append(row.series)
             continue
         try:
-            found = _find(row, base, centre, whole)
+            found = _find(row.series, base, centre, whole)
         except UserError as error:
             reading.broken.append(f"{row.where}: {error}")
             continue
-        key = found.uid if isinstance(found, Series) else str(found.path)
+        key = _key(found)
         if (first := used.setdefault(key, row.where)) != row.where:
             reading.errors.append(f"{row.where}: {row.series} is the series of {first} once more")
             continue
         _add(reading, row, label, found, base, name)
     _patients(reading, rows.rows)
     if centre.labels:
-        reading.warnings += _unlabelled(base, whole, used)
+        reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
     return reading
 
 
-def _find(row: Row, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
-    path = base / row.series
-    if centre.kind == "nifti" if centre.labels else is_nifti(row.series):
+def _key(found: Series | Volume) -> str:
+    return found.uid if isinstance(found, Series) else str(found.path)
+
+
+def _named(names: list[str], base: Path, centre: Centre, whole: Folder | None) -> set[str]:
+    """What the rows that cannot be used mean, as far as it is there."""
+    keys = set()
+    for name in filter(None, names):
+        try:
+            keys.add(_key(_find(name, base, centre, whole)))
+        except UserError:
+            continue
+    return keys
+
+
+def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
+    path = base / name
+    if centre.kind == "nifti" if centre.labels else is_nifti(name):
         if not path.is_file():
-            raise UserError(f"{path}: there is no such file")
+            raise UserError(f"{path}: there is no such file{_hint(name, base)}")
         return read_volume(path)
-    if whole is not None and row.series in whole.series:
-        return whole.series[row.series]
+    if whole is not None and name in whole.series:
+        return whole.series[name]
     if not path.is_dir():
         kind = "neither a series nor a folder of that name" if centre.labels else "no such folder or NIfTI file"
-        raise UserError(f"{row.series}: there is {kind} in {base}")
+        raise UserError(f"{name}: there is {kind} in {base}{_hint(name, base)}")
     series = (whole or read_folder(path)).series.values()
     inside = [s for s in series if path in (s.folder, *s.folder.parents)]
     if len(inside) == 1:
@@ -93,6 +113,16 @@ def _find(row: Row, base: Path, centre: Centre, whole: Folder | None) -> Series 
     if not inside:
         raise UserError(f"{path}: no DICOM series is in this folder")
     raise UserError(f"{path}: {len(inside)} series are in this folder; name one by its SeriesInstanceUID")
+
+
+def _hint(name: str, base: Path) -> str:
+    """Why a name in the table may lead nowhere."""
+    if re.fullmatch(r"[\d.,]+E\+\d+", name, re.IGNORECASE):
+        return ": a spreadsheet program has made a number of it; keep that column as text"
+    if "\\" in name:
+        return ": write / in paths, not \\"
+    archive = name if name.lower().endswith(".zip") else f"{name}.zip"
+    return f": {archive} is there, unpack it" if (base / archive).is_file() else ""
 
 
 def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: Path, centre: str) -> None:
@@ -110,6 +140,7 @@ def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: P
         return
     reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident))
     reading.sources.append(found)
+    reading.lines.append(row.where)
 
 
 def _stem(path: Path) -> str:
@@ -122,15 +153,18 @@ def _patients(reading: Reading, rows: list[Row]) -> None:
     stems = Counter(s.patient for s in files if s.patient not in named)
     if same := next((stem for stem, count in stems.items() if count > 1), None):
         reading.errors.append(f"{stems[same]} files are called {same}: name each one's patient in the table")
-    parts: dict[str, str] = {}
-    together = "all of a patient's scans must be in one part"
-    for scan in reading.scans:
-        first = parts.setdefault(scan.patient, scan.split or "")
-        if first != (scan.split or ""):
-            reading.errors.append(f"patient {scan.patient} is in {first} and in {scan.split}: {together}")
+    parts: dict[str, tuple[str | None, str]] = {}
+    for scan, where in zip(reading.scans, reading.lines, strict=True):
+        part, first = parts.setdefault(scan.patient, (scan.split, where))
+        # Rows without a part beside rows with one have been refused.
+        if part and scan.split and part != scan.split:
+            reading.errors.append(
+                f"{where}: patient {scan.patient} is in {part} and in {scan.split} (first in {first}): "
+                "all of a patient's scans must be in one part"
+            )
 
 
-def _unlabelled(base: Path, whole: Folder | None, used: dict[str, str]) -> list[str]:
+def _unlabelled(base: Path, whole: Folder | None, used: set[str]) -> list[str]:
     if whole is not None:
         others = [s for uid, s in sorted(whole.series.items()) if uid not in used and s.modality == "CT"]
         return [f"{s.folder}: the series {s.uid} has no label and is not used" for s in others]

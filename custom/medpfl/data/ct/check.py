@@ -9,15 +9,22 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
+from medpfl.config import RunConfig
 from medpfl.data.check import Finding
 from medpfl.data.ct.centre import Reading, examine, findings
-from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest
+from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest, unused_folders
+from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.reader import SeriesReader
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.series import Series
-from medpfl.data.split import PARTS
+from medpfl.data.ct.sharing import shared
+from medpfl.data.split import PARTS, Part
 from medpfl.errors import UserError
 
+_FRACTIONS = RunConfig.model_fields["fractions"].default
+_SHARES = "/".join(f"{share:g}" for share in _FRACTIONS)
+_WHOLE_CHEST = 150.0
+"""mm that a scan covers at least if it shows both lungs of an adult."""
 _MOST = 20
 """Problems of one level that are listed for a centre; the rest is counted."""
 
@@ -25,12 +32,14 @@ _MOST = 20
 def check_ct(path: str | Path) -> list[Finding]:
     """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data."""
     try:
-        manifest = open_manifest(find_manifest(str(path)))
+        found = find_manifest(str(path))
+        manifest, unused = open_manifest(found), unused_folders(found)
     except UserError as error:
         return [Finding("error", str(error))]
     classes = ", ".join(manifest.classes)
     phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
     report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, classes: {classes}")]
+    report += [Finding("warning", message) for message in unused]
     readings: dict[str, Reading] = {}
     for centre in manifest.centres:
         try:
@@ -38,17 +47,17 @@ def check_ct(path: str | Path) -> list[Finding]:
         except UserError as error:
             report.append(Finding("error", f"{centre.name}: {error}"))
             continue
-        report += [Finding("ok", f"{centre.name}: {line}") for line in _contents(manifest, reading)]
+        report += [Finding("ok", f"{centre.name}: {line}") for line in _contents(manifest, reading, centre.name)]
         report += _capped(findings(reading, manifest.skip_broken), centre.name)
         report += _capped(_values(reading.scans, manifest.skip_broken), centre.name)
-        report += [Finding("warning", f"{centre.name}: {line}") for line in _odd(manifest, reading)]
+        odd = _odd(manifest, reading) + _lacking(manifest, reading, centre.name)
+        report += [Finding("warning", f"{centre.name}: {line}") for line in odd]
     return report + _across(readings)
 
 
-def _contents(manifest: Manifest, reading: Reading) -> list[str]:
+def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     scans = reading.scans
-    patients = len({scan.patient for scan in scans})
-    lines = [f"{_count(patients, 'patient')}, {_count(len(scans), 'scan')} that can be used"]
+    lines = [f"{_count(_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
     if not scans:
         return lines
     counts = Counter(scan.label for scan in scans)
@@ -56,6 +65,10 @@ def _contents(manifest: Manifest, reading: Reading) -> list[str]:
     if any(scan.split for scan in scans):
         parts = Counter(scan.split for scan in scans)
         lines.append("split given: " + ", ".join(f"{part} {parts[part]:,}" for part in PARTS))
+    elif drawn := _divided(reading, centre):
+        sizes = ", ".join(f"{part} {_people(drawn[part]):,}" for part in PARTS)
+        lines.append(f"patients by the default split ({_SHARES}): {sizes}")
+    lines.append(f"scans cover {_range(round(source.coverage) for source in reading.sources)} mm from bottom to top")
     series = [source for source in reading.sources if isinstance(source, Series)]
     volumes = [source for source in reading.sources if not isinstance(source, Series)]
     if series:
@@ -81,7 +94,7 @@ def _values(scans: Sequence[Scan], skip_broken: bool) -> list[Finding]:
     """Decodes a slice from the middle of each volume, and looks whether its values can be HU."""
     found = []
     for scan in scans:
-        name = scan.files[0] if scan.kind == "nifti" else scan.files[0].parent
+        name = _place(scan)
         try:
             values = _middle(scan)
         except UserError as error:
@@ -115,18 +128,53 @@ def _odd(manifest: Manifest, reading: Reading) -> list[str]:
     lines = []
     if scans and (absent := [name for i, name in enumerate(manifest.classes) if i not in there]):
         lines.append(f"no scan of class {', '.join(absent)}")
-    if len(scans) > 2 and len({scan.patient for scan in scans}) == 1:
+    alone = len(scans) > 2 and _people(scans) == 1
+    single = [name for i, name in enumerate(manifest.classes) if _people(s for s in scans if s.label == i) == 1]
+    if single and not alone:
+        lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
+    if short := [i for i, source in enumerate(reading.sources) if source.coverage < _WHOLE_CHEST]:
+        lines.append(
+            f"{_count(len(short), 'scan')} of less than {_WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
+            f"{_place(scans[short[0]])} first, {reading.sources[short[0]].coverage:.0f} mm"
+        )
+    if alone:
         lines.append("all scans are of one patient: has PatientID been removed? the table can name the patients")
     return lines
+
+
+def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
+    """What the parts lack, the table's or else those of the default split."""
+    if not (parts := _divided(reading, centre)):
+        return []
+    by = "the table" if reading.scans[0].split else f"the default split ({_SHARES})"
+    lines = []
+    if empty := [part for part in PARTS[1:] if not parts[part]]:
+        lines.append(f"no patient for {' or '.join(empty)} by {by}")
+    unseen = {scan.label for scan in reading.scans} - {scan.label for scan in parts["train"]}
+    if unseen:
+        lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
+    return lines
+
+
+def _divided(reading: Reading, centre: str) -> dict[Part, list[Scan]]:
+    try:
+        return split_patients(reading.scans, _FRACTIONS, 1.0, 0, centre) if reading.scans else {}
+    except UserError:  # A patient in two parts is an error of the table already.
+        return {}
+
+
+def _people(scans: Iterable[Scan]) -> int:
+    return len({scan.patient for scan in scans})
+
+
+def _place(scan: Scan) -> Path:
+    return scan.files[0] if scan.kind == "nifti" else scan.files[0].parent
 
 
 def _across(readings: dict[str, Reading]) -> list[Finding]:
     if not any(reading.scans for reading in readings.values()):
         return [Finding("error", "there is no scan that can be used")]
-    series = Counter(scan.id for reading in readings.values() for scan in reading.scans if scan.kind == "dicom")
-    if twice := [uid for uid, count in series.items() if count > 1]:
-        return [Finding("warning", f"{_count(len(twice), 'series')} in more than one centre, {twice[0]} first")]
-    return []
+    return shared({centre: reading.scans for centre, reading in readings.items()})
 
 
 def _capped(listed: Sequence[Finding], centre: str) -> list[Finding]:

@@ -81,7 +81,9 @@ def _steps(headers: Sequence[Header], along: np.ndarray, steps: np.ndarray, step
     same = np.flatnonzero(steps <= 0.01)
     if len(same):
         pair = _between(headers, along, same[0])
-        return [Finding("error", f"{len(same)} slice positions are there twice (two phases in one series?): {pair}")]
+        one, other = sorted(h.path.parent for h in headers[same[0] : same[0] + 2])
+        why = "two phases in one series?" if one == other else f"in {one} and in {other}: is one a copy of the other?"
+        return [Finding("error", f"{len(same)} slice positions are there twice ({why}): {pair}")]
     gaps = np.flatnonzero(np.round(steps / step) >= 2)
     if len(gaps):
         missing = int((np.round(steps[gaps] / step) - 1).sum())

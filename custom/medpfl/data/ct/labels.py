@@ -39,10 +39,11 @@ class Row:
 
 @dataclass
 class Rows:
-    """A table's usable rows, and what is wrong with it in words."""
+    """A table's usable rows, what is wrong with it in words, and the series of the rows that cannot be used."""
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
 
 def is_nifti(name: str | Path) -> bool:
@@ -59,12 +60,12 @@ def read_rows(path: Path) -> Rows:
     found = _read_datalist(path) if path.suffix.lower() == ".json" else _read_table(path)
     if not found.rows and not found.problems:
         raise UserError(f"{path}: has no rows; one for each labelled series is needed")
-    first: dict[str, str] = {}
+    first: dict[str, Row] = {}
     for row in found.rows:
         key = row.series.replace("\\", "/").removeprefix("./").rstrip("/")
-        if key in first:
-            found.problems.append(f"{row.where}: {row.series} is there a second time, first in {first[key]}")
-        first.setdefault(key, row.where)
+        if (before := first.setdefault(key, row)) is not row:
+            found.problems.append(f"{row.where}: {row.series} is there a second time, first in {before.where}")
+    found.rows = list(first.values())
     without = [row for row in found.rows if row.split is None]
     if without and len(without) < len(found.rows):
         found.problems.append(
@@ -83,6 +84,14 @@ def class_number(label: str, classes: Sequence[str]) -> int | None:
 def is_number(label: str) -> bool:
     """Whether a label can be a class's number; Python reads no number of thousands of digits."""
     return label.isdecimal() and len(label) <= 9
+
+
+def spreadsheet(folder: Path) -> str:
+    """What to do about a spreadsheet that lies where a table should be; empty if there is none."""
+    for name in ("labels.xlsx", "labels.xls", "labels.ods"):
+        if (folder / name).is_file():
+            return f"{name} is there: save it as CSV (UTF-8), labels.csv"
+    return ""
 
 
 def read_json(path: Path) -> Any:
@@ -105,7 +114,8 @@ def _read_table(path: Path) -> Rows:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        instead = spreadsheet(path.parent)
+        raise UserError(f"{path}: there is no such file" + (f"; {instead}" if instead else "")) from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text: save the table as CSV in UTF-8") from None
     except OSError as error:
@@ -146,11 +156,13 @@ def _add(found: Rows, values: dict[str, str], where: str) -> None:
     for column in ("series", "label"):
         if not values.get(column):
             found.problems.append(f"{where}: {column} is empty")
+            found.refused.append(values.get("series", ""))
             return
     if split and split not in SPLITS:
         found.problems.append(
             f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
         )
+        found.refused.append(values["series"])
         return
     patient = values.get("patient") or None
     found.rows.append(Row(values["series"], values["label"], patient, split or None, where))
@@ -175,6 +187,7 @@ def _read_datalist(path: Path) -> Rows:
                 label = int(label)
             if isinstance(label, bool) or not isinstance(label, int | str):
                 found.problems.append(f"{where}: label is {json.dumps(label)}; a class name or number is needed")
+                found.refused.append(item["image"])
                 continue
             split = _SECTIONS[section] if len(sections) > 1 else ""
             patient = item.get("patient")

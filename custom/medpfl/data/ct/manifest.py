@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from medpfl.data.catalog import find, folders
-from medpfl.data.ct.labels import is_nifti, is_number, read_json, read_rows
+from medpfl.data.ct.labels import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
 from medpfl.data.medmnist_sets import known_set
 from medpfl.errors import UserError
 
@@ -138,10 +138,11 @@ def open_manifest(path: str | Path) -> Manifest:
     Args:
         path: a manifest (``*.json``); a folder with ``manifest.json``; a folder that is one centre, with
             ``labels.csv`` or ``datalist.json``; or a folder of such folders. In the last two the classes are the
-            distinct labels of the tables, or all numbers from 0 to the highest where they are whole numbers.
+            distinct labels of the tables, sorted, or all numbers from 0 to the highest where they are whole numbers.
 
     Raises:
-        UserError: nothing of that kind is there, or what is there is wrong.
+        UserError: nothing of that kind is there, or what is there is wrong; so are, where labels make the classes,
+            two that differ in case or spaces alone.
     """
     path = Path(path).expanduser()
     if path.is_file():
@@ -152,11 +153,39 @@ def open_manifest(path: str | Path) -> Manifest:
         return _read(path / MANIFEST)
     centres = [(path.resolve().name, ".")] if _source(path) else [(f.name, f.name) for f in _centre_folders(path)]
     if not centres:
+        hints = [_instead(path), *(f"{f.name}: {hint}" for f in _folders(path) if (hint := _instead(f)))]
+        hints = list(filter(None, hints))
         raise UserError(
             f"{path}: neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; "
-            f"a table has the columns series and label, one row for each CT series"
+            + (hints[0] if hints else "a table has the columns series and label, one row for each CT series")
         )
     return _from_folders(path, centres)
+
+
+def unused_folders(path: Path) -> list[str]:
+    """Sub-folders that are no centre for want of a table, in words; none where a manifest or a table is in ``path``."""
+    if not path.is_dir() or (path / MANIFEST).is_file() or _source(path):
+        return []
+    return [
+        f"{folder.name}: no {TABLE} or {DATALIST}, not used" + (f" ({hint})" if (hint := _instead(folder)) else "")
+        for folder in _folders(path)
+        if not (folder.name.startswith(".") or _source(folder))
+    ]
+
+
+def _instead(folder: Path) -> str:
+    """What lies near where a table should be."""
+    if hint := spreadsheet(folder):
+        return hint
+    try:
+        for inside in sorted(folder.iterdir()):
+            if inside.name.lower() in (TABLE, DATALIST):
+                return f"{inside.name} is there: call it {inside.name.lower()}"
+            if inside.is_dir() and (source := _source(inside)):
+                return f"{inside.name}/{source} is there: it must lie in {folder.name} itself"
+    except OSError:
+        pass
+    return ""
 
 
 def _read(path: Path) -> Manifest:
@@ -220,8 +249,12 @@ def _holds_scans(path: Path) -> bool:
 
 
 def _centre_folders(folder: Path) -> list[Path]:
+    return [inside for inside in _folders(folder) if _source(inside)]
+
+
+def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(inside for inside in folder.iterdir() if inside.is_dir() and _source(inside))
+        return sorted(inside for inside in folder.iterdir() if inside.is_dir())
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
@@ -231,17 +264,17 @@ def _source(folder: Path) -> str | None:
 
 
 def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
-    entries, labels, problems = [], [], []
+    entries, labelled, problems = [], [], []
     for name, folder in centres:
         source = _source(root / folder)
         found = read_rows(root / folder / source)
         rows, problems = found.rows, problems + found.problems
-        labels += [row.label for row in rows if row.label]
+        labelled += rows
         kind = "nifti" if rows and is_nifti(rows[0].series) else "dicom"
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
     try:
-        classes = _classes(root, labels)
+        classes = _classes(root, labelled)
     except UserError:
         if problems:  # The classes are wrong because rows are.
             raise UserError(problems[0]) from None
@@ -249,7 +282,16 @@ def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
     return Manifest(version=1, name=root.resolve().name or "ct", classes=classes, centres=tuple(entries), root=root)
 
 
-def _classes(root: Path, labels: list[str]) -> tuple[str, ...]:
+def _classes(root: Path, rows: list[Row]) -> tuple[str, ...]:
+    labels = [row.label for row in rows]
+    alike: dict[str, Row] = {}
+    for row in rows:
+        first = alike.setdefault("".join(row.label.casefold().split()), row)
+        if first.label != row.label:
+            raise UserError(
+                f"{row.where}: label {row.label!r} differs in case or spaces alone from {first.label!r} "
+                f"({first.where}): without a manifest they would be two classes; write it in one way"
+            )
     if labels and all(map(is_number, labels)):
         highest = max(map(int, labels))
         # One stray number must not make a billion classes.

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+from nibabel.affines import voxel_sizes
 from nibabel.filebasedimages import ImageFileError
+from nibabel.orientations import io_orientation
 from nibabel.spatialimages import HeaderDataError
 
 from medpfl.data.check import Finding
@@ -19,11 +21,12 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Volume:
-    """One NIfTI file: voxel edge lengths in mm, shape, and what is odd or wrong with it."""
+    """One NIfTI file: voxel edge lengths in mm, shape, mm from bottom to top, and what is odd or wrong with it."""
 
     path: Path
     spacing: tuple[float, ...]
     shape: tuple[int, ...]
+    coverage: float
     problems: tuple[Finding, ...]
 
     @property
@@ -58,11 +61,17 @@ def read_volume(path: Path) -> Volume:
         problems.append(Finding("warning", f"{path}: does not say how it is oriented (sform and qform codes are 0)"))
     if not problems and (short := _cut_short(path, expected)):
         problems.append(Finding("error", f"{path}: {short}"))
-    return Volume(path, zooms, shape, tuple(problems))
+    usable = not any(problem.level == "error" for problem in problems)
+    return Volume(path, zooms, shape, _coverage(image.affine, shape) if usable else 0.0, tuple(problems))
 
 
 def _wrong(path: Path, message: str) -> Volume:
-    return Volume(path, (), (), (Finding("error", f"{path}: {message}"),))
+    return Volume(path, (), (), 0.0, (Finding("error", f"{path}: {message}"),))
+
+
+def _coverage(affine: np.ndarray, shape: tuple[int, ...]) -> float:
+    axis = int(np.flatnonzero(io_orientation(affine)[:, 0] == 2)[0])
+    return float(voxel_sizes(affine)[axis] * shape[axis])
 
 
 def _cut_short(path: Path, expected: int) -> str | None:

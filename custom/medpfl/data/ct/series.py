@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from medpfl.data.check import Finding
 from medpfl.data.ct.geometry import stack
 from medpfl.data.ct.header import Header, read_header
@@ -26,6 +28,7 @@ class Series:
         spacing: distance of rows, of columns and of slices in mm; 0 where it makes no sense.
         thickness: slice thickness in mm, None if the files do not say.
         matrix: rows, columns.
+        coverage: mm from bottom to top, along the axis that comes nearest; 0 where it makes no sense.
         problems: what is odd or wrong; a series with an error among them cannot be used.
     """
 
@@ -37,6 +40,7 @@ class Series:
     spacing: tuple[float, float, float]
     thickness: float | None
     matrix: tuple[int, int]
+    coverage: float
     manufacturer: str
     kernel: str
     problems: tuple[Finding, ...]
@@ -140,10 +144,18 @@ def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series
         spacing=(rows, columns, step),
         thickness=first.thickness,
         matrix=first.matrix,
+        coverage=_coverage(first, len(headers), step) if step else 0.0,
         manufacturer=first.manufacturer,
         kernel=first.kernel,
         problems=tuple(problems),
     )
+
+
+def _coverage(header: Header, slices: int, step: float) -> float:
+    row, column = np.split(np.array(header.orientation), 2)
+    (rows, columns), (between_rows, between_columns) = header.matrix, header.pixel_spacing
+    lengths = columns * between_columns, rows * between_rows, slices * step
+    return float(lengths[np.abs([row[2], column[2], np.cross(row, column)[2]]).argmax()])
 
 
 def _not_a_volume(headers: Sequence[Header]) -> str | None:

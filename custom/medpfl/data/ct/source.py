@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,16 @@ from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open
 from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.preprocessing import Preprocessing
 from medpfl.data.ct.scan import Scan
+from medpfl.data.ct.sharing import shared
 from medpfl.data.split import PARTS, Part
 from medpfl.errors import UserError
 from medpfl.site.data import ImageTensors, SiteData
 
 if TYPE_CHECKING:
     from medpfl.config import RunConfig
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -64,8 +69,17 @@ class Scans:
         return {"in_channels": 1, "num_classes": len(classes), "image_size": self.preprocessing.size}
 
     def prepare(self) -> None:
-        """Reads and decodes every scan once, into the cache."""
-        for centre in [*self._sites.values(), *self._held_out]:
+        """Reads and decodes every scan once, into the cache.
+
+        Raises:
+            UserError: a scan cannot be used, or is at two centres, or a patient is in different parts at two.
+        """
+        centres = [*self._sites.values(), *self._held_out]
+        for finding in shared({centre: self._scans(centre) for centre in centres}):
+            if finding.level == "error":
+                raise UserError(f"{self.manifest.root}: {finding.message}")
+            log.warning("%s", finding.message)
+        for centre in centres:
             self._load([scan for part in self._parts(centre).values() for scan in part])
 
     def site(self, name: str, device: torch.device) -> SiteData:

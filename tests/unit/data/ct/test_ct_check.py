@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import pytest
@@ -32,7 +33,9 @@ def test_a_good_folder_in_words(tmp_path):
         "north: 1 other file in the folder, not read",
     ):
         assert words in text
-    assert _words(tmp_path, "warning") == ["south: no scan of class healthy"]
+    warnings = _words(tmp_path, "warning")
+    assert "south: no scan of class healthy" in warnings
+    assert not [message for message in warnings if "HU" in message or "not used" in message]
 
 
 def test_all_problems_are_listed(tmp_path):
@@ -78,7 +81,7 @@ def test_values_that_are_no_hu_are_a_warning(tmp_path, kind):
             write_nifti(tmp_path / f"s{n}.nii.gz", stored)
     ending = "" if kind == "dicom" else ".nii.gz"
     (tmp_path / "labels.csv").write_text(f"series,label\ns0{ending},0\ns1{ending},1\n")
-    warnings = _words(tmp_path, "warning")
+    warnings = [message for message in _words(tmp_path, "warning") if "are these HU?" in message]
     assert len(warnings) == 2 and "no value below -900" in warnings[0]
 
 
@@ -98,13 +101,144 @@ def test_removed_patient_ids_are_noticed(tmp_path):
     for n in range(3):
         write_series(tmp_path / f"s{n}", chest(), patient="ANON")
     (tmp_path / "labels.csv").write_text("series,label\ns0,0\ns1,1\ns2,1\n")
-    assert "all scans are of one patient" in _words(tmp_path, "warning")[0]
+    warnings = "\n".join(_words(tmp_path, "warning"))
+    assert "all scans are of one patient" in warnings and "only one patient" not in warnings
 
 
 def test_an_empty_folder_and_a_wrong_manifest(tmp_path):
     assert "neither manifest.json" in _words(tmp_path, "error")[0]
     (tmp_path / "manifest.json").write_text("{")
     assert "line 1" in _words(tmp_path, "error")[0]
+
+
+def _found(path, level, words):
+    return [message for message in _words(path, level) if re.search(words, message)]
+
+
+def _two_centres(tmp_path, split=("", "")):
+    """P0 and P1 are patients of both, with scans of their own."""
+    for name, part in zip(("a", "b"), split, strict=True):
+        write_centre(tmp_path / name, [0, 1])
+        if part:
+            (tmp_path / name / "labels.csv").write_text(f"series,label,split\ns0,0,{part}\ns1,1,train\n")
+    return tmp_path
+
+
+def test_a_patient_in_two_centres_is_a_warning(tmp_path):
+    (message,) = _found(_two_centres(tmp_path), "warning", "same person")
+    assert "patient P0 (and 1 more like it) is in a and in b" in message
+    assert _words(tmp_path, "error") == []
+
+
+def test_a_patient_in_different_parts_of_two_centres_is_an_error(tmp_path):
+    (message,) = _words(_two_centres(tmp_path, ("train", "test")), "error")
+    assert "patient P0 is in train of a and in test of b" in message
+    assert len(_found(tmp_path, "warning", "patient P1 is in a and in b")) == 1
+
+
+@pytest.mark.parametrize("kind", ["dicom", "nifti"])
+def test_a_series_in_two_centres_is_an_error(tmp_path, kind):
+    if kind == "dicom":
+        write_centre(tmp_path / "a", [0, 1])
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    else:
+        for n in (0, 1):
+            write_nifti(tmp_path / "a" / f"{n}.nii", chest(seed=n))
+        (tmp_path / "a" / "labels.csv").write_text("series,label\n0.nii,0\n1.nii,1\n")
+        (tmp_path / "b").symlink_to(tmp_path / "a")
+    (message,) = _words(tmp_path, "error")
+    assert re.search(r"the series .* \(and 1 more like it\) is in a and in b: a scan has one centre", message)
+    assert not _found(tmp_path, "warning", "same person")
+
+
+def test_folders_without_a_table_do_not_vanish(tmp_path):
+    write_centre(tmp_path / "good", [0, 1])
+    write_centre(tmp_path / "capital", [0, 1])
+    (tmp_path / "capital" / "labels.csv").rename(tmp_path / "capital" / "Labels.csv")
+    write_centre(tmp_path / "deep" / "ct", [0, 1])
+    for name in ("empty", ".hidden", "office"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "office" / "labels.xlsx").touch()
+    assert _found(tmp_path, "warning", "not used") == [
+        "capital: no labels.csv or datalist.json, not used (Labels.csv is there: call it labels.csv)",
+        "deep: no labels.csv or datalist.json, not used (ct/labels.csv is there: it must lie in deep itself)",
+        "empty: no labels.csv or datalist.json, not used",
+        "office: no labels.csv or datalist.json, not used (labels.xlsx is there: save it as CSV (UTF-8), labels.csv)",
+    ]
+    assert not _found(tmp_path / "good", "warning", "not used")
+
+
+@pytest.mark.parametrize("slices, warned", [(59, True), (60, False)])
+def test_coverage_is_said_and_a_part_of_a_chest_is_a_warning(tmp_path, slices, warned):
+    write_series(tmp_path / "dicom" / "s0", chest(slices))
+    write_series(tmp_path / "dicom" / "s1", chest(72), patient="P2")
+    (tmp_path / "dicom" / "labels.csv").write_text("series,label\ns0,0\ns1,1\n")
+    # The same volume with its slices along the first axis.
+    write_nifti(tmp_path / "nifti" / "x.nii", chest(slices), axcodes="SLP")
+    (tmp_path / "nifti" / "labels.csv").write_text("series,label\nx.nii,0\n")
+    low = round(slices * 2.5)
+    assert _found(tmp_path, "ok", "scans cover") == [
+        f"dicom: scans cover {low} to 180 mm from bottom to top",
+        f"nifti: scans cover {low} mm from bottom to top",
+    ]
+    short = _found(tmp_path, "warning", "not a whole chest")
+    assert len(short) == 2 * warned and all("1 scan of less than 150 mm" in message for message in short)
+
+
+def test_coverage_of_a_coronal_series_is_its_height(tmp_path):
+    write_series(tmp_path / "s0", chest(edge=40), orientation=(1, 0, 0, 0, 0, -1), spacing=(4.0, 1.0, 2.0))
+    write_series(tmp_path / "s1", chest(80), patient="P2")
+    (tmp_path / "labels.csv").write_text("series,label\ns0,0\ns1,1\n")
+    assert len(_found(tmp_path, "ok", "scans cover 160 to 200 mm")) == 1
+
+
+def test_what_the_default_split_would_give(tmp_path):
+    write_centre(tmp_path / "small", [0, 1, 1])
+    write_centre(tmp_path / "large", [0, 1] * 5)
+    assert _found(tmp_path, "ok", "default split") == [
+        "large: patients by the default split (0.5/0.1/0.4): train 5, validation 1, test 4",
+        "small: patients by the default split (0.5/0.1/0.4): train 2, validation 0, test 1",
+    ]
+    assert _found(tmp_path, "warning", "default split|only one") == [
+        "small: only one patient of class 0: cannot be in training and in test",
+        "small: no patient for validation by the default split (0.5/0.1/0.4)",
+    ]
+
+
+def test_what_the_tables_split_lacks(tmp_path):
+    write_centre(tmp_path, [0, 1])
+    (tmp_path / "labels.csv").write_text("series,label,split\ns0,0,train\ns1,1,test\n")
+    assert len(_found(tmp_path, "warning", "no patient for validation by the table")) == 1
+    assert len(_found(tmp_path, "warning", "no training scan of class 1 by the table")) == 1
+    assert not _found(tmp_path, "ok", "default split")
+
+
+@pytest.mark.parametrize(
+    "heads, row, words",
+    [
+        ("series,label", "s2,9", "label '9' is neither"),
+        ("series,label", "s2,", "label is empty"),
+        ("series,label,split", "s2,1,training", "split is 'training'"),
+        ("series,label", "s2,1\n./s2/,1", "is there a second time"),
+    ],
+)
+def test_a_wrong_row_is_one_finding(tmp_path, heads, row, words):
+    write_centre(tmp_path, [0, 1, 1])
+    end = ",train" if "split" in heads else ""
+    (tmp_path / "labels.csv").write_text(f"{heads}\ns0,0{end}\ns1,1{end}\n{row}\n")
+    centre = {"name": "a", "kind": "dicom", "folder": ".", "labels": "labels.csv"}
+    manifest = {"schema": 1, "name": "n", "classes": ["0", "1"], "centres": [centre]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (message,) = _words(tmp_path, "error")
+    assert words in message
+    assert not _found(tmp_path, "warning", "has no label")
+
+
+def test_what_is_given_instead_of_a_folder(tmp_path):
+    write_centre(tmp_path / "a", [0, 1])
+    assert "a table: give its folder" in _words(tmp_path / "a" / "labels.csv", "error")[0]
+    archive = shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "a")
+    assert "a zip: unpack it" in _words(archive, "error")[0]
 
 
 def test_the_command_says_it_and_exits_with_1_on_errors(tmp_path):

@@ -76,7 +76,14 @@ def test_class_names_come_before_class_numbers(tmp_path):
         (["s0,0", "s1,1", "none,1"], "series,label", "none: no DICOM series is in this folder"),
         (["s0,0,train", "s1,1,training"], "series,label,split", "line 3: split is 'training'; right are train"),
         (["s0,0,train", "s1,1,"], "series,label,split", "line 3: no split, while other rows have one"),
-        (["s0,0,train,A", "s1,1,test,A"], "series,label,split,patient", "patient A is in train and in test"),
+        (
+            ["s0,0,train,A", "s1,1,test,A"],
+            "series,label,split,patient",
+            r"labels.csv, line 3: patient A is in train and in test \(first in .*labels.csv, line 2\)",
+        ),
+        (["s0,0", "s1,1", "1.28E+14,1"], "series,label", "a spreadsheet program has made a number of it"),
+        (["s0,0", "s1,1", "two\\a,1"], "series,label", r"write / in paths, not \\"),
+        (["s0,0", "s1,1", "packed,1"], "series,label", "packed.zip is there, unpack it"),
         (["s0,0", "s1,1", "mr,1"], "series,label", "mr: modality MR, not CT"),
         (["s0,0", "s1,1", "anonymous,1"], "series,label", "line 4: no patient: the files have no PatientID"),
     ],
@@ -86,6 +93,7 @@ def test_what_is_wrong_with_a_dicom_centre(tmp_path, rows, head, words):
     for name in ("a", "b"):
         write_series(tmp_path / "two" / name, chest())
     (tmp_path / "none").mkdir()
+    (tmp_path / "packed.zip").touch()
     write_series(tmp_path / "mr", chest(), change=lambda n, d: setattr(d, "Modality", "MR"))
     write_series(tmp_path / "anonymous", chest(), patient="")
     _table(tmp_path, *rows, head=head)

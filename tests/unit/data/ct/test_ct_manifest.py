@@ -100,6 +100,38 @@ def test_a_manifest_with_a_number_of_thousands_of_digits(tmp_path):
         open_manifest(_write(tmp_path, '{"schema": ' + "1" * 5000 + "}"))
 
 
+def test_labels_that_differ_in_case_or_spaces_are_not_two_classes(tmp_path):
+    for name, labels in (("a", "s0,Emphysema\ns1,no  emphysema\n"), ("b", "s0,No emphysema\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "labels.csv").write_text(f"series,label\n{labels}")
+    words = r"b/labels.csv, line 2: label 'No emphysema' differs .* from 'no  emphysema' \(.*a/labels.csv, line 3\)"
+    with pytest.raises(UserError, match=words):
+        open_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "there, words",
+    [
+        ("labels.xlsx", "labels.xlsx is there: save it as CSV"),
+        ("a/labels.xlsx", "a: labels.xlsx is there"),
+        ("Labels.CSV", "Labels.CSV is there: call it labels.csv"),
+        ("a/b/labels.csv", "b/labels.csv is there: it must lie in a itself"),
+    ],
+)
+def test_what_lies_near_where_a_table_should_be_is_said(tmp_path, there, words):
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).touch()
+    with pytest.raises(UserError, match=words):
+        open_manifest(tmp_path)
+
+
+def test_a_spreadsheet_instead_of_the_manifests_table(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "labels.xlsx").touch()
+    _write(tmp_path, GOOD)
+    assert "labels.csv: there is no such file; labels.xlsx is there" in check(tmp_path)[1].message
+
+
 def test_an_empty_folder_and_no_folder(tmp_path):
     with pytest.raises(UserError, match=r"neither manifest.json nor labels.csv or datalist.json"):
         open_manifest(tmp_path)

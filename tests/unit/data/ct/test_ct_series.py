@@ -92,6 +92,13 @@ def test_missing_slices_are_counted_and_located(tmp_path):
     assert "between -82.50 and -75.00 mm (instance numbers 8 and 11)" in problem.message
 
 
+def test_a_copied_folder_is_named(tmp_path):
+    write_series(tmp_path / "s", chest())
+    shutil.copytree(tmp_path / "s", tmp_path / "s copy")
+    message = _only(tmp_path).problems[0].message
+    assert f"in {tmp_path / 's'} and in {tmp_path / 's copy'}: is one a copy of the other?" in message
+
+
 def test_a_single_slice_is_no_volume(tmp_path):
     write_series(tmp_path / "s", chest(slices=1))
     assert "a single slice" in _only(tmp_path).problems[0].message

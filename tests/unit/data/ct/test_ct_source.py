@@ -122,6 +122,30 @@ def test_what_does_not_fit_is_said(cohort, fields, message):
         source.prepare()
 
 
+def test_a_series_at_two_centres_stops_a_simulation(cohort):
+    shutil.copytree(cohort / "centre-1" / "p0", cohort / "centre-3" / "p0", dirs_exist_ok=True)
+    uid = (cohort / "centre-1" / "labels.csv").read_text().splitlines()[1].split(",")[0]
+    table = cohort / "centre-3" / "labels.csv"
+    table.write_text("\n".join(["series,label", f"{uid},0", *table.read_text().splitlines()[2:]]))
+    with pytest.raises(UserError, match=f"the series {uid} is in centre-1 and in centre-3: a scan has one centre"):
+        open_source(config(cohort)).prepare()
+
+
+def test_a_patient_at_two_centres_is_told_and_must_be_in_one_part(cohort, caplog):
+    for name, part in (("centre-1", "train"), ("centre-2", "train"), ("centre-2", "test")):
+        table = cohort / name / "labels.csv"
+        rows = [row.split(",")[:2] for row in table.read_text().splitlines()[1:]]
+        parts = [part, "train", "train", "test", "test", "test"]
+        patients = ["same", *(f"{name}-{k}" for k in range(1, 6))]
+        lines = [f"{uid},{label},{patients[k]},{parts[k]}" for k, (uid, label) in enumerate(rows)]
+        table.write_text("\n".join(["series,label,patient,split", *lines]))
+        if part == "train":
+            open_source(config(cohort)).prepare()
+    assert "patient same is in centre-1 and in centre-2: is it the same person?" in caplog.text
+    with pytest.raises(UserError, match="patient same is in train of centre-1 and in test of centre-2"):
+        open_source(config(cohort)).prepare()
+
+
 def test_a_centre_that_is_named_twice_is_held_out_once(cohort):
     source = open_source(config(cohort, held_out="centre-1,centre-1"))
     assert source.describe()["held_out"] == {"centre-1": 6}
