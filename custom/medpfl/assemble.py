@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +18,7 @@ from medpfl.models import build_model, logits
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
+from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
 from medpfl.site.store import SiteStore
@@ -111,7 +114,14 @@ class Federation:
         if self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
-        return Plan(self.config, self.split, self.initial_shared, pretrained)
+        return Plan(self.config, self.split, self.initial_shared, pretrained, self._impress())
+
+    def _impress(self) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
+        if not self.config.makes_impressions:
+            return None
+        start = self.source.start_images(self.config.all_settings)
+        settings = self.config.all_settings
+        return impression_maker(self.split, self.model, self.initial_personal, start, settings)
 
     def given_pretrained(self) -> State | None:
         """The state of f that the user gave, checked; None where f is not needed or is made by pretraining."""

@@ -30,7 +30,7 @@ class Options:
         list[str] | None,
         typer.Option(
             "--data-arg",
-            help="KEY=VALUE for CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; repeatable.",
+            help="KEY=VALUE. CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; images: pad.",
         ),
     ] = None
     pooling: Annotated[
@@ -67,6 +67,10 @@ class Options:
     official: Annotated[
         bool, typer.Option("--official", help="Keep the data set's own training/validation/test parts.")
     ] = False
+    holdout: Annotated[
+        float | None,
+        typer.Option(help="Share of the images that no site gets, for FedImpres to start from.", show_default="0"),
+    ] = None
     held_out: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +123,7 @@ class Options:
             "fractions": _fractions(self.fractions),
             "train_fraction": self.train_fraction,
             "official": self.official,
+            "holdout": self.holdout,
             "held_out": int(self.held_out) if (self.held_out or "").isdecimal() else self.held_out,
             "personal": self.personal,
             "mixing": self.mixing,
@@ -154,8 +159,9 @@ class Options:
 
     def _settings(self) -> dict[str, Any]:
         settings = key_values(self.settings, "--set")
-        if isinstance(path := settings.get("pretrain"), str) and path != "pooled":
-            settings["pretrain"] = str(Path(path).resolve())
+        for name, words in (("pretrain", ("pooled",)), ("start", ("noise", "holdout"))):
+            if isinstance(path := settings.get(name), str) and path not in words:
+                settings[name] = str(Path(path).resolve())
         return settings
 
     def _partition(self) -> str | None:

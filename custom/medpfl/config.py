@@ -22,9 +22,11 @@ PRETRAINING: dict[str, Value] = {"pretrain": "pooled", "pretrain_share": 0.2, "p
 """Where the similarity methods' pretrained model f comes from: ``pooled`` or the path of a checkpoint."""
 
 _PRETRAINED = ("similarity", "similarity-classifier")
-_POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs", "temperature"}
-_WHOLE = {"batch_size", "layers", "pretrain_epochs", "nesterov"}
-_SHARE = {"lambda", "pretrain_share", "p", "nesterov"}
+_POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs", "temperature", "images", "inner_steps", "pixel_lr"}
+_WHOLE = {"batch_size", "layers", "pretrain_epochs", "nesterov", "warmup", "images", "admm_iterations", "inner_steps"}
+_WHOLE |= {"constraint"}
+_SHARE = {"lambda", "pretrain_share", "p", "nesterov", "constraint"}
+_TEXTS = {"pretrain", "start"}
 
 
 class RunConfig(BaseModel):
@@ -41,6 +43,7 @@ class RunConfig(BaseModel):
             their names, separated by commas, where the data have centres of their own.
         pooling: how a scan's slices make its prediction: ``mean`` of the slices' probabilities, or ``attention`` over
             their features (:class:`medpfl.models.bag_attention.BagAttention`).
+        holdout: share of the images that no site gets; FedImpres may start from them, without their labels.
         min_sites: quorum: the least number of usable updates a round needs; 0 stands for the default (:attr:`quorum`).
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
@@ -62,6 +65,7 @@ class RunConfig(BaseModel):
     train_fraction: float = Field(default=1.0, gt=0, le=1)
     official: bool = False
     held_out: int | str = 0
+    holdout: float = Field(default=0.0, ge=0, lt=1)
     model: str = "lenet5"
     model_args: dict[str, Any] = Field(default_factory=dict)
     rounds: int = Field(default=20, ge=1)
@@ -134,7 +138,7 @@ class RunConfig(BaseModel):
                     f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; "
                     f"it has: {', '.join(accepted)}"
                 )
-            if name == "pretrain":
+            if name in _TEXTS:
                 continue
             if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
                 raise ValueError(f"setting {name} must be a number, got {value!r}")
@@ -144,6 +148,8 @@ class RunConfig(BaseModel):
                 raise ValueError(f"setting {name} must be a whole number, got {value}")
             if name in _SHARE and value > 1:
                 raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
+        if self.all_settings.get("start") == "holdout" and not self.holdout:
+            raise ValueError("start=holdout needs images that are set aside: give --holdout, e.g. 0.1")
         if self.all_settings["nesterov"] and not self.all_settings["momentum"]:
             raise ValueError("setting nesterov looks ahead along the momentum: give momentum too, e.g. momentum=0.9")
 
@@ -187,6 +193,11 @@ class RunConfig(BaseModel):
         """Whether the mixing rests on a pretrained model's statistics."""
         return self.resolved_mixing in _PRETRAINED
 
+    @property
+    def makes_impressions(self) -> bool:
+        """Whether the server synthesises images that sites train with."""
+        return bool(self.all_settings.get("beta"))
+
     def choices(self) -> dict[str, Any]:
         """The four choices, for the results."""
         objective = "cross-entropy"
@@ -194,11 +205,15 @@ class RunConfig(BaseModel):
             objective += f" + {mu}/2 |psi - psi_received|^2"
         if (weight := self.all_settings.get("consistency")) and self.all_settings.get("p") not in (0, 1):
             objective += f" + {weight} consistency of shared and personal heads, T = {self.all_settings['temperature']}"
+        if beta := self.all_settings.get("beta"):
+            objective += f" + {beta} cross-entropy of the impression"
+        server = ["statistics under a pretrained model, once"] if self.needs_pretraining else []
+        server += ["a federated impression after every round from the warm-up on"] if self.makes_impressions else []
         return {
             "personal": self.resolved_personal,
             "mixing": self.resolved_mixing,
             "objective": objective,
-            "server": ["statistics under a pretrained model, once"] if self.needs_pretraining else [],
+            "server": server,
         }
 
 

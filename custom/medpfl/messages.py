@@ -14,6 +14,10 @@ STATISTICS = "statistics/"
 """Prefix of batch-norm statistics among an update's tensors, so that filters see them like any other key."""
 
 
+IMPRESSION = "impression/"
+"""Prefix of the federated impression among a message's tensors: ``images`` and ``labels``."""
+
+
 @dataclass(frozen=True)
 class Message:
     """From the server to one site.
@@ -21,7 +25,8 @@ class Message:
     Attributes:
         task: what to do.
         round: the round it belongs to, counted from 1; 0 before training.
-        tensors: the site's own next shared state, or the pretrained model's state for ``prepare``.
+        tensors: the site's own next shared state, or the pretrained model's state for ``prepare``; entries that start
+            with ``impression/`` are the federated impression.
         info: small JSON values.
     """
 
@@ -29,6 +34,18 @@ class Message:
     round: int
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        """The tensors that are the model's."""
+        return {name: tensor for name, tensor in self.tensors.items() if not name.startswith(IMPRESSION)}
+
+    @property
+    def impression(self) -> tuple[Tensor, Tensor] | None:
+        """The impression's images (n, C, H, W) float32 and labels (n,) int64, if there is one."""
+        if f"{IMPRESSION}images" not in self.tensors:
+            return None
+        return self.tensors[f"{IMPRESSION}images"].float(), self.tensors[f"{IMPRESSION}labels"].long()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
 from medpfl.algorithms.fedavg import FEDAVG
 from medpfl.algorithms.fedbn import FEDBN
+from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
@@ -15,7 +16,9 @@ from medpfl.algorithms.local import LOCAL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.errors import UserError
 
-ALGORITHMS = {a.name: a for a in (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS)}
+ALGORITHMS = {
+    a.name: a for a in (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
+}
 
 
 def algorithm(name: str) -> Algorithm:

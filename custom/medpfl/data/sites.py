@@ -14,7 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
+from medpfl.algorithms.base import Value
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
 from medpfl.data.ct.manifest import find_manifest, is_ct, named_classes, names_scans, open_manifest
@@ -23,9 +26,10 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
+from medpfl.data.start_images import start_images
 from medpfl.errors import UserError
-from medpfl.seeding import generator
-from medpfl.site.data import ImageTensors, SiteData, SiteLoaders
+from medpfl.seeding import derive_seed, generator
+from medpfl.site.data import ImageTensors, SiteData, SiteLoaders, scale
 
 
 class DataSource(Protocol):
@@ -45,6 +49,9 @@ class DataSource(Protocol):
 
     def held_out(self, device: torch.device) -> dict[str, SiteData]:
         """Centres that take no part in training, by name: all their samples as the test part."""
+
+    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
+        """What a federated impression starts from, (n, C, H, W) float32, by the settings ``start`` and ``images``."""
 
     def describe(self) -> dict[str, Any]:
         """The ``data`` part of results.json."""
@@ -67,7 +74,14 @@ class PartitionedImages:
         c = self.config
         total = c.sites + _number_held_out(c)
         partition = make_partition(
-            self.dataset, c.partition, total, c.seed, c.fractions, c.train_fraction, pooled=not c.official
+            self.dataset,
+            c.partition,
+            total,
+            c.seed,
+            c.fractions,
+            c.train_fraction,
+            pooled=not c.official,
+            holdout=c.holdout,
         )
         if unknown := {s.name for s in partition.sites} ^ {f"site-{i + 1}" for i in range(total)}:
             raise UserError(
@@ -79,9 +93,13 @@ class PartitionedImages:
         """See :class:`DataSource`."""
         # Published sets are known without their file: whoever exports a job may not have it.
         if (shape := image_shape(self.config.data)) and (known := known_set(self.config.data)):
-            return {"in_channels": shape[0], "num_classes": len(known.classes), "image_size": shape[1]}
-        d = self.dataset
-        return {"in_channels": d.channels, "num_classes": d.n_classes, "image_size": d.size}
+            channels, classes, size = shape[0], len(known.classes), shape[1]
+        else:
+            channels, classes, size = self.dataset.channels, self.dataset.n_classes, self.dataset.size
+        edge = self.config.data_args.get("pad", size)
+        if not isinstance(edge, int) or edge < size:
+            raise UserError(f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more")
+        return {"in_channels": channels, "num_classes": classes, "image_size": edge}
 
     def prepare(self) -> None:
         """See :class:`DataSource`."""
@@ -113,6 +131,15 @@ class PartitionedImages:
                 found[site.name] = self._tensors({"train": every[:0], "validation": every[:0], "test": every}, device)
         return found
 
+    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
+        """See :class:`DataSource`. ``holdout`` takes images of the set that no site has, without their labels."""
+        if settings["start"] != "holdout":
+            return start_images(settings, self.model_arguments(), self.config.seed)
+        rng = np.random.default_rng(derive_seed(self.config.seed, "impression", "start"))
+        aside = self.partition.holdout
+        chosen = np.sort(rng.permutation(aside)[: settings["images"]])
+        return scale(self._pixels(chosen))
+
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`."""
         counts = self.partition.counts(self.dataset.labels, self.dataset.n_classes)
@@ -138,9 +165,20 @@ class PartitionedImages:
             "held_out": held_out,
         }
 
+    def _pixels(self, rows: np.ndarray) -> Tensor:
+        images, edge = self.dataset.images_chw(rows), self._edge
+        before = (edge - self.dataset.size) // 2
+        after = edge - self.dataset.size - before
+        return pad(images, (before, after, before, after)) if edge != self.dataset.size else images
+
+    @property
+    def _edge(self) -> int:
+        """Edge length of the images as models see them."""
+        return int(self.config.data_args.get("pad", 0)) or self.dataset.size
+
     def _tensors(self, indices: dict[str, Any], device: torch.device) -> ImageTensors:
         return ImageTensors(
-            images={part: self.dataset.images_chw(rows).to(device) for part, rows in indices.items()},
+            images={part: self._pixels(rows).to(device) for part, rows in indices.items()},
             labels={part: torch.from_numpy(self.dataset.labels[rows]).to(device) for part, rows in indices.items()},
         )
 
@@ -199,6 +237,10 @@ class OwnData:
                 raise UserError(f"data of held-out centre {name}: {type(error).__name__}: {error}") from error
         return found
 
+    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
+        """See :class:`DataSource`: the model's own arguments do not say what images look like."""
+        raise UserError("a federated impression needs the size of the images, which one's own loaders do not tell")
+
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`: the numbers come from the sites."""
         return {
@@ -220,8 +262,8 @@ def open_source(config: RunConfig) -> DataSource:
         return Scans(config)
     if config.pooling != "mean":
         raise UserError(f"--pooling {config.pooling} is over a scan's slices, and {config.data} has single images")
-    if config.data_args:
-        raise UserError(f"--data-arg {next(iter(config.data_args))}: {config.data} takes no such arguments")
+    if unknown := [name for name in config.data_args if name != "pad"]:
+        raise UserError(f"--data-arg {unknown[0]}: images have the argument pad alone")
     return PartitionedImages(config)
 
 

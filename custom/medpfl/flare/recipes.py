@@ -82,8 +82,10 @@ class PersonalizedRecipe(Recipe):
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
         run_config = config.model_dump(mode="json")
-        # The pretrained model comes with the server's message; where the server has it is not the sites' business.
-        site_config = run_config | {"settings": {k: v for k, v in config.settings.items() if k != "pretrain"}}
+        # The pretrained model and the impression come with the server's messages; where it has what they are made of
+        # is not the sites' business.
+        here = ("pretrain", "start")
+        site_config = run_config | {"settings": {k: v for k, v in config.settings.items() if k not in here}}
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
         job.to_server(components_config())
@@ -196,6 +198,12 @@ class ViTHeadsRecipe(PersonalizedRecipe):
     """:mod:`medpfl.algorithms.vit_heads`."""
 
     algorithm = "vit-heads"
+
+
+class FedImpresRecipe(PersonalizedRecipe):
+    """:mod:`medpfl.algorithms.fedimpres`."""
+
+    algorithm = "fedimpres"
 
 
 class FFedAPRecipe(PersonalizedRecipe):

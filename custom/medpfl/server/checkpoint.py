@@ -12,7 +12,7 @@ from torch import Tensor
 
 from medpfl.config import RunConfig
 from medpfl.errors import UserError
-from medpfl.messages import Failure
+from medpfl.messages import IMPRESSION, Failure
 from medpfl.server.rounds import ServerState
 from medpfl.statefile import TornFile, read_state, write_state
 
@@ -33,6 +33,7 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
             tensors |= {f"statistics/{site}/{i}/{layer}": torch.from_numpy(array) for i, array in enumerate(pair)}
     if state.weights is not None:
         tensors["weights"] = torch.from_numpy(state.weights)
+    tensors |= state.impression
     info = {
         "config": config.model_dump(mode="json"),
         "phase": state.phase,
@@ -76,6 +77,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
         shared={site: slots[slot] for site, slot in info["shared"].items()},
         statistics={s: {layer: tuple(pair) for layer, pair in layers.items()} for s, layers in statistics.items()},
         weights=tensors["weights"].numpy() if "weights" in tensors else None,
+        impression={name: tensor for name, tensor in tensors.items() if name.startswith(IMPRESSION)},
         history=tuple(info["history"]),
         best_round=info["best_round"],
         failures=tuple(Failure(**f) for f in info["failures"]),

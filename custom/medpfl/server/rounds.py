@@ -7,7 +7,7 @@ only loop: ``messages``, carry, ``advance``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -37,12 +37,15 @@ class Plan:
         split: what is shared.
         initial_shared: the shared part of the seeded first model.
         pretrained: the whole state of the pretrained model f, where the mixing needs it.
+        impress: makes a federated impression from the sites' mean shared state and the round: tensors for the messages
+            of the next round, and what results.json says of it. None where the method has none.
     """
 
     config: RunConfig
     split: ParameterSplit
     initial_shared: State
     pretrained: State | None = None
+    impress: Callable[[State, int], tuple[State, dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class ServerState:
         shared: by site, its next shared state; empty before round 1, when all start from the same.
         statistics: by site, where the mixing needs them.
         weights: W over all sites of the run, once it is known.
+        impression: the federated impression that goes with the next round's messages; empty where there is none.
         history: one record a finished round, as in results.json.
         best_round: the round with the best mean validation measure so far; 0 if there is none.
         failures: what went wrong at which site.
@@ -69,6 +73,7 @@ class ServerState:
     shared: Mapping[str, State] = field(default_factory=dict)
     statistics: Mapping[str, LayerStatistics] = field(default_factory=dict)
     weights: np.ndarray | None = None
+    impression: State = field(default_factory=dict)
     history: tuple[dict[str, Any], ...] = ()
     best_round: int = 0
     failures: tuple[Failure, ...] = ()
@@ -161,7 +166,8 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
     halfway = state.round + 1 >= config.rounds // 2
     if config.resolved_mixing == "similarity-running" and halfway and site not in state.statistics:
         info["statistics"] = "running"
-    return Message("train", state.round + 1, state.shared.get(site, plan.initial_shared), info)
+    shared = state.shared.get(site, plan.initial_shared)
+    return Message("train", state.round + 1, {**shared, **state.impression} if state.impression else shared, info)
 
 
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
@@ -227,7 +233,23 @@ def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], sec
     }
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
-    return replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
+    state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
+    return state if phase == "validate" else _with_impression(plan, state)
+
+
+def _with_impression(plan: Plan, state: ServerState) -> ServerState:
+    """Synthesises the impression for the next round, from the warm-up on. A failing synthesis ends no run."""
+    if plan.impress is None or state.round < plan.config.all_settings["warmup"]:
+        return state
+    joined = [s for s in plan.config.site_names if s in state.samples]
+    states = [dict(state.shared.get(s, plan.initial_shared)) for s in joined]
+    mean = states[0]
+    if any(other is not state.shared.get(joined[0]) for other in (state.shared.get(s) for s in joined)):
+        weights = sample_weights([state.samples[s] for s in joined])
+        mean = mix(weights[:1], states)[0]
+    tensors, report = plan.impress(mean, state.round)
+    record = {**state.history[-1], "impression": report}
+    return replace(state, impression=tensors, history=(*state.history[:-1], record))
 
 
 def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:

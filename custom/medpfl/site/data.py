@@ -138,6 +138,13 @@ class SiteLoaders:
         return None
 
 
+def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Batches of a set in random order, over and over; each pass has an order of its own."""
+    while True:
+        for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch_size):
+            yield images[chosen], labels[chosen]
+
+
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
     """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
     full, rest = divmod(samples, batch_size)

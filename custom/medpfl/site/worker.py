@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from medpfl.messages import STATISTICS, Failure, Message, Update
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
-from medpfl.site.data import SiteData
+from medpfl.site.data import Batch, SiteData, endless_batches
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import site_objective
 from medpfl.site.statistics import input_statistics, running_statistics
@@ -115,8 +115,9 @@ class Site:
         self._same_data()
         self._load(message, model, round_ - 1)
         metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
-        objective = site_objective(model, self.split, config.all_settings)
         order = generator(config.seed, self.name, round_, "shuffle")
+        shown = self._impression(message, model)
+        objective = site_objective(model, self.split, config.all_settings, shown)
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         epochs = config.local_epochs
         metrics["train_loss"] = train_epochs(model, self.data, config.all_settings, epochs, order, objective)
@@ -129,6 +130,14 @@ class Site:
         if message.info.get("statistics") == "running":
             shared |= _named(running_statistics(model))
         return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
+
+    def _impression(self, message: Message, model: nn.Module) -> Iterator[Batch] | None:
+        if (impression := message.impression) is None:
+            return None
+        device = next(model.parameters()).device
+        images, labels = (tensor.to(device) for tensor in impression)
+        order = generator(self.config.seed, self.name, message.round, "impression")
+        return endless_batches(images, labels, self.config.all_settings["batch_size"], order)
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         self._load(message, model, message.round)
@@ -154,7 +163,7 @@ class Site:
 
     def _load(self, message: Message, model: nn.Module, personal_round: int) -> None:
         """The model as the site uses it after it received its mix of ``personal_round``."""
-        self.split.load_shared(model, message.tensors)
+        self.split.load_shared(model, message.shared)
         self.split.load_personal(model, self._personal(personal_round))
 
     def _personal(self, round_: int) -> State:

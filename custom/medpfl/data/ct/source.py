@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
 from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open_manifest
 from medpfl.data.ct.patients import split_patients
@@ -22,6 +23,7 @@ from medpfl.data.ct.preprocessing import Preprocessing
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.sharing import shared
 from medpfl.data.split import PARTS, Part
+from medpfl.data.start_images import start_images
 from medpfl.errors import UserError
 from medpfl.site.data import ImageTensors, SiteData
 
@@ -91,6 +93,12 @@ class Scans:
         raise UserError(
             "hospitals' scans are not pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
+
+    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
+        """See :class:`medpfl.data.sites.DataSource`; no scan is set aside for it."""
+        if settings["start"] == "holdout":
+            raise UserError("start=holdout: no scans are set aside; use noise or the path of public images")
+        return start_images(settings, self.model_arguments(), self.config.seed)
 
     def held_out(self, device: torch.device) -> dict[str, SiteData]:
         """See :class:`medpfl.data.sites.DataSource`."""

@@ -1,0 +1,87 @@
+"""The server's extra step: from the sites' mean shared state to the impression that goes to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.algorithms.base import Value
+from medpfl.messages import IMPRESSION
+from medpfl.models.layers import batch_norm_layers
+from medpfl.parameters import ParameterSplit, State
+from medpfl.server.impression import Synthesis, SynthesisDiverged, synthesise
+
+
+def impression_maker(
+    split: ParameterSplit,
+    make_model: Callable[[], nn.Module],
+    initial_personal: State,
+    start: Tensor,
+    settings: Mapping[str, Value],
+) -> Callable[[State, int], tuple[State, dict[str, Any]]]:
+    """A function that makes impressions; it always starts from the same images.
+
+    Where batch norm stays at the sites, the server's model takes its statistics from the start images, with the scale
+    and shift of the first model; other personal parts are the first model's.
+
+    Args:
+        split: what is shared.
+        make_model: a fresh model on the server's device.
+        initial_personal: the personal part of the first model.
+        start: (n, C, H, W) float32 as models take them.
+        settings: the run's.
+    """
+    how = Synthesis(
+        admm_iterations=int(settings["admm_iterations"]),
+        inner_steps=int(settings["inner_steps"]),
+        pixel_lr=float(settings["pixel_lr"]),
+        rho=float(settings["rho"]),
+        gamma=float(settings["gamma"]),
+        batch_size=int(settings["batch_size"]),
+        constrained=bool(settings["constraint"]),
+    )
+
+    def impress(shared: State, round_: int) -> tuple[State, dict[str, Any]]:
+        started = time.perf_counter()
+        model = make_model()
+        split.load_shared(model, shared)
+        split.load_personal(model, initial_personal)
+        if any(name in split.personal_names for name in _running(model)):
+            _take_statistics(model, start)
+        try:
+            made = synthesise(model, start, how)
+        except SynthesisDiverged as error:
+            return {}, {"failed": str(error), "seconds": time.perf_counter() - started}
+        tensors = {
+            f"{IMPRESSION}images": made.images.to(torch.float16),
+            f"{IMPRESSION}labels": made.labels.to(torch.uint8 if int(made.labels.max()) < 256 else torch.int64),
+        }
+        if not bool(torch.isfinite(tensors[f"{IMPRESSION}images"]).all()):
+            reason = "the impression's pixels left the range of float16; lower pixel_lr"
+            return {}, {"failed": reason, "seconds": time.perf_counter() - started}
+        return tensors, made.report() | {"seconds": time.perf_counter() - started}
+
+    return impress
+
+
+def _running(model: nn.Module) -> list[str]:
+    return [f"{path}.running_mean" for path in batch_norm_layers(model)]
+
+
+def _take_statistics(model: nn.Module, images: Tensor) -> None:
+    layers = batch_norm_layers(model).values()
+    device = next(model.parameters()).device
+    before = [layer.momentum for layer in layers]
+    model.train()
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # the mean over all batches
+    with torch.no_grad():
+        for batch in images.split(256):
+            model(batch.to(device))
+    for layer, momentum in zip(layers, before, strict=True):
+        layer.momentum = momentum
