@@ -13,12 +13,16 @@ from typing import Any
 import torch
 
 from medpfl.config import RunConfig
+from medpfl.messages import IMPRESSION
+from medpfl.report.picture import png_grid
 from medpfl.server.mixing import restrict
 from medpfl.server.rounds import Plan, ServerState, mixing_matrix
 from medpfl.site.measures import summary
 from medpfl.statefile import write_bytes
 
 SCHEMA = 1
+SHOWN = 32
+"""Images of an impression that a picture shows."""
 
 
 def build_results(
@@ -46,6 +50,7 @@ def build_results(
         "algorithm": config.algorithm,
         "choices": config.choices(),
         "heads": _heads(plan),
+        "impression": _impression(state),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
         "environment": environment(env),
         "data": dict(data),
@@ -85,6 +90,17 @@ def _heads(plan: Plan) -> dict[str, Any] | None:
         return None
     personal, heads = (sum(column) for column in zip(*counts.values(), strict=True))
     return {"layers": len(counts), "personal": personal, "of": heads, "p": personal / heads}
+
+
+def _impression(state: ServerState) -> dict[str, Any] | None:
+    """The last federated impression, as a picture of its first images; None while the run goes on."""
+    if state.phase != "done" or not state.impression:
+        return None
+    images, labels = (state.impression[f"{IMPRESSION}{kind}"] for kind in ("images", "labels"))
+    if images.shape[1] not in (1, 3):
+        return None
+    shown = images[:SHOWN]
+    return {"images": len(images), "labels": labels[:SHOWN].tolist(), "picture": png_grid(shown)}
 
 
 def _final(state: ServerState) -> dict[str, Any] | None:

@@ -1,10 +1,13 @@
 """The method as a whole: warm-up, what travels, what a site minimises, what goes on when a synthesis fails."""
 
+import base64
+import io
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny import config, last_models, run, same
+from tiny import config, last_models, same, sites_of
 from torch.nn.functional import cross_entropy
 
 from medpfl.assemble import Federation
@@ -12,7 +15,9 @@ from medpfl.config import make_config
 from medpfl.data.sites import open_source
 from medpfl.data.start_images import fitted, noise, public_images
 from medpfl.declarations import Nothing
+from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
+from medpfl.experiment import run_experiment
 from medpfl.messages import IMPRESSION
 from medpfl.models import build_model, logits
 from medpfl.parameters import ParameterSplit
@@ -30,6 +35,13 @@ def small(algorithm="fedimpres", **fields):
     settings = SMALL | fields.pop("settings", {})
     defaults = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05}
     return make_config(algorithm=algorithm, settings=settings, device="cpu", **(defaults | fields))
+
+
+def run(run_config):
+    """The final state, and the sites."""
+    federation = Federation.of(run_config)
+    sites = sites_of(federation)
+    return run_in_process(federation.plan(), sites, federation.model, workers=1), sites
 
 
 def steps(run_config):
@@ -220,3 +232,14 @@ def test_plan_has_no_impression_for_other_methods():
     federation = Federation.of(_fedavg())
     assert isinstance(federation.plan(), Plan)
     assert federation.plan().impress is None
+
+
+def test_the_report_shows_the_images_and_what_was_done(tmp_path):
+    results = run_experiment(small(), tmp_path, env="inprocess", reference=False)
+    assert results["impression"]["images"] == 6
+    assert results["impression"]["picture"].startswith("data:image/png;base64,")
+    page = (tmp_path / "report.html").read_text()
+    assert "Federated impression" in page
+    assert results["impression"]["picture"] in page
+    picture = Image.open(io.BytesIO(base64.b64decode(results["impression"]["picture"].partition(",")[2])))
+    assert picture.size == (8 * 29 - 1, 28)

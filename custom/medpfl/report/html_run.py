@@ -62,6 +62,8 @@ def run_body(run: Results, depth: int, with_partition: bool) -> str:
         parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>")
     if charts := _courses(run):
         parts += [heading("Course of training"), charts]
+    if impressions := _impressions(run):
+        parts += [heading("Federated impression"), impressions]
     if with_partition:
         parts += [heading("Who has which images"), partition(run)]
     if mixing := run.get("mixing"):
@@ -189,6 +191,38 @@ def partition(run: Results, caption: str = "") -> str:
     # Two large plots side by side, or three small ones, stay readable.
     width = 480 if len(sites) > 8 else 300
     return f'<div style="flex:0 1 {width}px">{plot}<p class="note">{escape(note)}</p></div>'
+
+
+def _impressions(run: Results) -> str:
+    """What the synthesis did in each round, and the last images."""
+    made = [(entry["round"], entry["impression"]) for entry in run["rounds"] if entry.get("impression")]
+    if not made:
+        return ""
+    rows = [
+        [str(round_), "-", "-", "-", str(entry["failed"])]
+        if "failed" in entry
+        else [
+            str(round_),
+            f"{entry['loss'][0]:.3f} → {entry['loss'][-1]:.3f}",
+            f"{entry['constraint'][0]:.3f} → {entry['constraint'][-1]:.3f}",
+            f"{entry['moved']:.4f}",
+            duration(entry.get("seconds")),
+        ]
+        for round_, entry in made
+    ]
+    heads = ["After round", "Cross-entropy", "Constraint |M|", "Moved", "Time"]
+    text = table(heads, rows, "What the synthesis did")
+    note = (
+        "Cross-entropy of the server's model on the images, before and after; norm of the constraint, likewise; root "
+        "mean square distance that a pixel moved, of a range of 2."
+    )
+    if last := run.get("impression"):
+        labels = ", ".join(map(str, last["labels"]))
+        text += (
+            f'<p><img alt="The last impression" src="{escape(last["picture"])}" style="image-rendering:pixelated"></p>'
+        )
+        note += f" The picture: {len(last['labels'])} of {last['images']} images, row by row of the classes {labels}."
+    return f'{text}<p class="note">{escape(note)}</p>'
 
 
 def _samples(run: Results) -> str:

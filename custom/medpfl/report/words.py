@@ -123,6 +123,15 @@ def further(results: Results) -> list[str]:
     if heads := results.get("heads"):
         each = f"{heads['personal'] / heads['layers']:g} of {heads['of'] / heads['layers']:g}"
         lines.append(f"{each} attention heads are personal in each of {heads['layers']} layers (p = {heads['p']:.3f}).")
+    if made := [entry["impression"] for entry in results["rounds"] if entry.get("impression")]:
+        good = [entry for entry in made if "failed" not in entry]
+        moved = (
+            f" of {good[0]['images']} images, whose pixels moved by {fmean(e['moved'] for e in good):.4f}"
+            if good
+            else ""
+        )
+        failed = f"; {len(made) - len(good)} failed" if len(good) < len(made) else ""
+        lines.append(f"{count(len(made), 'federated impression')}{moved} (root mean square, of a range of 2){failed}.")
     if new := results.get("new"):
         alone = new["models"] == 1
         average = "1 site's model alone" if alone else f"The average of {new['models']} sites' models"
