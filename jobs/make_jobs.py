@@ -14,7 +14,7 @@ EMPHYSEMA = ["no emphysema", "emphysema"]
 
 
 def make_jobs(folder: Path) -> list[Path]:
-    """Jobs on the OrganAMNIST images that come with the package, on the phantom cohort, and for hospitals' CT."""
+    """Jobs on the sample that comes with the package, on BloodMNIST, on the phantom cohort, and for hospitals' CT."""
     jobs = {f"organamnist-{name}": make_config(algorithm=name, sites=5, rounds=10) for name in ALGORITHMS}
     jobs["phantom-vit-heads"] = make_config(
         algorithm="vit-heads",
@@ -35,6 +35,15 @@ def make_jobs(folder: Path) -> list[Path]:
         partition="natural",
         sites=3,
         select_by="auroc",
+    )
+    jobs["bloodmnist-fedimpres"] = make_config(
+        algorithm="fedimpres",
+        data="bloodmnist",
+        data_args={"pad": 32},
+        partition="fedimpres-0.005",
+        sites=8,
+        holdout=0.1,
+        settings={"start": "holdout"},
     )
     return [export_job(config, folder / name) for name, config in jobs.items()]
 
