@@ -244,7 +244,7 @@ def test_the_new_test_of_equal_models_is_theirs(tmp_path):
     assert set(results["new"]["held_out"]) == {"site-4"}
 
 
-def test_held_out_sites_do_not_pretrain(monkeypatch):
+def test_held_out_sites_do_not_pretrain():
     from medpfl.assemble import Federation
 
     federation = Federation.of(small("fedap", held_out=1))

@@ -6,7 +6,7 @@ from tiny import images
 from torch.utils.data import DataLoader, TensorDataset
 
 from medpfl.seeding import generator
-from medpfl.site.data import SiteLoaders, batch_sizes, scale
+from medpfl.site.data import ImageTensors, SiteLoaders, batch_sizes, scale
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
@@ -69,3 +69,24 @@ def test_loaders_of_the_users_own():
     again, other = (next(data.training_batches(32, generator(seed)))[1] for seed in (0, 1))
     assert torch.equal(y, again)
     assert not torch.equal(y, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32])
+def test_a_digest_is_of_the_data_alone(dtype):
+    def made(patient=0, label=1, pixel=3):
+        images = {part: torch.arange(32).view(2, 1, 4, 4).to(dtype) for part in ("train", "validation", "test")}
+        images["test"][1, 0, 2, 2] = pixel
+        labels = {part: torch.tensor([0, label]) for part in images}
+        return ImageTensors(images, labels, {part: torch.tensor([0, patient]) for part in images}).digest()
+
+    before = torch.get_num_threads()
+    first = made()
+    torch.set_num_threads(1 if before > 1 else 2)
+    assert made() == first
+    torch.set_num_threads(before)
+    assert len({first, made(patient=1), made(label=2), made(pixel=4)}) == 4
+
+
+def test_a_part_without_samples_has_a_digest():
+    empty = {"train": torch.zeros(1, 1, 4, 4, dtype=torch.uint8), "test": torch.zeros(0, 1, 4, 4, dtype=torch.uint8)}
+    assert ImageTensors(empty, {part: torch.zeros(len(x), dtype=torch.long) for part, x in empty.items()}).digest()
