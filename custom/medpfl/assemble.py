@@ -23,6 +23,7 @@ from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
 from medpfl.site.store import SiteStore
 from medpfl.site.worker import Site
+from medpfl.threads import intra_op_threads
 
 
 def pick_device(config: RunConfig) -> torch.device:
@@ -41,7 +42,7 @@ def pick_device(config: RunConfig) -> torch.device:
 
 def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
     """The run's first model: the same values at the server and at every site."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), intra_op_threads(1):
         torch.manual_seed(derive_seed(config.seed, "model"))
         arguments = source.model_arguments()
         model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
@@ -108,10 +109,10 @@ class Federation:
         """A fresh model on the device."""
         return seeded_model(self.config, self.source, self.device)
 
-    def plan(self) -> Plan:
-        """The server's plan; pretrains f where the mixing needs it."""
+    def plan(self, *, pretraining: bool = True) -> Plan:
+        """The server's plan; pretrains f where the mixing needs it, unless it has W already."""
         pretrained = self.given_pretrained()
-        if self.config.needs_pretraining and pretrained is None:
+        if pretraining and self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
         return Plan(self.config, self.split, self.initial_shared, pretrained, self._impress())

@@ -39,6 +39,13 @@ NewTest = Annotated[
         help="Test the average of all sites' models on all test data.", show_default="if it takes few predictions"
     ),
 ]
+Forgetting = Annotated[
+    bool | None,
+    typer.Option(
+        help="Measure what a round of local training makes the model forget of the other sites' data.",
+        show_default="with fedimpres",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
 
 
@@ -54,6 +61,7 @@ def run(
     overwrite: Overwrite = False,
     reference: Annotated[bool, typer.Option(help="Train every site alone too, to compare with.")] = True,
     new_test: NewTest = None,
+    forgetting: Forgetting = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
@@ -73,6 +81,7 @@ def run(
             overwrite=overwrite,
             reference=reference,
             together=new_test,
+            forgotten=forgetting,
             watch=watch,
         )
     print_run(results, console)
@@ -91,6 +100,7 @@ def compare(
     threads: Threads = None,
     overwrite: Overwrite = False,
     new_test: NewTest = None,
+    forgetting: Forgetting = None,
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
         "runs/compare"
     ),
@@ -120,6 +130,7 @@ def compare(
         threads=threads,
         overwrite=overwrite,
         together=new_test,
+        forgotten=forgetting,
         progress=lambda title, total: progress(console, title, total),
     )
     console.print(comparison_table(comparison, console.width))

@@ -122,6 +122,7 @@ def run_comparison(
     threads: int | None,
     overwrite: bool,
     together: bool | None = None,
+    forgotten: bool | None = None,
     progress: ShowProgress,
 ) -> dict[str, Any]:
     """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
@@ -135,6 +136,7 @@ def run_comparison(
         threads: sites at once.
         overwrite: run everything again.
         together: see :func:`medpfl.experiment.run_experiment`.
+        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
         progress: shows a run's progress, from a title and the number of rounds.
 
     Raises:
@@ -144,6 +146,8 @@ def run_comparison(
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
     _try_out(runs, out, overwrite)
+    if forgotten is None:
+        forgotten = any(config.makes_impressions for _, config in runs)
     results = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
@@ -159,6 +163,7 @@ def run_comparison(
                     overwrite=overwrite,
                     reference=False,
                     together=together,
+                    forgotten=forgotten,
                     watch=watch,
                 )
             )

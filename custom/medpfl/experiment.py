@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.ensemble import NO_TEST, new_test
 from medpfl.errors import UserError
+from medpfl.forgetting import NOT_MEASURED, forgetting
 from medpfl.memory import keep_freed_memory
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
@@ -43,6 +44,7 @@ def run_experiment(
     overwrite: bool = False,
     reference: bool = True,
     together: bool | None = None,
+    forgotten: bool | None = None,
     watch: Watch = watch_nothing,
 ) -> dict[str, Any]:
     """Runs, or goes on with, one experiment and writes its folder.
@@ -56,6 +58,8 @@ def run_experiment(
         overwrite: throw away what is in the folder.
         reference: train every site alone too, for the difference to local training.
         together: test the average of all sites' models too (:mod:`medpfl.ensemble`); None does so if it is cheap.
+        forgotten: measure what local training makes models forget (:mod:`medpfl.forgetting`); None does so where the
+            method is against it (FedImpres) and it is cheap.
         watch: told of the run's progress.
 
     Returns:
@@ -67,10 +71,14 @@ def run_experiment(
     keep_freed_memory()
     with _claimed(out):
         finished = _prepare_folder(config, out, resume, overwrite)
-        if finished is not None and not (together and "new" not in finished):
-            return finished
         if finished is not None:
-            return _with_new_test(Federation.of(config), finished, out, asked=True)
+            asked = {"new": together, "forgetting": forgotten}
+            missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
+            return (
+                _with_further_tests(Federation.of(config), finished, out, missing)
+                if any(missing.values())
+                else finished
+            )
         started = time.perf_counter()
         federation = Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
@@ -89,19 +97,34 @@ def run_experiment(
         write_json(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
-        return results if together is False else _with_new_test(federation, results, out, asked=bool(together))
+        if forgotten is None and not config.makes_impressions:
+            forgotten = False
+        return _with_further_tests(federation, results, out, {"new": together, "forgetting": forgotten})
 
 
-def _with_new_test(federation: Federation, results: dict[str, Any], out: Path, *, asked: bool) -> dict[str, Any]:
-    """The results with the test of all sites' models together, or with a note why there is none; written again."""
-    tested = new_test(federation, out / "models", asked=asked)
-    notes = [note for note in results["notes"] if not note.startswith(NO_TEST)]
-    if isinstance(tested, str):
-        results = results | {"notes": [*notes, tested]}
-    else:
-        results = results | {"notes": notes, "new": tested}
-    write_json(out / RESULTS, results)
-    write_report([results], out / "report.html")
+def _with_further_tests(
+    federation: Federation, results: dict[str, Any], out: Path, wanted: Mapping[str, bool | None]
+) -> dict[str, Any]:
+    """The results with tests that need all sites' data in one place, or with notes why there are none; written again.
+
+    Args:
+        federation: of the finished run.
+        results: of the run.
+        out: its folder.
+        wanted: of ``new`` and ``forgetting``: yes, no, or None for if it is cheap.
+    """
+    kinds = {
+        "new": (NO_TEST, lambda asked: new_test(federation, out / "models", asked=asked)),
+        "forgetting": (NOT_MEASURED, lambda asked: forgetting(federation, out / "state", asked=asked)),
+    }
+    for part, (reason, measured) in kinds.items():
+        if wanted[part] is False:
+            continue
+        found = measured(bool(wanted[part]))
+        notes = [note for note in results["notes"] if not note.startswith(reason)]
+        results = results | ({"notes": [*notes, found]} if isinstance(found, str) else {"notes": notes, part: found})
+        write_json(out / RESULTS, results)
+        write_report([results], out / "report.html")
     return results
 
 

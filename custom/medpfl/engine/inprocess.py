@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from medpfl.messages import Failure, Message, Update
 from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.site.worker import Site, answer
+from medpfl.threads import intra_op_threads
 
 CHECKPOINT = "server.safetensors"
 
@@ -61,7 +61,9 @@ def run_in_process(
             local.model = make_model()
         return answer(sites[name], message, local.model)
 
-    with torch.random.fork_rng(), _intra_op_threads(plan.config.intra_op_threads), ThreadPoolExecutor(workers) as pool:
+    # The server's own work has all the threads there are, as on a server.
+    own_threads = torch.get_num_threads()
+    with torch.random.fork_rng(), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
         while state.phase != "done":
             started = time.perf_counter()
             outgoing = messages(plan, state)
@@ -76,16 +78,6 @@ def run_in_process(
                 save_checkpoint(file, plan.config, state, durable=False)
             after_step(state)
     return state
-
-
-@contextmanager
-def _intra_op_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def parallel_sites(sites: Mapping[str, Site], model: nn.Module, device: torch.device, cores: int) -> int:

@@ -202,8 +202,10 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
         "local_epochs": runs[0]["config"].get("local_epochs"),
         **{measure: _over_seeds(entry["mean"].get(measure) for entry in scores.values()) for measure in MEASURES},
         "worst": _over_seeds(found[1] if found else None for found in worst),
-        "new_auroc": _over_seeds(_new_auroc(run) for run in runs),
+        "new_auroc": _over_seeds(_new(run, "auroc") for run in runs),
+        "new_accuracy": _over_seeds(_new(run, "accuracy") for run in runs),
         "held_out_auroc": _over_seeds(_held_out_auroc(run) for run in runs),
+        "forgetting": _over_seeds(_forgetting(run) for run in runs),
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label),
         "to_fedavg": None if algorithm == "fedavg" or fedavg is None else _paired(scores, fedavg, fedavg_label),
         "selected_round": _over_seeds(run.get("selected_round") for run in runs),
@@ -258,8 +260,15 @@ def _over_seeds(values: Iterable[float | None]) -> dict[str, float | None]:
     }
 
 
-def _new_auroc(run: Results) -> float | None:
-    return ((run.get("new") or {}).get("pooled") or {}).get("auroc")
+def _new(run: Results, measure: str) -> float | None:
+    return ((run.get("new") or {}).get("pooled") or {}).get(measure)
+
+
+def _forgetting(run: Results) -> float | None:
+    """What one more local training adds to the accuracy on the other sites' data, mean over sites."""
+    if not (others := (run.get("forgetting") or {}).get("mean", {}).get("others")):
+        return None
+    return others["after"]["accuracy"] - others["before"]["accuracy"]
 
 
 def _held_out_auroc(run: Results) -> float | None:
@@ -279,10 +288,16 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     # The sites' models together, where that was tested: on all test data, and at centres that did not train.
     together = [
         (key, head)
-        for key, head in (("new_auroc", "New AUC"), ("held_out_auroc", "Held-out AUC"))
+        for key, head in (
+            ("new_accuracy", "New accuracy"),
+            ("new_auroc", "New AUC"),
+            ("held_out_auroc", "Held-out AUC"),
+        )
         if any(group[key]["mean"] is not None for group in comparison["groups"])
     ]
     heads += ["Balanced acc.", "AUC", *(head for _, head in together)]
+    with_forgetting = any(group["forgetting"]["mean"] is not None for group in comparison["groups"])
+    heads += ["Forgetting (points)"] if with_forgetting else []
     heads += ["Round", "Seconds", "Sent / received per site and round"]
     rows = []
     for group in comparison["groups"]:
@@ -299,6 +314,7 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
             spread(**group["balanced_accuracy"]),
             spread(**group["auroc"]),
             *(spread(**group[key]) for key, _ in together),
+            *([points(*group["forgetting"].values())] if with_forgetting else []),
             NONE if chosen is None else f"{chosen:g}" if chosen == int(chosen) else f"{chosen:.1f}",
             NONE if seconds is None else f"{seconds:.1f}",
             NONE if sent is None and received is None else f"{size(sent)} / {size(received)}",
@@ -327,8 +343,12 @@ def comparison_note(comparison: Comparison) -> str:
     ]
     if any(group["new_auroc"]["mean"] is not None for group in comparison["groups"]):
         sentences.append(
-            "New AUC: the average prediction of all sites' models on all sites' test data; held-out AUC: the same at "
-            "centres that took no part in training."
+            "New accuracy and AUC: the average prediction of all sites' models on all sites' test data; held-out AUC: "
+            "the same at centres that took no part in training."
+        )
+    if any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):
+        sentences.append(
+            "Forgetting: how one more local training changes a site's accuracy on the other sites' test data."
         )
     # Unequal effort is allowed, but never silent.
     for key, what in (("rounds", "Rounds"), ("local_epochs", "Local epochs")):

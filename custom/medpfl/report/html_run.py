@@ -64,6 +64,8 @@ def run_body(run: Results, depth: int, with_partition: bool) -> str:
         parts += [heading("Course of training"), charts]
     if impressions := _impressions(run):
         parts += [heading("Federated impression"), impressions]
+    if forgotten := _forgetting(run):
+        parts += [heading("Forgetting"), forgotten]
     if with_partition:
         parts += [heading("Who has which images"), partition(run)]
     if mixing := run.get("mixing"):
@@ -222,6 +224,35 @@ def _impressions(run: Results) -> str:
             f'<p><img alt="The last impression" src="{escape(last["picture"])}" style="image-rendering:pixelated"></p>'
         )
         note += f" The picture: {len(last['labels'])} of {last['images']} images, row by row of the classes {labels}."
+    return f'{text}<p class="note">{escape(note)}</p>'
+
+
+def _forgetting(run: Results) -> str:
+    """A site's model on its own and on the other sites' test data, before and after one more local training."""
+    if not (found := run.get("forgetting")):
+        return ""
+
+    def row(name: str, measured: Any) -> list[str]:
+        cells = [name]
+        for which in ("others", "own"):
+            before, after = (measured.get(which, {}).get(when, {}).get("accuracy") for when in ("before", "after"))
+            change = None if before is None or after is None else after - before
+            cells += [score(before), score(after), points(change)]
+        return cells
+
+    heads = ["Site"]
+    for which in ("Others'", "Own"):
+        heads += [f"{which} before", f"{which} after", f"{which} change (points)"]
+    text = table(
+        heads,
+        [row(site_name(run, name), measured) for name, measured in found["sites"].items()],
+        "What local training makes a model forget",
+        [row("Mean", found["mean"])],
+    )
+    note = (
+        f"Accuracy of the model that a site would receive for round {found['round']}, before and after it trains on its "
+        "own data once more: on the other sites' test data, pooled, and on its own."
+    )
     return f'{text}<p class="note">{escape(note)}</p>'
 
 

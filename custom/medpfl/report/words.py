@@ -132,6 +132,12 @@ def further(results: Results) -> list[str]:
         )
         failed = f"; {len(made) - len(good)} failed" if len(good) < len(made) else ""
         lines.append(f"{count(len(made), 'federated impression')}{moved} (root mean square, of a range of 2){failed}.")
+    if found := results.get("forgetting"):
+        others, own = (found["mean"].get(which) for which in ("others", "own"))
+        lines.append(
+            f"Forgetting: one more round of local training changes accuracy on the other sites' data from "
+            f"{_change(others)}" + (f", on the site's own from {_change(own)}." if own else ".")
+        )
     if new := results.get("new"):
         alone = new["models"] == 1
         average = "1 site's model alone" if alone else f"The average of {new['models']} sites' models"
@@ -142,6 +148,11 @@ def further(results: Results) -> list[str]:
             for centre, entry in new["held_out"].items()
         ]
     return lines
+
+
+def _change(measured: dict[str, Any]) -> str:
+    before, after = (measured[when]["accuracy"] for when in ("before", "after"))
+    return f"{score(before)} to {score(after)} ({points(after - before)} points)"
 
 
 def _beside(difference: float) -> str:

@@ -20,6 +20,7 @@ from medpfl.parameters import State
 from medpfl.seeding import derive_seed, generator
 from medpfl.site.data import SiteData
 from medpfl.site.training import train_epochs
+from medpfl.threads import intra_op_threads
 
 
 def pretrain(config: RunConfig, model: nn.Module, pooled: SiteData) -> State:
@@ -30,15 +31,10 @@ def pretrain(config: RunConfig, model: nn.Module, pooled: SiteData) -> State:
         model: trained in place.
         pooled: a share of all sites' training data.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.intra_op_threads)
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(config.seed, "pretraining"))
-            order = generator(config.seed, "pretraining", "shuffle")
-            train_epochs(model, pooled, config.all_settings, config.all_settings["pretrain_epochs"], order)
-    finally:
-        torch.set_num_threads(before)
+    with torch.random.fork_rng(), intra_op_threads(config.intra_op_threads):
+        torch.manual_seed(derive_seed(config.seed, "pretraining"))
+        order = generator(config.seed, "pretraining", "shuffle")
+        train_epochs(model, pooled, config.all_settings, config.all_settings["pretrain_epochs"], order)
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 

@@ -136,6 +136,12 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
             return replace(state, phase="done", final={u.site: u.metrics for u in working})
 
 
+def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
+    """The training messages that would follow the last round, with an impression of their own where there is one."""
+    state = _with_impression(plan, replace(state, impression={}))
+    return {s: _train_message(plan, state, s) for s in plan.config.site_names if s in state.samples}
+
+
 def mixing_matrix(plan: Plan, state: ServerState) -> np.ndarray:
     """W over all sites of the run for the mix after the next round; rows and columns in the order of the names."""
     config = plan.config

@@ -113,7 +113,7 @@ class Site:
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
         self._same_data()
-        self._load(message, model, round_ - 1)
+        self.load(message, model, round_ - 1)
         metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
         order = generator(config.seed, self.name, round_, "shuffle")
         shown = self._impression(message, model)
@@ -140,7 +140,7 @@ class Site:
         return endless_batches(images, labels, self.config.all_settings["batch_size"], order)
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        self._load(message, model, message.round)
+        self.load(message, model, message.round)
         return {}, {"validation": self._validated(model, message.round, message.info.get("best_round", 0))}
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -161,8 +161,8 @@ class Site:
         self.store.keep(MODEL, measured)
         return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
 
-    def _load(self, message: Message, model: nn.Module, personal_round: int) -> None:
-        """The model as the site uses it after it received its mix of ``personal_round``."""
+    def load(self, message: Message, model: nn.Module, personal_round: int) -> None:
+        """Makes the model what the site uses after it received its mix of ``personal_round``."""
         self.split.load_shared(model, message.shared)
         self.split.load_personal(model, self._personal(personal_round))
 

@@ -1,0 +1,127 @@
+"""What local training makes a model forget: a site's model on the other sites' data, before and after.
+
+Federated Impression for Learning with Distributed Heterogeneous Data (2024), figure 1. Measured once, in the round that
+would follow the last: every site receives its model, trains, and the result is tested instead of sent. That needs every
+site's data in one place, which only a simulation has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from medpfl.assemble import Federation
+from medpfl.engine.inprocess import CHECKPOINT
+from medpfl.ensemble import MOST_PREDICTIONS
+from medpfl.parameters import State
+from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.rounds import next_round
+from medpfl.site.data import SiteData
+from medpfl.site.evaluation import predict
+from medpfl.site.measures import measures
+from medpfl.site.store import DiskStore, MemoryStore, SiteStore
+from medpfl.threads import intra_op_threads
+
+NOT_MEASURED = "forgetting was not measured: "
+"""How the reason begins."""
+_SHOWN = ("accuracy", "balanced_accuracy")
+
+Predictions = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str, Any] | str:
+    """Trains every site once more from what it last received, and tests it on its own and on the others' data.
+
+    Args:
+        federation: of a finished run.
+        folder: where that run's server and sites keep their state; only read.
+        asked: whether the user asked for it; if not, more than :data:`~medpfl.ensemble.MOST_PREDICTIONS` are not made.
+
+    Returns:
+        ``round``, the one that would follow; ``sites``, by site ``own`` and ``others`` with the measures ``before`` and
+        ``after`` (without ``others`` where no other site has test data); ``mean``, over sites, of accuracy and balanced
+        accuracy. Or, in words, why it was not measured.
+    """
+    stores = {name: _Above(DiskStore(folder / name, durable=False)) for name in federation.config.site_names}
+    sites = {name: federation.site(name, store) for name, store in stores.items()}
+    tests = {name: site.data for name, site in sites.items() if site.data.samples("test")}
+    predictions = 2 * len(sites) * sum(data.samples("test") for data in tests.values())
+    if len(tests) < 2:
+        return f"{NOT_MEASURED}fewer than two sites have test samples"
+    if predictions > MOST_PREDICTIONS and not asked:
+        return f"{NOT_MEASURED}it takes {predictions:,} predictions; ask with --forgetting"
+    state = load_checkpoint(folder / "server" / CHECKPOINT, federation.config)
+    messages = next_round(federation.plan(pretraining=False), state)
+    found = {}
+    with intra_op_threads(federation.config.intra_op_threads):
+        model = federation.model()
+        received = _Received()
+        for name, message in messages.items():
+            sites[name].load(message, model, state.round)
+            before = received.predictions(model, tests)
+            sites[name].handle(message, model)
+            found[name] = _of_site(name, before, _predictions(model, tests))
+    return {"round": state.round + 1, "sites": found, "mean": _mean(found)}
+
+
+class _Above(MemoryStore):
+    """A store that reads what another has and writes into memory: the run's own state stays as it is."""
+
+    def __init__(self, below: SiteStore) -> None:
+        super().__init__()
+        self._below = below
+
+    def get(self, kind: str, round_: int) -> State | None:
+        state = super().get(kind, round_)
+        return self._below.get(kind, round_) if state is None else state
+
+
+class _Received:
+    """Predictions of received models; where all sites receive the same, they are made once."""
+
+    def __init__(self) -> None:
+        self._last: State = {}
+        self._made: Predictions = {}
+
+    def predictions(self, model: nn.Module, tests: dict[str, SiteData]) -> Predictions:
+        now = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+        if not self._last or not all(torch.equal(self._last[name], t) for name, t in now.items()):
+            self._last = {name: t.clone() for name, t in now.items()}
+            self._made = _predictions(model, tests)
+        return self._made
+
+
+def _predictions(model: nn.Module, tests: dict[str, SiteData]) -> Predictions:
+    return {name: predict(model, data, "test") for name, data in tests.items()}
+
+
+def _of_site(name: str, before: Predictions, after: Predictions) -> dict[str, Any]:
+    """The measures on the site's own test data and on all others' pooled."""
+    whose = {"own": [name] if name in before else [], "others": [other for other in before if other != name]}
+    return {
+        which: {"before": _pooled(before, names), "after": _pooled(after, names)}
+        for which, names in whose.items()
+        if names
+    }
+
+
+def _pooled(predictions: Predictions, names: list[str]) -> dict[str, Any]:
+    parts: Iterator[tuple[np.ndarray, ...]] = zip(*(predictions[name] for name in names), strict=True)
+    return measures(*map(np.concatenate, parts))
+
+
+def _mean(sites: dict[str, Any]) -> dict[str, Any]:
+    """Over the sites that have it."""
+    return {
+        which: {
+            when: {m: float(np.mean([s[which][when][m] for s in sites.values() if which in s])) for m in _SHOWN}
+            for when in ("before", "after")
+        }
+        for which in ("own", "others")
+        if any(which in s for s in sites.values())
+    }

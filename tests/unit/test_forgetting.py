@@ -1,0 +1,70 @@
+"""What one more local training changes, on a site's own data and on the others'."""
+
+import hashlib
+import json
+
+import pytest
+
+from medpfl.config import make_config
+from medpfl.experiment import run_experiment
+
+
+def start(out, algorithm="local", rounds=1, **options):
+    settings = {"images": 8, "warmup": 1, "admm_iterations": 1} if algorithm == "fedimpres" else {}
+    config = make_config(
+        algorithm=algorithm,
+        settings=settings,
+        model="lenet5",
+        sites=3,
+        rounds=rounds,
+        local_epochs=1,
+        train_fraction=0.1,
+        partition="equal-dirichlet:0.3",
+        device="cpu",
+    )
+    return run_experiment(config, out, **{"env": "inprocess", "threads": 1, "reference": False, **options})
+
+
+def state_of(out):
+    return {f: hashlib.md5(f.read_bytes()).hexdigest() for f in sorted((out / "state").rglob("*")) if f.is_file()}
+
+
+def test_local_training_after_the_last_round_is_the_next_round(tmp_path):
+    one = start(tmp_path / "one", rounds=1, forgotten=True)
+    two = start(tmp_path / "two", rounds=2)
+    assert one["forgetting"]["round"] == 2
+    for site, measured in one["forgetting"]["sites"].items():
+        assert measured["own"]["before"] == one["final"]["last"]["sites"][site]
+        assert measured["own"]["after"] == two["final"]["last"]["sites"][site]
+
+
+def test_before_it_sites_of_fedavg_have_one_model(tmp_path):
+    run = start(tmp_path, "fedavg", forgotten=True)
+    tested = run["final"]["last"]["sites"]
+    for site, measured in run["forgetting"]["sites"].items():
+        others = [entry for name, entry in tested.items() if name != site]
+        right, n = sum(e["n"] * e["accuracy"] for e in others), sum(e["n"] for e in others)
+        assert measured["others"]["before"]["n"] == n
+        assert measured["others"]["before"]["accuracy"] == pytest.approx(right / n)
+        assert measured["others"]["after"] != measured["others"]["before"]
+    sites = run["forgetting"]["sites"].values()
+    mean = sum(s["others"]["after"]["accuracy"] for s in sites) / len(sites)
+    assert run["forgetting"]["mean"]["others"]["after"]["accuracy"] == pytest.approx(mean)
+
+
+def test_fedimpres_measures_it_unasked_and_with_an_impression(tmp_path):
+    run = start(tmp_path, "fedimpres", rounds=2)
+    assert set(run["forgetting"]["sites"]) == {"site-1", "site-2", "site-3"}
+    page = (tmp_path / "report.html").read_text()
+    assert "What local training makes a model forget" in page
+
+
+def test_it_is_made_for_a_finished_run_and_changes_nothing_else(tmp_path):
+    first = start(tmp_path, "fedbn")
+    assert "forgetting" not in first
+    before = state_of(tmp_path)
+    again = start(tmp_path, "fedbn", resume=True, forgotten=True)
+    assert json.loads((tmp_path / "results.json").read_text())["forgetting"] == again["forgetting"]
+    assert {k: v for k, v in again.items() if k != "forgetting"} == first
+    assert state_of(tmp_path) == before
+    assert start(tmp_path, "fedbn", resume=True, forgotten=True) == again
