@@ -250,8 +250,8 @@ def _forgetting(run: Results) -> str:
         [row("Mean", found["mean"])],
     )
     note = (
-        f"Accuracy of the model that a site would receive for round {found['round']}, before and after it trains on its "
-        "own data once more: on the other sites' test data, pooled, and on its own."
+        f"Accuracy of the model that a site would receive for round {found['round']}, before and after it trains on "
+        "its own data once more: on the other sites' test data, pooled, and on its own."
     )
     return f'{text}<p class="note">{escape(note)}</p>'
 
