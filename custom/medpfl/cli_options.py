@@ -106,7 +106,7 @@ class Options:
     def config(self, algorithm: str, defaults: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
         """The checked configuration, with defaults for what was not said. Raises UserError for what is wrong."""
         from medpfl.config import make_config
-        from medpfl.data.ct.manifest import names_scans
+        from medpfl.data.kinds import kind_of
         from medpfl.data.sites import fixed_sites
 
         given = {
@@ -138,7 +138,7 @@ class Options:
         given |= changes
         given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
         data = given["data"] or "organamnist-sample"
-        if names_scans(data, given["data_args"]):
+        if kind_of(data, given["data_args"]) == "scans":
             if self.partition not in (None, "natural"):
                 raise UserError(f"--partition {self.partition}: CT scans are their own centres'; leave it out")
             given["partition"] = "natural"
@@ -147,12 +147,12 @@ class Options:
         return make_config(**given)
 
     def _data(self) -> str | None:
-        from medpfl.data.ct.manifest import find_manifest, is_ct
+        from medpfl.data.kinds import meant
 
         if not self.data or not (path := Path(self.data)).exists():
             return self.data
         # A folder may happen to be called like a data set that is meant.
-        if path.is_dir() and not (is_ct(self.data) and find_manifest(self.data) == path):
+        if path.is_dir() and meant(self.data) != path:
             return self.data
         # Sites run in other folders: a file is named by its whole path.
         return str(path.resolve())

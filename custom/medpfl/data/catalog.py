@@ -40,6 +40,44 @@ def folders() -> list[Path]:
     return ([Path(own).expanduser()] if own else []) + [cache_folder()]
 
 
+def private_folder(path: Path) -> Path:
+    """Makes a folder of the cache, for no other user to read, and returns it; UserError if it cannot be made."""
+    try:
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: the cache cannot be made: {error.strerror}") from None
+    return path
+
+
+def is_function(data: str) -> bool:
+    """Whether a ``--data`` value is ``module:function``."""
+    return ":" in data and "/" not in data and "\\" not in data
+
+
+def is_path(data: str) -> bool:
+    """Whether a ``--data`` value is written as a path, not as a name."""
+    return os.sep in data or Path(data).suffix.lower() == ".json"
+
+
+def places(data: str) -> list[Path]:
+    """Folders and JSON files that a ``--data`` value may mean: of that path, or of that name in :func:`folders`."""
+    found = [Path(data).expanduser()] if data else []
+    if data and not is_path(data) and not is_function(data):
+        found += [folder / name for folder in folders() for name in (data, f"{data}.json")]
+    return [place for place in found if place.is_dir() or (place.suffix.lower() == ".json" and place.is_file())]
+
+
+def has_images(data: str) -> bool:
+    """Whether a data set's file is here."""
+    try:
+        find(data)
+    except UserError:
+        return False
+    return True
+
+
 def find(name_or_path: str | Path) -> Path:
     """The file of a data set.
 

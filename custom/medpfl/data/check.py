@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from medpfl.data.catalog import open_dataset
-from medpfl.data.ct.manifest import is_ct
 from medpfl.data.dataset import SPLITS, ImageDataset
+from medpfl.data.kinds import is_ct
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 

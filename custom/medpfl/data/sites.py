@@ -20,9 +20,11 @@ from torch.nn.functional import pad
 from medpfl.algorithms.base import Value
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
-from medpfl.data.ct.manifest import find_manifest, is_ct, named_classes, names_scans, open_manifest
-from medpfl.data.ct.source import Scans, held_out_centres
+from medpfl.data.centres import described_elsewhere, held_out_centres
+from medpfl.data.ct.manifest import find_manifest, named_classes, open_manifest
+from medpfl.data.ct.source import Scans
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.kinds import is_ct, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
@@ -243,22 +245,15 @@ class OwnData:
 
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`: the numbers come from the sites."""
-        return {
-            "name": self.config.data,
-            "source": None,
-            "md5": None,
-            "classes": [],
-            "partition": "natural",
-            "sites": {},
-            "held_out": {},
-        }
+        return described_elsewhere(self.config.data)
 
 
 def open_source(config: RunConfig) -> DataSource:
     """The source that a configuration names. Nothing is read yet."""
-    if ":" in config.data and "/" not in config.data and "\\" not in config.data:
+    kind = kind_of(config.data, config.data_args)
+    if kind == "function":
         return OwnData(config)
-    if names_scans(config.data, config.data_args):
+    if kind == "scans":
         return Scans(config)
     if config.pooling != "mean":
         raise UserError(f"--pooling {config.pooling} is over a scan's slices, and {config.data} has single images")
@@ -297,12 +292,13 @@ def fixed_sites(data: str, partition: str, data_args: Mapping[str, Any], held_ou
     Raises:
         UserError: the data are not here, or ``held_out`` leaves no site.
     """
-    if names_scans(data, data_args):
+    if kind_of(data, data_args) == "scans":
         named_classes(data_args)
         if not is_ct(data):
             raise UserError(f"--data {data}: give --sites: the scans are not on this machine")
         manifest = open_manifest(find_manifest(data))
-        return len(manifest.centres) - len(held_out_centres(manifest, held_out))
+        names = [centre.name for centre in manifest.centres]
+        return len(names) - len(held_out_centres(names, manifest.root, held_out))
     if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
         return None
     total = len(make_partition(open_dataset(data), partition).sites)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
-from medpfl.data.ct.manifest import find_manifest, is_ct, named_classes, names_scans
+from medpfl.data.ct.manifest import find_manifest, named_classes
 from medpfl.data.ct.source import Scans
+from medpfl.data.kinds import is_ct, kind_of
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
@@ -34,7 +35,7 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     """
     if config.held_out:
         raise UserError(f"--held-out {config.held_out}: only a simulation can test held-out centres; leave it out")
-    if names_scans(config.data, config.data_args):
+    if kind_of(config.data, config.data_args) == "scans":
         config = _with_names_only(config)
     elif os.sep in config.data:
         config = config.model_copy(update={"data": _official_name(config.data)})

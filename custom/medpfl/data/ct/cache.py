@@ -14,6 +14,7 @@ import torch
 from monai.data import PersistentDataset
 from torch import Tensor
 
+from medpfl.data.catalog import private_folder
 from medpfl.data.ct.preprocessing import Preprocessing, pipeline
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.volume import evenly
@@ -75,12 +76,7 @@ def load_scans(
     Raises:
         UserError: a file is missing or cannot be decoded, by name, or the cache cannot be written.
     """
-    try:
-        for folder in (*reversed(cache.parents), cache):
-            if not folder.is_dir():
-                folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{cache}: the cache cannot be made: {error.strerror}") from None
+    private_folder(cache)
     settings = preprocessing.model_dump_json()
     items = [{"image": [str(f) for f in scan.files], "kind": scan.kind} for scan in scans]
     dataset = ScanCache(items, pipeline(preprocessing), cache, hash_func=lambda item: _key(item, settings))

@@ -13,11 +13,11 @@ from medpfl.config import RunConfig
 from medpfl.data.check import Finding
 from medpfl.data.ct.centre import Reading, examine, findings
 from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest, unused_folders
-from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.reader import SeriesReader
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.series import Series
 from medpfl.data.ct.sharing import shared
+from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.errors import UserError
 

@@ -7,8 +7,8 @@ import logging
 from medpfl.data.ct.cache import load_scans
 from medpfl.data.ct.centre import examine
 from medpfl.data.ct.manifest import Manifest
-from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.scan import Scan
+from medpfl.data.patients import split_patients
 from medpfl.errors import UserError
 
 __all__ = ["Scan", "load_scans", "read_centre", "split_patients"]

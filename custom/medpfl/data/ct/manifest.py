@@ -12,16 +12,14 @@ A folder without a manifest will do if it, or each of its sub-folders, holds ``l
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from medpfl.data.catalog import find, folders
+from medpfl.data.catalog import folders, is_path, places
 from medpfl.data.ct.labels import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
-from medpfl.data.medmnist_sets import known_set
 from medpfl.errors import UserError
 
 Kind = Literal["dicom", "nifti"]
@@ -83,39 +81,19 @@ class Manifest(BaseModel):
         raise UserError(f"{self.root}: has no centre {name!r}: it has {', '.join(c.name for c in self.centres)}")
 
 
-def is_ct(data: str) -> bool:
-    """Whether a ``--data`` value names CT data on this machine.
-
-    A path to a folder or JSON file is taken at its word. Any folder may happen to be called like a data set, so a bare
-    name means scans only where a manifest or a label table is; a published set whose images are here keeps its name.
-    """
-    there = _there(data)
-    if _is_path(data) or not there:
-        return bool(there)
-    images, published = _images_here(data), known_set(data.lower()) is not None
-    if any(map(_holds_scans, there)):
-        return not (images and published)
-    return Path(data).is_dir() and not (images or published)
-
-
 def find_manifest(data: str) -> Path:
     """The path of a ``--data`` value: an existing path, or a name for which a folder holds ``NAME`` or ``NAME.json``.
 
     Raises:
         UserError: there is no such thing; the message says where was looked.
     """
-    if there := _there(data):
+    if there := places(data):
         # What holds no scans is opened all the same, to say what it lacks.
-        return next(filter(_holds_scans, there), there[0])
-    if _is_path(data):
+        return next(filter(holds_scans, there), there[0])
+    if is_path(data):
         raise UserError(f"{data}: there is no such file or folder")
     looked = " and ".join(map(str, folders()))
     raise UserError(f"CT data {data!r} are not on this machine: no folder and no {data}.json of that name in {looked}")
-
-
-def names_scans(data: str, data_args: Mapping[str, Any]) -> bool:
-    """Whether a ``--data`` value means CT scans: some that are here, or elsewhere where a job names their classes."""
-    return is_ct(data) or ("classes" in data_args and not _is_function(data))
 
 
 def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -215,31 +193,8 @@ def _in_words(error: ValidationError, content: dict[str, Any]) -> str:
     return f"{where}: {message}" if where else message
 
 
-def _is_path(data: str) -> bool:
-    return os.sep in data or Path(data).suffix.lower() == ".json"
-
-
-def _is_function(data: str) -> bool:
-    return ":" in data and "/" not in data and "\\" not in data
-
-
-def _there(data: str) -> list[Path]:
-    """Folders and JSON files that a ``--data`` value may mean."""
-    places = [Path(data).expanduser()] if data else []
-    if data and not _is_path(data) and not _is_function(data):
-        places += [folder / name for folder in folders() for name in (data, f"{data}.json")]
-    return [place for place in places if place.is_dir() or (place.suffix.lower() == ".json" and place.is_file())]
-
-
-def _images_here(data: str) -> bool:
-    try:
-        find(data)
-    except UserError:
-        return False
-    return True
-
-
-def _holds_scans(path: Path) -> bool:
+def holds_scans(path: Path) -> bool:
+    """Whether a manifest, a label table or a datalist is there."""
     try:
         if path.is_file():
             return b'"centres"' in path.read_bytes()

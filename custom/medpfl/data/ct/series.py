@@ -12,6 +12,7 @@ import numpy as np
 from medpfl.data.check import Finding
 from medpfl.data.ct.geometry import stack
 from medpfl.data.ct.header import Header, read_header
+from medpfl.data.files import files_below
 from medpfl.errors import UserError
 
 
@@ -93,30 +94,6 @@ def read_folder(folder: Path) -> Folder:
             groups.setdefault(header.uid, []).append(header)
     series = {uid: _series(headers, broken) for uid, headers in groups.items()}
     return Folder(series, ignored, tuple(message for _, message in broken))
-
-
-def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below but hidden ones; links to folders are followed once.
-
-    Raises:
-        UserError: there is no such folder, or it cannot be read.
-    """
-    if not folder.is_dir():
-        raise UserError(f"{folder}: {'not a folder' if folder.exists() else 'there is no such folder'}")
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}")
-
-    found, seen = [], set()
-    for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        real = os.path.realpath(where)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(where, name) for name in sorted(names) if not name.startswith(".")]
-    return found
 
 
 def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series:

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
+from medpfl.data.centres import Centres, described_elsewhere, read_arguments
 from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open_manifest
-from medpfl.data.ct.patients import split_patients
 from medpfl.data.ct.preprocessing import Preprocessing
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.sharing import shared
+from medpfl.data.files import files_below
+from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.data.start_images import start_images
 from medpfl.errors import UserError
@@ -55,15 +56,14 @@ class Scans:
         return manifest
 
     @cached_property
+    def centres(self) -> Centres:
+        """Which site is which centre."""
+        return Centres(tuple(centre.name for centre in self.manifest.centres), self.manifest.root, self.config)
+
+    @cached_property
     def preprocessing(self) -> Preprocessing:
         """How volumes become slices; UserError names a wrong ``--data-arg``."""
-        try:
-            return Preprocessing(**{k: v for k, v in self.config.data_args.items() if k != "classes"})
-        except ValidationError as error:
-            first = error.errors()[0]
-            known = ", ".join([*Preprocessing.model_fields, "classes"])
-            reason = first["msg"].removeprefix("Value error, ")
-            raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None
+        return read_arguments(Preprocessing, self.config.data_args)
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.sites.DataSource`."""
@@ -76,7 +76,7 @@ class Scans:
         Raises:
             UserError: a scan cannot be used, or is at two centres, or a patient is in different parts at two.
         """
-        centres = [*self._sites.values(), *self._held_out]
+        centres = [*self.centres.sites.values(), *self.centres.held_out]
         for finding in shared({centre: self._scans(centre) for centre in centres}):
             if finding.level == "error":
                 raise UserError(f"{self.manifest.root}: {finding.message}")
@@ -86,7 +86,7 @@ class Scans:
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.sites.DataSource`."""
-        return self._tensors(self._parts(self._centre(name)), device)
+        return self._tensors(self._parts(self.centres.of(name)), device)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.sites.DataSource`."""
@@ -104,7 +104,7 @@ class Scans:
         """See :class:`medpfl.data.sites.DataSource`."""
         return {
             centre: self._tensors({"train": [], "validation": [], "test": self._scans(centre)}, device)
-            for centre in self._held_out
+            for centre in self.centres.held_out
         }
 
     def describe(self) -> dict[str, Any]:
@@ -114,18 +114,10 @@ class Scans:
         than the job itself is known.
         """
         if self._classes and not self._all_here():
-            return {
-                "name": self.config.data,
-                "source": None,
-                "md5": None,
-                "classes": list(self._classes),
-                "partition": "natural",
-                "sites": {},
-                "held_out": {},
-                "preprocessing": self.preprocessing.model_dump(mode="json"),
-            }
+            known = described_elsewhere(self.config.data, self._classes)
+            return known | {"preprocessing": self.preprocessing.model_dump(mode="json")}
         sites = {}
-        for name, centre in self._sites.items():
+        for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
             labels = {scan.patient: scan.label for part in parts.values() for scan in part}
             counts = Counter(labels.values())
@@ -143,43 +135,20 @@ class Scans:
             "classes": list(self.manifest.classes),
             "partition": "natural",
             "sites": sites,
-            "held_out": {centre: len({s.patient for s in self._scans(centre)}) for centre in self._held_out},
+            "held_out": {centre: len({s.patient for s in self._scans(centre)}) for centre in self.centres.held_out},
             "phantom": self.manifest.phantom,
             "preprocessing": self.preprocessing.model_dump(mode="json"),
         }
 
     def _all_here(self) -> bool:
         try:
-            return bool(self._sites)
+            return bool(self.centres.sites)
         except UserError:
             return False
 
     @property
     def _classes(self) -> tuple[str, ...]:
         return named_classes(self.config.data_args)
-
-    @cached_property
-    def _held_out(self) -> list[str]:
-        return held_out_centres(self.manifest, self.config.held_out)
-
-    @cached_property
-    def _sites(self) -> dict[str, str]:
-        """Site name to centre, in a simulation."""
-        centres = [c.name for c in self.manifest.centres if c.name not in self._held_out]
-        if len(centres) != self.config.sites:
-            aside = f" and {len(self._held_out)} held out" if self._held_out else ""
-            raise UserError(
-                f"--sites {self.config.sites}: {self.manifest.root} has {len(centres)} centres to train at{aside}"
-            )
-        return dict(zip(self.config.site_names, centres, strict=True))
-
-    def _centre(self, site: str) -> str:
-        centres = [centre.name for centre in self.manifest.centres]
-        if len(centres) == 1 and self.config.sites > 1:  # a hospital's own manifest
-            return centres[0]
-        if site not in self._sites:
-            raise UserError(f"{self.manifest.root}: no centre for {site}: there are {', '.join(centres)}")
-        return self._sites[site]
 
     def _scans(self, centre: str) -> list[Scan]:
         known = self.__dict__.setdefault("_known", {})
@@ -230,29 +199,10 @@ class Scans:
         """Of which scan has which label at which centre."""
         lines = [
             f"{centre}\t{scan.id}\t{scan.label}"
-            for centre in [*self._sites.values(), *self._held_out]
+            for centre in [*self.centres.sites.values(), *self.centres.held_out]
             for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
         ]
         return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
-
-
-def held_out_centres(manifest: Manifest, asked: int | str) -> list[str]:
-    """Names of the centres that ``--held-out`` keeps out of training; UserError unless one is left to train at."""
-    names = [centre.name for centre in manifest.centres]
-    if not asked:
-        return []
-    if isinstance(asked, int):
-        chosen = names[-asked:]
-    else:
-        chosen = list(dict.fromkeys(name.strip() for name in asked.split(",")))
-        if unknown := [name for name in chosen if name not in names]:
-            raise UserError(f"--held-out {unknown[0]}: {manifest.root} has the centres {', '.join(names)}")
-    if len(chosen) == len(names):
-        raise UserError(
-            f"--held-out {asked}: at least one centre must be left to train at, and {manifest.root} has {len(names)}: "
-            + ", ".join(names)
-        )
-    return chosen
 
 
 @lru_cache(maxsize=128)
@@ -268,8 +218,6 @@ def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
 
 def _stamp(manifest: Manifest, name: str) -> str:
     """Changes when a file in the centre's folder or beside its table, or the table, does."""
-    from medpfl.data.ct.series import files_below
-
     centre = manifest.centre(name)
     table = manifest.root / (centre.labels or centre.datalist)
     stamp = hashlib.blake2b(digest_size=16)

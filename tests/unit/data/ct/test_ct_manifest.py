@@ -5,7 +5,8 @@ from make_dicom import chest, write_centre, write_nifti
 
 from medpfl.cli_options import Options
 from medpfl.data.check import check
-from medpfl.data.ct.manifest import find_manifest, is_ct, names_scans, open_manifest
+from medpfl.data.ct.manifest import find_manifest, open_manifest
+from medpfl.data.kinds import is_ct, kind_of
 from medpfl.errors import UserError
 
 CENTRE = {"name": "a", "kind": "dicom", "folder": "a", "labels": "a/labels.csv"}
@@ -169,7 +170,7 @@ def test_a_name_means_scans_only_where_some_are(home):
     assert [name for name, found in scans.items() if found] == ["ours", "single", "several"]
     assert find_manifest("ours") == data / "ours.json" and find_manifest("several") == data / "several"
     # What a job names is opened, to say what it lacks.
-    assert names_scans("empty", {"classes": ["a", "b"]}) and find_manifest("empty") == data / "empty"
+    assert kind_of("empty", {"classes": ["a", "b"]}) == "scans" and find_manifest("empty") == data / "empty"
 
 
 def test_a_published_set_whose_images_are_here_keeps_its_name(home):
@@ -201,7 +202,7 @@ def test_a_folder_that_is_called_like_a_set_does_not_hide_it(home):
 
 
 def test_a_function_of_the_users_own_is_no_scans():
-    assert not names_scans("module:function", {"classes": ["a", "b"]})
+    assert kind_of("module:function", {"classes": ["a", "b"]}) == "function"
 
 
 def test_check_finds_a_name(home):

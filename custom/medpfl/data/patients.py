@@ -3,28 +3,51 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from medpfl.data.ct.scan import Scan
 from medpfl.data.split import PARTS, Part
 from medpfl.errors import UserError
 from medpfl.seeding import derive_seed
 
 
+class Sample(Protocol):
+    """What is divided: a scan or a picture."""
+
+    @property
+    def patient(self) -> str:
+        """Whose it is."""
+
+    @property
+    def label(self) -> int:
+        """Index of the class."""
+
+    @property
+    def split(self) -> Part | None:
+        """The part that it is given to, or None."""
+
+    @property
+    def id(self) -> str:
+        """Distinguishes the samples of a patient."""
+
+
+S = TypeVar("S", bound=Sample)
+
+
 def split_patients(
-    scans: Sequence[Scan], fractions: Sequence[float], train_fraction: float, seed: int, centre: str
-) -> dict[Part, list[Scan]]:
+    samples: Sequence[S], fractions: Sequence[float], train_fraction: float, seed: int, centre: str
+) -> dict[Part, list[S]]:
     """Divides by patient, so that no part knows another part's patients, and alike within each class.
 
-    A patient's class is that of most of the scans, the higher one of as many. Within a class the parts' sizes are the
+    A patient's class is that of most of the samples, the higher one of as many. Within a class the parts' sizes are the
     fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
     too. A class with two patients or more has at least one in training and one in test, where their fractions are
     not 0; the only patient of a class is for training. Splits that the table gives are kept as they are.
 
     Args:
-        scans: of one centre.
+        samples: of one centre.
         fractions: shares for training, validation and test; what they leave of 1 is not used.
         train_fraction: share of the training patients that is kept, at least one; classes in turn, and a smaller
             share is part of a larger one. Validation and test do not depend on it.
@@ -32,7 +55,7 @@ def split_patients(
         centre: makes each centre's shuffling its own.
 
     Returns:
-        The scans of each part, by patient and id.
+        The samples of each part, by patient and id.
 
     Raises:
         UserError: fractions that make no sense, or a patient whom the table gives to two parts.
@@ -44,35 +67,37 @@ def split_patients(
         )
     if not 0 < train_fraction <= 1:
         raise UserError(f"--train-fraction {train_fraction}: must be above 0 and at most 1")
-    by_patient: dict[str, list[Scan]] = {}
-    for scan in scans:
-        by_patient.setdefault(scan.patient, []).append(scan)
+    by_patient: dict[str, list[S]] = {}
+    for sample in samples:
+        by_patient.setdefault(sample.patient, []).append(sample)
     order = np.random.default_rng(derive_seed(seed, centre, "split")).permutation(sorted(by_patient))
     classes: dict[int, list[str]] = {}
     for patient in order.tolist():
         classes.setdefault(_label(by_patient[patient]), []).append(patient)
-    given = any(scan.split for scan in scans)
+    given = any(sample.split for sample in samples)
     parts = _given(by_patient, classes) if given else _drawn(classes, fractions)
     parts["train"] = _some(parts["train"], train_fraction)
     return {
         part: sorted(
-            (scan for patients in parts[part].values() for p in patients for scan in by_patient[p]),
-            key=lambda scan: (scan.patient, scan.id),
+            (sample for patients in parts[part].values() for p in patients for sample in by_patient[p]),
+            key=lambda sample: (sample.patient, sample.id),
         )
         for part in PARTS
     }
 
 
-def _label(scans: Sequence[Scan]) -> int:
-    counts = Counter(scan.label for scan in scans)
+def _label(samples: Sequence[Sample]) -> int:
+    counts = Counter(sample.label for sample in samples)
     return max(counts, key=lambda label: (counts[label], label))
 
 
-def _given(by_patient: dict[str, list[Scan]], classes: dict[int, list[str]]) -> dict[Part, dict[int, list[str]]]:
+def _given(
+    by_patient: Mapping[str, Sequence[Sample]], classes: dict[int, list[str]]
+) -> dict[Part, dict[int, list[str]]]:
     parts: dict[Part, dict[int, list[str]]] = {part: {} for part in PARTS}
     for label, patients in classes.items():
         for patient in patients:
-            splits = {scan.split for scan in by_patient[patient]}
+            splits = {sample.split for sample in by_patient[patient]}
             if len(splits) > 1 or None in splits:
                 named = " and ".join(sorted(str(split) for split in splits))
                 raise UserError(f"patient {patient} is in {named}: all of a patient's scans must be in one part")

@@ -1,0 +1,97 @@
+"""Data that are in centres of their own: which site is which centre, and which centres only test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from medpfl.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.config import RunConfig
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Centres:
+    """The centres in a folder, and what a run makes of them.
+
+    Attributes:
+        names: in their order.
+        root: where they are, for messages.
+        config: the run.
+    """
+
+    names: tuple[str, ...]
+    root: Path
+    config: RunConfig
+
+    @cached_property
+    def held_out(self) -> list[str]:
+        """Names of those that only test."""
+        return held_out_centres(self.names, self.root, self.config.held_out)
+
+    @cached_property
+    def sites(self) -> dict[str, str]:
+        """Site name to centre in a simulation: the first is site-1; UserError if there are more or fewer than sites."""
+        training = [name for name in self.names if name not in self.held_out]
+        if len(training) != self.config.sites:
+            aside = f" and {len(self.held_out)} held out" if self.held_out else ""
+            raise UserError(f"--sites {self.config.sites}: {self.root} has {len(training)} centres to train at{aside}")
+        return dict(zip(self.config.site_names, training, strict=True))
+
+    def of(self, site: str) -> str:
+        """A site's centre; a hospital's own folder has one, whatever the site is called."""
+        if len(self.names) == 1 and self.config.sites > 1:
+            return self.names[0]
+        if site not in self.sites:
+            raise UserError(f"{self.root}: no centre for {site}: there are {', '.join(self.names)}")
+        return self.sites[site]
+
+
+def held_out_centres(names: Sequence[str], root: Path, asked: int | str) -> list[str]:
+    """Names of the centres that ``--held-out`` keeps out of training; UserError unless one is left to train at."""
+    if not asked:
+        return []
+    if isinstance(asked, int):
+        chosen = list(names[-asked:])
+    else:
+        chosen = list(dict.fromkeys(name.strip() for name in asked.split(",")))
+        if unknown := [name for name in chosen if name not in names]:
+            raise UserError(f"--held-out {unknown[0]}: {root} has the centres {', '.join(names)}")
+    if len(chosen) == len(names):
+        raise UserError(
+            f"--held-out {asked}: at least one centre must be left to train at, and {root} has {len(names)}: "
+            + ", ".join(names)
+        )
+    return chosen
+
+
+def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
+    """What ``--data-arg`` says besides ``classes``; UserError names a wrong one and lists those that there are."""
+    try:
+        return model(**{k: v for k, v in data_args.items() if k != "classes"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join([*model.model_fields, "classes"])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None
+
+
+def described_elsewhere(name: str, classes: Sequence[str] = ()) -> dict[str, Any]:
+    """The ``data`` part of results.json where the data are not here: what the job itself says."""
+    return {
+        "name": name,
+        "source": None,
+        "md5": None,
+        "classes": list(classes),
+        "partition": "natural",
+        "sites": {},
+        "held_out": {},
+    }
