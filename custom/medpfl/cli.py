@@ -216,7 +216,9 @@ def data_list() -> None:
 
 @data_app.command("check")
 def data_check(
-    path: Annotated[str, typer.Argument(help="File, folder or manifest of CT volumes, or data set name.")],
+    path: Annotated[
+        str, typer.Argument(help="File, folder or manifest of CT volumes, folder of pictures, or data set name.")
+    ],
 ) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
     from medpfl.data.check import check

@@ -24,13 +24,16 @@ class Options:
 
     data: Annotated[
         str | None,
-        typer.Option(help="Data set name, file, or folder of CT scans (`medpfl data list`).", show_default="sample"),
+        typer.Option(
+            help="Data set name, file, or folder of CT scans or pictures (`medpfl data list`).", show_default="sample"
+        ),
     ] = None
     data_arg: Annotated[
         list[str] | None,
         typer.Option(
             "--data-arg",
-            help="KEY=VALUE. CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; images: pad.",
+            help="KEY=VALUE. CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; pictures: size, "
+            "fit, channels, patient; npz: pad.",
         ),
     ] = None
     pooling: Annotated[
@@ -54,7 +57,7 @@ class Options:
         typer.Option(
             "--partition",
             help="How images are divided: dirichlet:A, equal-dirichlet:A, iid, natural, fedimpres-A, file:PATH.",
-            show_default="equal-dirichlet:0.1 (CT scans: their centres)",
+            show_default="equal-dirichlet:0.1 (folders: their centres)",
         ),
     ] = None
     fractions: Annotated[
@@ -138,9 +141,9 @@ class Options:
         given |= changes
         given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
         data = given["data"] or "organamnist-sample"
-        if kind_of(data, given["data_args"]) == "scans":
+        if what := {"scans": "CT scans", "folders": "image folders"}.get(kind_of(data, given["data_args"])):
             if self.partition not in (None, "natural"):
-                raise UserError(f"--partition {self.partition}: CT scans are their own centres'; leave it out")
+                raise UserError(f"--partition {self.partition}: {what} are their own centres'; leave it out")
             given["partition"] = "natural"
         if self.sites is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from medpfl.data.catalog import open_dataset
 from medpfl.data.dataset import SPLITS, ImageDataset
-from medpfl.data.kinds import is_ct
+from medpfl.data.kinds import is_ct, is_folders
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 
@@ -25,7 +25,8 @@ class Finding:
 
 
 def check(name_or_path: str | Path) -> list[Finding]:
-    """Reads a data set's npz file, or a folder or manifest of CT volumes, and looks for what would spoil a result.
+    """Reads a data set's npz file, a folder or manifest of CT volumes, or folders of pictures, and looks for what would
+    spoil a result.
 
     Never raises for data that are wrong.
     """
@@ -34,6 +35,10 @@ def check(name_or_path: str | Path) -> list[Finding]:
         from medpfl.data.ct.check import check_ct
 
         return check_ct(name_or_path)
+    if is_folders(str(name_or_path)):
+        from medpfl.data.folders.check import check_folders
+
+        return check_folders(str(name_or_path))
     try:
         dataset = open_dataset(name_or_path)
     except UserError as error:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,10 @@ from medpfl.data.centres import described_elsewhere, held_out_centres
 from medpfl.data.ct.manifest import find_manifest, named_classes, open_manifest
 from medpfl.data.ct.source import Scans
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.kinds import is_ct, kind_of
+from medpfl.data.files import PICTURES
+from medpfl.data.folders.layout import read_layout
+from medpfl.data.folders.source import Folders
+from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
@@ -257,6 +261,12 @@ def open_source(config: RunConfig) -> DataSource:
         return Scans(config)
     if config.pooling != "mean":
         raise UserError(f"--pooling {config.pooling} is over a scan's slices, and {config.data} has single images")
+    if kind == "folders":
+        if config.official:
+            raise UserError(f"--official: the pictures of {config.data} come without parts; leave it out")
+        return Folders(config)
+    if Path(config.data).suffix.lower() in PICTURES:
+        raise UserError(f"{config.data}: a picture; give a folder with one for each centre, in it one for each class")
     if unknown := [name for name in config.data_args if name != "pad"]:
         raise UserError(f"--data-arg {unknown[0]}: images have the argument pad alone")
     return PartitionedImages(config)
@@ -292,13 +302,19 @@ def fixed_sites(data: str, partition: str, data_args: Mapping[str, Any], held_ou
     Raises:
         UserError: the data are not here, or ``held_out`` leaves no site.
     """
-    if kind_of(data, data_args) == "scans":
-        named_classes(data_args)
-        if not is_ct(data):
-            raise UserError(f"--data {data}: give --sites: the scans are not on this machine")
-        manifest = open_manifest(find_manifest(data))
-        names = [centre.name for centre in manifest.centres]
-        return len(names) - len(held_out_centres(names, manifest.root, held_out))
+    kind = kind_of(data, data_args)
+    if kind in ("scans", "folders"):
+        classes = named_classes(data_args)
+        if not (is_ct(data) or is_folders(data)):
+            what = "scans" if kind == "scans" else "pictures"
+            raise UserError(f"--data {data}: give --sites: the {what} are not on this machine")
+        if kind == "scans":
+            manifest = open_manifest(find_manifest(data))
+            root, names = manifest.root, [centre.name for centre in manifest.centres]
+        else:
+            layout = read_layout(find_folder(data), classes)
+            root, names = layout.root, list(layout.centres)
+        return len(names) - len(held_out_centres(names, root, held_out))
     if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
         return None
     total = len(make_partition(open_dataset(data), partition).sites)

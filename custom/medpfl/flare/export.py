@@ -9,7 +9,8 @@ from medpfl.config import RunConfig
 from medpfl.data.catalog import open_dataset
 from medpfl.data.ct.manifest import find_manifest, named_classes
 from medpfl.data.ct.source import Scans
-from medpfl.data.kinds import is_ct, kind_of
+from medpfl.data.folders.source import Folders
+from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import official_md5
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
@@ -18,9 +19,9 @@ from medpfl.flare.recipes import PersonalizedRecipe
 def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 
-    Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, and CT scans become
-    their manifest's name (or the name they were found by) and classes; every site finds that name in its own folders
-    (:func:`medpfl.data.catalog.folders`).
+    Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, CT scans become
+    their manifest's name (or the name they were found by) and classes, and image folders the folder's name and
+    classes; every site finds that name in its own folders (:func:`medpfl.data.catalog.folders`).
 
     Args:
         config: the run.
@@ -35,8 +36,8 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     """
     if config.held_out:
         raise UserError(f"--held-out {config.held_out}: only a simulation can test held-out centres; leave it out")
-    if kind_of(config.data, config.data_args) == "scans":
-        config = _with_names_only(config)
+    if (kind := kind_of(config.data, config.data_args)) in ("scans", "folders"):
+        config = _scans_by_name(config) if kind == "scans" else _folders_by_name(config)
     elif os.sep in config.data:
         config = config.model_copy(update={"data": _official_name(config.data)})
     if config.partition.startswith("file:"):
@@ -47,7 +48,24 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
     return job
 
 
-def _with_names_only(config: RunConfig) -> RunConfig:
+def _folders_by_name(config: RunConfig) -> RunConfig:
+    """The configuration of image folders without their path, with their classes and what tells them from scans."""
+    name, source = config.data, Folders(config)
+    classes = named_classes(config.data_args)
+    if is_folders(config.data):
+        classes = source.layout.classes
+        if find_folder(config.data) == Path(config.data).expanduser():
+            name = source.layout.root.resolve().name
+    if not name.strip(" .") or any(sign in name for sign in "/\\:"):
+        raise UserError(
+            f"{config.data}: a job names the folder, and sites cannot look for {name!r} in $MEDPFL_DATA: "
+            "give a folder whose name has no / \\ and :"
+        )
+    told = {"classes": list(classes), "channels": source.reading.channels}
+    return config.model_copy(update={"data": name, "data_args": config.data_args | told})
+
+
+def _scans_by_name(config: RunConfig) -> RunConfig:
     """The configuration of CT scans without their path, and with their classes."""
     name, classes = config.data, named_classes(config.data_args)
     if is_ct(config.data):

@@ -135,7 +135,12 @@ def open_manifest(path: str | Path) -> Manifest:
         hints = list(filter(None, hints))
         raise UserError(
             f"{path}: neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; "
-            + (hints[0] if hints else "a table has the columns series and label, one row for each CT series")
+            + (
+                hints[0]
+                if hints
+                else "a table has the columns series and label, one row for each CT series"
+                "; pictures (.png, .jpg, ...) need no table, but a folder for each class"
+            )
         )
     return _from_folders(path, centres)
 
