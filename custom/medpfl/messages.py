@@ -42,10 +42,10 @@ class Message:
 
     @property
     def impression(self) -> tuple[Tensor, Tensor] | None:
-        """The impression's images (n, C, H, W) float32 and labels (n,) int64, if there is one."""
+        """The impression's images (n, C, H, W) float16 and labels (n,) int64, if there is one."""
         if f"{IMPRESSION}images" not in self.tensors:
             return None
-        return self.tensors[f"{IMPRESSION}images"].float(), self.tensors[f"{IMPRESSION}labels"].long()
+        return self.tensors[f"{IMPRESSION}images"], self.tensors[f"{IMPRESSION}labels"].long()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
-from medpfl.data.start_images import start_images
+from medpfl.data.start_images import gathered, start_images
 from medpfl.errors import UserError
 from medpfl.seeding import derive_seed, generator
 from medpfl.site.data import ImageTensors, SiteData, SiteLoaders, scale
@@ -144,7 +144,8 @@ class PartitionedImages:
         rng = np.random.default_rng(derive_seed(self.config.seed, "impression", "start"))
         aside = self.partition.holdout
         chosen = np.sort(rng.permutation(aside)[: settings["images"]])
-        return scale(self._pixels(chosen))
+        shape = (self.dataset.channels, self._edge, self._edge)
+        return gathered(len(chosen), shape, lambda rows: scale(self._pixels(chosen[rows])))
 
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`."""

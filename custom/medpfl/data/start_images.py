@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from medpfl import scratch
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import open_dataset
 from medpfl.errors import UserError
@@ -18,13 +19,15 @@ from medpfl.seeding import derive_seed
 from medpfl.site.data import scale
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+_AT_ONCE = 64
+"""Images that are read and fitted at once."""
 
 
 def start_images(settings: Mapping[str, Value], model_arguments: Mapping[str, Any], seed: int) -> Tensor:
     """What ``start`` and ``images`` say, for models of those arguments: noise or public images.
 
     Raises:
-        UserError: ``start`` is a path that is not there.
+        UserError: ``start`` is a path that is not there, or the images need a temporary file and there is no space.
     """
     size = model_arguments["image_size"]
     shape = (model_arguments["in_channels"], size, size)
@@ -39,7 +42,7 @@ def start_images(settings: Mapping[str, Value], model_arguments: Mapping[str, An
 def noise(count: int, shape: tuple[int, int, int], seed: int) -> Tensor:
     """(count, *shape) float32, standard normal."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "impression", "noise"))
-    return torch.randn(count, *shape, generator=generator)
+    return _room(count, shape).normal_(generator=generator)
 
 
 def public_images(path: Path, count: int, shape: tuple[int, int, int], seed: int) -> Tensor:
@@ -57,7 +60,7 @@ def public_images(path: Path, count: int, shape: tuple[int, int, int], seed: int
         (n, C, H, W) float32 in [-1, 1].
 
     Raises:
-        UserError: no images are there, or one of those drawn is broken: its file is named.
+        UserError: no images are there, or one of those drawn is broken: its file is named; or see :func:`gathered`.
     """
     rng = np.random.default_rng(derive_seed(seed, "impression", "start"))
     if path.is_dir():
@@ -65,9 +68,33 @@ def public_images(path: Path, count: int, shape: tuple[int, int, int], seed: int
         if not files:
             raise UserError(f"start={path}: the folder holds no image ({', '.join(_IMAGES)})")
         drawn = [files[i] for i in np.sort(rng.permutation(len(files))[:count])]
-        return torch.cat([fitted(_read(file), shape) for file in drawn])
+        return gathered(len(drawn), shape, lambda rows: torch.cat([fitted(_read(file), shape) for file in drawn[rows]]))
     dataset = open_dataset(path)
-    return fitted(scale(dataset.images_chw(np.sort(rng.permutation(len(dataset))[:count]))), shape)
+    chosen = np.sort(rng.permutation(len(dataset))[:count])
+    return gathered(len(chosen), shape, lambda rows: fitted(scale(dataset.images_chw(chosen[rows])), shape))
+
+
+def gathered(count: int, shape: tuple[int, int, int], read: Callable[[slice], Tensor]) -> Tensor:
+    """All images that ``read`` gives for rows ``first:last``, read a few at a time; a large set lies in a file.
+
+    Returns:
+        (count, *shape) float32; see :func:`medpfl.scratch.allocate`.
+
+    Raises:
+        UserError: the set needs a temporary file and there is no space.
+    """
+    images = _room(count, shape)
+    for first in range(0, count, _AT_ONCE):
+        rows = slice(first, min(first + _AT_ONCE, count))
+        images[rows] = read(rows)
+    return images
+
+
+def _room(count: int, shape: tuple[int, int, int]) -> Tensor:
+    try:
+        return scratch.allocate((count, *shape), torch.float32)
+    except OSError as error:
+        raise UserError(f"{count} start images: {error}") from None
 
 
 def fitted(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
@@ -86,7 +113,7 @@ def _read(file: Path) -> Tensor:
     try:
         with Image.open(file) as image:
             pixels = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(
             f"start image {file} cannot be read ({error}); repair it or take it out of the folder"
         ) from None

@@ -145,10 +145,10 @@ class SiteLoaders:
 
 
 def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
-    """Batches of a set in random order, over and over; each pass has an order of its own."""
+    """Batches, in float32, of a set in random order, over and over; each pass has an order of its own."""
     while True:
         for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch_size):
-            yield images[chosen], labels[chosen]
+            yield images[chosen].float(), labels[chosen]
 
 
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
