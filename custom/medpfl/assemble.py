@@ -109,20 +109,23 @@ class Federation:
         """A fresh model on the device."""
         return seeded_model(self.config, self.source, self.device)
 
-    def plan(self, *, pretraining: bool = True) -> Plan:
-        """The server's plan; pretrains f where the mixing needs it, unless it has W already."""
+    def plan(self, *, pretraining: bool = True, stop: Callable[[], bool] = lambda: False) -> Plan:
+        """The server's plan; pretrains f where the mixing needs it, unless it has W already.
+
+        ``stop`` ends the making of an impression.
+        """
         pretrained = self.given_pretrained()
         if pretraining and self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
-        return Plan(self.config, self.split, self.initial_shared, pretrained, self._impress())
+        return Plan(self.config, self.split, self.initial_shared, pretrained, self._impress(stop))
 
-    def _impress(self) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
+    def _impress(self, stop: Callable[[], bool]) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
         if not self.config.makes_impressions:
             return None
         start = self.source.start_images(self.config.all_settings)
         settings = self.config.all_settings
-        return impression_maker(self.split, self.model, self.initial_personal, start, settings)
+        return impression_maker(self.split, self.model, self.initial_personal, start, settings, stop)
 
     def given_pretrained(self) -> State | None:
         """The state of f that the user gave, checked; None where f is not needed or is made by pretraining."""

@@ -10,13 +10,14 @@ from PIL import Image
 from tiny import config, last_models, same, sites_of
 from torch.nn.functional import cross_entropy
 
+from medpfl import scratch
 from medpfl.assemble import Federation
 from medpfl.config import make_config
 from medpfl.data.sites import open_source
 from medpfl.data.start_images import fitted, noise, public_images
 from medpfl.declarations import Nothing
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import UserError
+from medpfl.errors import Stopped, UserError
 from medpfl.experiment import run_experiment
 from medpfl.messages import IMPRESSION
 from medpfl.models import build_model, logits
@@ -33,8 +34,8 @@ SMALL = {"warmup": 1, "images": 6, "admm_iterations": 2, "inner_steps": 2}
 
 def small(algorithm="fedimpres", **fields):
     settings = SMALL | fields.pop("settings", {})
-    defaults = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05}
-    return make_config(algorithm=algorithm, settings=settings, device="cpu", **(defaults | fields))
+    defaults = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05, "device": "cpu"}
+    return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
 
 
 def run(run_config):
@@ -163,6 +164,44 @@ def test_a_failing_synthesis_ends_no_run():
     assert not state.impression
 
 
+def test_a_set_without_space_on_disk_ends_no_run(monkeypatch, tmp_path):
+    federation = Federation.of(small())
+    plan = federation.plan()
+    monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    assert state.phase == "done"
+    assert "no temporary file" in state.history[0]["impression"]["failed"]
+
+
+@pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
+def test_a_set_in_a_file_gives_the_same_run(monkeypatch, personal):
+    usual = run(small(personal=personal))
+    monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)
+    filed = run(small(personal=personal))
+    assert same(usual[0].impression, filed[0].impression)
+    assert all(same(a, last_models(*filed)[site]) for site, a in last_models(*usual).items())
+
+
+def test_a_run_that_is_stopped_keeps_the_step_before(tmp_path):
+    federation = Federation.of(small())
+    asked = []
+
+    def stop():
+        asked.append(None)
+        return len(asked) == 20  # an impression asks 15 times: before 4 steps and whenever images or labels are fetched
+
+    plan, saved = federation.plan(stop=stop), []
+    with pytest.raises(Stopped):
+        run_in_process(
+            plan, sites_of(federation), federation.model, workers=1, checkpoint=tmp_path, after_step=saved.append
+        )
+    assert len(asked) == 20
+    kept = load_checkpoint(tmp_path / "server.safetensors", plan.config)
+    assert kept.round == saved[-1].round == 1
+    assert same(kept.impression, saved[-1].impression)
+
+
 def test_holdout_images_belong_to_no_site():
     source = open_source(small(holdout=0.1, settings={"start": "holdout", "images": 50}))
     start = source.start_images(source.config.all_settings)
@@ -205,9 +244,17 @@ def test_a_broken_or_missing_start_is_named(tmp_path):
         source.start_images(source.config.all_settings)
 
 
-def test_more_classes_than_images():
-    state, _ = run(small(settings={"images": 2}))
-    assert state.history[0]["impression"]["images"] == 2
+@pytest.mark.parametrize("images", [1, 2])
+def test_more_classes_than_images(images):
+    state, _ = run(small(rounds=2, settings={"images": images}))
+    assert state.history[0]["impression"]["images"] == images
+    assert not state.failures
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_server_without_the_gpu_that_is_asked_for():
+    with pytest.raises(UserError, match="--device cuda: torch sees no GPU here; use --device cpu or auto"):
+        Federation.of(small(device="cuda"))
 
 
 @pytest.mark.parametrize(

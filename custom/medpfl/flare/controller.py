@@ -17,7 +17,7 @@ from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 
 from medpfl.assemble import Federation
 from medpfl.config import RunConfig
-from medpfl.errors import UserError
+from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
@@ -59,21 +59,26 @@ class PersonalizedController(BaseFedAvg):
             state = ServerState()
             if file.exists() and (earlier := load_checkpoint(file, federation.config)).phase != "done":
                 state = earlier
-            plan = federation.plan()
+            plan = federation.plan(stop=self._aborted)
             self.num_rounds = plan.config.rounds
             ready = time.perf_counter() - started
             data = federation.source.describe()
-            while state.phase != "done" and not self.abort_signal.triggered:
+            while state.phase != "done" and not self._aborted():
                 state = self._step(plan, state)
                 save_checkpoint(file, plan.config, state, durable=True)
                 seconds = {"total": time.perf_counter() - started, "start": ready}
                 results = build_results(plan, state, env="flare", data=data, seconds=seconds)
                 write_json(Path(self.get_run_dir()) / "results.json", results)
+        except Stopped:
+            self.info("medpfl: aborted; the checkpoint holds the last finished step")
         except UserError as error:
             # FLARE hides exception texts; this one is meant for the user.
             self.error(f"medpfl: {error}")
             write_json(Path(self.get_run_dir()) / "error.json", {"error": str(error)})
             self.panic(str(error))
+
+    def _aborted(self) -> bool:
+        return self.abort_signal.triggered
 
     def _folder(self) -> Path:
         root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")
@@ -120,7 +125,7 @@ class PersonalizedController(BaseFedAvg):
             )
         started = time.monotonic()
         patience: float | None = None
-        while self.get_num_standing_tasks() and not self.abort_signal.triggered:
+        while self.get_num_standing_tasks() and not self._aborted():
             spent = time.monotonic() - started
             with self._lock:
                 usable = sum(isinstance(r, Update) for r in self._replies.values())
@@ -129,6 +134,8 @@ class PersonalizedController(BaseFedAvg):
             if patience is not None and spent >= patience:
                 self.cancel_all_tasks()
             time.sleep(_POLL_SECONDS)
+        if self._aborted():
+            raise Stopped  # the sites that were still at work are no failures
         with self._lock:
             return list(self._replies.values())
 

@@ -12,6 +12,7 @@ whole set. No site's data or class counts are used: labels are the model's own p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,19 +22,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from medpfl import scratch
+from medpfl.errors import Stopped
 from medpfl.models import logits
 from medpfl.models.layers import classification_layer
 
 _TOGETHER = 16
 """Batches that are computed at once. They do not see each other, so this changes no result, only the speed."""
+_LOOKED_AT = 64
+"""Images of a set that are compared or checked at once."""
 
 
 class SynthesisDiverged(RuntimeError):
     """The images or their loss left the finite numbers; the round goes on without an impression."""
-
-
-class SynthesisStopped(RuntimeError):
-    """Whoever asked for the impression wants it no more."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class Impression:
     """Synthetic images and what their making did.
 
     Attributes:
-        images: (n, C, H, W) of the model's type, as it takes them.
+        images: (n, C, H, W) of the model's type, as it takes them; a large set lies in a file
+            (:func:`medpfl.scratch.allocate`).
         labels: (n,) int64, the model's predictions of the start images.
         losses: mean cross-entropy of the set before, and after each outer iteration.
         constraint: |M| (Frobenius) of the set, likewise.
@@ -102,24 +104,28 @@ def synthesise(
 ) -> Impression:
     """Makes an impression of a model.
 
-    Deterministic. Images are worked on in chunks, and only a chunk is on the model's device at a time.
+    Deterministic. Images are worked on in chunks, and only a chunk is on the model's device at a time. The set that is
+    worked on need not fit into memory (:func:`medpfl.scratch.allocate`).
 
     Args:
         model: whose last linear layer classifies; left as it is.
         start: (n, C, H, W), n > 0, as the model takes them; not changed.
         how: the settings.
-        stop: asked before each step.
+        stop: asked before each step, and before each chunk that is only looked at.
 
     Raises:
         SynthesisDiverged: an image or the loss is no longer finite.
-        SynthesisStopped: ``stop`` said so.
+        Stopped: ``stop`` said so.
+        OSError: no space for the file that a large set needs.
     """
     _, layer = classification_layer(model)
     device = layer.weight.device
     chunks = list(range(0, len(start), how.batch_size * _TOGETHER))
-    images = start.to(layer.weight.dtype, copy=True)
+    images = scratch.allocate(start.shape, layer.weight.dtype).copy_(start)
 
     def chunk_of(tensor: Tensor, first: int) -> Tensor:
+        if stop():
+            raise Stopped
         return tensor[first : first + how.batch_size * _TOGETHER].to(device)
 
     with _frozen(model), _captured(layer) as captured:
@@ -147,7 +153,7 @@ def synthesise(
                 optimizer = torch.optim.SGD([x], lr=how.pixel_lr, momentum=how.momentum)
                 for _ in range(how.inner_steps):
                     if stop():
-                        raise SynthesisStopped
+                        raise Stopped
                     x.grad = None
                     scores = logits(model(x))
                     _objective(scores, y, captured[0], layer.weight, dual, how).backward()
@@ -159,12 +165,22 @@ def synthesise(
             losses.append(loss)
             norms.append(float(constraint.norm()))
             duals.append(float(dual.norm()))
-            if not (torch.isfinite(torch.tensor([loss, norms[-1]])).all() and bool(torch.isfinite(images).all())):
+            if not (math.isfinite(loss) and math.isfinite(norms[-1]) and all_finite(images)):
                 raise SynthesisDiverged(
                     f"the impression left the finite numbers (loss {loss}); lower pixel_lr ({how.pixel_lr})"
                 )
-    moved = float((images - start).square().mean().sqrt())
-    return Impression(images, labels, losses, norms, duals, moved)
+    return Impression(images, labels, losses, norms, duals, _distance(images, start))
+
+
+def all_finite(images: Tensor) -> bool:
+    """Whether no value is NaN or infinite; looks at a part of the set at a time."""
+    return all(bool(torch.isfinite(part).all()) for part in images.split(_LOOKED_AT))
+
+
+def _distance(images: Tensor, start: Tensor) -> float:
+    """Root mean square difference of two sets."""
+    pairs = zip(images.split(_LOOKED_AT), start.split(_LOOKED_AT), strict=True)
+    return math.sqrt(sum(float((a - b).double().square().sum()) for a, b in pairs) / images.numel())
 
 
 def _objective(

@@ -38,7 +38,8 @@ class Plan:
         initial_shared: the shared part of the seeded first model.
         pretrained: the whole state of the pretrained model f, where the mixing needs it.
         impress: makes a federated impression from the sites' mean shared state and the round: tensors for the messages
-            of the next round, and what results.json says of it. None where the method has none.
+            of the next round, and what results.json says of it; may raise :class:`~medpfl.errors.Stopped`. None where
+            the method has none.
     """
 
     config: RunConfig
@@ -106,6 +107,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
 
     Raises:
         QuorumNotMet: too few usable updates; ``state`` is intact and the phase can be tried again.
+        Stopped: the run was ended while an impression was made; ``state`` is intact.
     """
     expected = messages(plan, state)
     failures = [r for r in replies if isinstance(r, Failure)]

@@ -4,8 +4,9 @@ from tiny import Net, same
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from medpfl.errors import Stopped
 from medpfl.server import impression
-from medpfl.server.impression import Synthesis, SynthesisDiverged, SynthesisStopped, synthesise
+from medpfl.server.impression import Synthesis, SynthesisDiverged, synthesise
 
 
 def model_and_images(n: int = 10) -> tuple[nn.Module, torch.Tensor]:
@@ -121,6 +122,6 @@ def test_divergence_is_noticed():
 def test_it_can_be_stopped_between_steps():
     model, start = model_and_images()
     asked = iter([False, False, True])
-    with pytest.raises(SynthesisStopped):
+    with pytest.raises(Stopped):
         synthesise(model, start, Synthesis(), stop=lambda: next(asked))
     assert model.training

@@ -1,0 +1,91 @@
+"""The controller's loop with sites in this process in FLARE's place."""
+
+import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
+from tiny import same, sites_of
+
+from medpfl.assemble import Federation
+from medpfl.config import make_config
+from medpfl.flare.controller import CHECKPOINT, PersonalizedController
+from medpfl.server import impression
+from medpfl.server.checkpoint import load_checkpoint
+
+CONFIG = make_config(
+    algorithm="fedimpres",
+    model="lenet5",
+    sites=2,
+    rounds=3,
+    local_epochs=1,
+    train_fraction=0.05,
+    device="cpu",
+    settings={"warmup": 1, "images": 6, "admm_iterations": 2, "inner_steps": 2},
+)
+
+
+class Here(PersonalizedController):
+    """Answers come from sites in this process; FLARE's engine, events and logs are left out."""
+
+    def __init__(self, folder, sites):
+        super().__init__(CONFIG.model_dump(mode="json"), "experiment", str(folder))
+        self.sites, self.folder, self.said = sites, folder, []
+        self.federation, self.abort_signal = Federation.of(CONFIG), Signal()
+        self.fl_ctx = FLContext()
+
+    def _step(self, plan, state):
+        self.current_state = state
+        return super()._step(plan, state)
+
+    def _exchange(self, plan, outgoing):
+        return [self.sites[name].handle(message, self.federation.model()) for name, message in outgoing.items()]
+
+    def get_run_dir(self):
+        return str(self.folder)
+
+    def event(self, event_type):
+        pass
+
+    def info(self, message):
+        self.said.append(message)
+
+    def panic(self, reason):
+        raise AssertionError(reason)
+
+
+@pytest.fixture
+def sites():
+    return sites_of(Federation.of(CONFIG))
+
+
+def final(folder):
+    return load_checkpoint(folder / "experiment" / "server" / CHECKPOINT, CONFIG)
+
+
+def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites):
+    controller, steps = Here(tmp_path / "aborted", sites), []
+    objective = impression._objective
+
+    def abort_in_the_second_impression(*arguments):
+        steps.append(controller.current_state.round)
+        if len(steps) == 6:  # 2 x 2 make the first one
+            controller.abort_signal.trigger("aborted")
+        return objective(*arguments)
+
+    (tmp_path / "aborted").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(impression, "_objective", abort_in_the_second_impression)
+        controller.run()
+    assert steps == [0] * 4 + [1] * 2
+    assert controller.said[-1] == "medpfl: aborted; the checkpoint holds the last finished step"
+    kept = final(tmp_path / "aborted")
+    assert (kept.phase, kept.round, len(kept.history)) == ("train", 1, 1)
+    assert kept.impression
+    assert not kept.failures
+
+    Here(tmp_path / "aborted", sites).run()
+    (tmp_path / "whole").mkdir()
+    Here(tmp_path / "whole", sites_of(Federation.of(CONFIG))).run()
+    resumed, whole = final(tmp_path / "aborted"), final(tmp_path / "whole")
+    assert resumed.phase == whole.phase == "done"
+    assert all(same(resumed.shared[site], whole.shared[site]) for site in whole.shared)
+    assert resumed.final == whole.final
