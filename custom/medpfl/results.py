@@ -135,6 +135,8 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         )
     if state.phase == "done" and not state.best_round:
         notes.append("There were no validation images, so the last round is reported.")
+    if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
+        notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if state.best_round and tested["selected"] != state.best_round:

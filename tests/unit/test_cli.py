@@ -49,6 +49,17 @@ def test_mistakes_are_named(tmp_path, arguments, said):
     assert not (tmp_path / "job").exists()
 
 
+def test_a_broken_start_image_is_named_before_any_training(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "one.png").write_bytes(b"no image")
+    options = "--model lenet5 --sites 2 --set start=images --env inprocess --device cpu --out out"
+    done = medpfl("run", "fedimpres", *options.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "images/one.png cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "state").exists()
+
+
 def test_space_in_the_folder_of_a_simulation(tmp_path):
     done = medpfl("run", "fedavg", "--sites", "2", "--out", tmp_path / "a b")
     assert done.returncode == 2

@@ -244,6 +244,20 @@ def test_a_broken_or_missing_start_is_named(tmp_path):
         source.start_images(source.config.all_settings)
 
 
+def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
+    for number in range(4):
+        Image.effect_noise((40, 40), 50).save(tmp_path / f"{number}.jpg")
+    broken = tmp_path / "2.jpg"
+    broken.write_bytes(broken.read_bytes()[:500])  # the header is whole
+    said = set()
+    for seed in range(20):
+        try:
+            said.add(len(public_images(tmp_path, 2, (3, 8, 8), seed)))
+        except UserError as error:
+            said.add(str(error).partition(" (")[0])
+    assert said == {2, f"start image {broken} cannot be read"}
+
+
 @pytest.mark.parametrize("images", [1, 2])
 def test_more_classes_than_images(images):
     state, _ = run(small(rounds=2, settings={"images": images}))
