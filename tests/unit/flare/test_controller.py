@@ -1,5 +1,7 @@
 """The controller's loop with sites in this process in FLARE's place."""
 
+from types import SimpleNamespace
+
 import pytest
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
@@ -89,3 +91,15 @@ def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites)
     assert resumed.phase == whole.phase == "done"
     assert all(same(resumed.shared[site], whole.shared[site]) for site in whole.shared)
     assert resumed.final == whole.final
+
+
+def test_an_abort_while_sites_work_uses_none_of_their_answers(tmp_path, monkeypatch, sites):
+    (tmp_path / "aborted").mkdir()
+    controller = Here(tmp_path / "aborted", sites)
+    controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in sites])
+    monkeypatch.setattr(controller, "get_num_standing_tasks", lambda: 1)
+    monkeypatch.setattr(controller, "send_model", lambda **_: controller.abort_signal.trigger("aborted"))
+    monkeypatch.setattr(Here, "_exchange", PersonalizedController._exchange)
+    controller.run()
+    assert controller.said == ["medpfl: aborted; the checkpoint holds the last finished step"]
+    assert not (tmp_path / "aborted" / "experiment" / "server" / CHECKPOINT).exists()
