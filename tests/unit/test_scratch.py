@@ -117,7 +117,7 @@ def impression(images):
 
 impression(32)
 taken = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024
-limit = taken + 64 * MIB + 32 * MIB  # the message in float16, and what the steps need
+limit = taken + 64 * MIB + 40 * MIB  # the message in float16, and room for steps, which take some 20 MiB
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 for largest in (1 << 40, 16 * MIB):
     scratch.IN_MEMORY_BYTES = largest

@@ -29,7 +29,7 @@ from medpfl.models.layers import classification_layer
 
 _TOGETHER = 16
 """Batches that are computed at once. They do not see each other, so this changes no result, only the speed."""
-_LOOKED_AT = 64
+_LOOKED_AT = 16
 """Images of a set that are compared or checked at once."""
 
 
