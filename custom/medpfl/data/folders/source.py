@@ -23,7 +23,7 @@ from medpfl.data.folders.reading import Reading
 from medpfl.data.kinds import find_folder
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
-from medpfl.data.start_images import start_images
+from medpfl.data.start_images import gathered, start_images
 from medpfl.errors import UserError
 from medpfl.seeding import derive_seed, generator
 from medpfl.site.data import ImageTensors, SiteData, scale
@@ -122,7 +122,8 @@ class Folders:
         if not len(pool):
             raise UserError(f"--holdout {self.config.holdout}: too small a share, no site has a picture to set aside")
         rng = np.random.default_rng(derive_seed(self.config.seed, "impression", "start"))
-        return scale(pool[np.sort(rng.permutation(len(pool))[: settings["images"]])])
+        chosen = np.sort(rng.permutation(len(pool))[: settings["images"]])
+        return gathered(len(chosen), tuple(pool.shape[1:]), lambda rows: scale(pool[chosen[rows]]))
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.sites.DataSource`.
