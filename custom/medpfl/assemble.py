@@ -14,6 +14,7 @@ from medpfl.config import RunConfig
 from medpfl.data.sites import DataSource, open_source
 from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
+from medpfl.messages import STATISTICS
 from medpfl.models import build_model, logits
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State
@@ -87,9 +88,14 @@ class Federation:
     initial_personal: State
 
     @classmethod
-    def of(cls, config: RunConfig) -> Federation:
-        """Builds the model once and resolves what is shared. Reads no images of any site."""
-        source, device = open_source(config), pick_device(config)
+    def of(cls, config: RunConfig, own: Path | None = None) -> Federation:
+        """Builds the model once and resolves what is shared. Reads no images of any site.
+
+        Args:
+            config: the run.
+            own: where this site has its data, if it says so itself (:func:`medpfl.data.sites.open_source`).
+        """
+        source, device = open_source(config, own), pick_device(config)
         model = seeded_model(config, source, torch.device("cpu"))
         split = ParameterSplit(model, parse_declaration(config.resolved_personal))
         if config.resolved_mixing != "identity" and not split.shared_names:
@@ -131,6 +137,11 @@ class Federation:
         """The state of f that the user gave, checked; None where f is not needed or is made by pretraining."""
         given = self.config.all_settings.get("pretrain", "pooled")
         return None if given == "pooled" else load_pretrained(Path(given), self.model().cpu())
+
+    def leaving(self) -> dict[str, list[int] | None]:
+        """Names and shapes of the tensors that a site sends; ``statistics/`` stands for all that begin with it."""
+        leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in self.initial_shared.items()}
+        return leaving | ({STATISTICS: None} if self.config.resolved_mixing.startswith("similarity") else {})
 
     def site(self, name: str, store: SiteStore) -> Site:
         """A site with its data on the device."""

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from medpfl import cli_options as opt
 from medpfl.cli_progress import progress
+from medpfl.cli_site import site_app
 from medpfl.errors import UserError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ data_app = typer.Typer(
     help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
+app.add_typer(site_app, name="site")
 console = Console()
 
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
@@ -222,12 +224,9 @@ def data_check(
 ) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
     from medpfl.data.check import check
+    from medpfl.report.terminal import print_findings
 
-    findings = check(path)
-    marks = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
-    for finding in findings:
-        console.print(marks[finding.level], finding.message, highlight=False, soft_wrap=True)
-    if any(finding.level == "error" for finding in findings):
+    if not print_findings(check(path), console):
         raise typer.Exit(1)
 
 

@@ -45,7 +45,9 @@ class Options:
     model_arg: Annotated[
         list[str] | None, typer.Option("--model-arg", help="KEY=VALUE for the network; repeatable.")
     ] = None
-    sites: Annotated[int | None, typer.Option(help="Number of simulated sites.", show_default="20")] = None
+    sites: Annotated[
+        str | None, typer.Option(help="Number of sites, or their names: north,south,east.", show_default="20")
+    ] = None
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of training and mixing.", show_default="20, or the method's")
     ] = None
@@ -119,7 +121,7 @@ class Options:
             "pooling": self.pooling,
             "model": self.model,
             "model_args": key_values(self.model_arg, "--model-arg"),
-            "sites": self.sites,
+            **_sites(self.sites),
             "rounds": self.rounds,
             "local_epochs": self.local_epochs,
             "partition": self._partition(),
@@ -219,6 +221,15 @@ def key_values(items: list[str] | None, option: str) -> dict[str, Any]:
         except json.JSONDecodeError:
             values[key] = text
     return values
+
+
+def _sites(given: str | int | None) -> dict[str, Any]:
+    """``sites`` and ``names`` of a number or of names with commas between."""
+    text = "" if given is None else str(given).strip()
+    if not text or text.removeprefix("-").isdecimal():
+        return {"sites": int(text) if text else None, "names": None}
+    names = tuple(name.strip() for name in text.split(","))
+    return {"sites": len(names), "names": names}
 
 
 def _fractions(text: str | None) -> tuple[float, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from math import isfinite
@@ -27,6 +28,7 @@ _WHOLE = {"batch_size", "layers", "pretrain_epochs", "nesterov", "warmup", "imag
 _WHOLE |= {"constraint"}
 _SHARE = {"lambda", "pretrain_share", "p", "nesterov", "constraint"}
 _TEXTS = {"pretrain", "start"}
+_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 class RunConfig(BaseModel):
@@ -37,6 +39,8 @@ class RunConfig(BaseModel):
         mixing: overrides the algorithm's mixing (:data:`medpfl.server.mixing.MIXINGS`).
         settings: what ``--set`` gave; :attr:`all_settings` has the defaults too.
         data: a data set's name, a file, or ``module:function`` of the user's own (see :mod:`medpfl.data.sites`).
+        names: what FLARE calls the sites, one for each; by default ``site-1`` to ``site-N``. In a simulation the k-th
+            is the k-th site of the partition.
         fractions: shares of each site's samples for training, validation and test.
         official: keep the data set's own split into training, validation and test; otherwise the parts are pooled.
         held_out: centres that take no part in training and test the models at the end: how many (the last ones), or
@@ -61,6 +65,7 @@ class RunConfig(BaseModel):
     data_args: dict[str, Any] = Field(default_factory=dict)
     partition: str = "equal-dirichlet:0.1"
     sites: int = Field(default=20, ge=1)
+    names: tuple[str, ...] = ()
     fractions: tuple[float, float, float] = (0.5, 0.1, 0.4)
     train_fraction: float = Field(default=1.0, gt=0, le=1)
     official: bool = False
@@ -86,6 +91,22 @@ class RunConfig(BaseModel):
             raise ValueError(f"held_out must be a number of centres or their names, got {held_out}")
         return held_out
 
+    @field_validator("names")
+    @classmethod
+    def _usable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known: dict[str, str] = {}
+        for name in names:
+            if not _SITE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"site name {name!r}: letters, digits, - and _ are allowed, as in FLARE's client names"
+                )
+            if name.casefold() == "server":
+                raise ValueError(f"site name {name!r} is the server's: choose another")
+            # They are folders' names too, and some file systems do not tell case.
+            if (other := known.setdefault(name.casefold(), name)) != name or names.count(name) > 1:
+                raise ValueError(f"site names must differ, and not in case alone: {other!r} and {name!r}")
+        return names
+
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
@@ -106,6 +127,8 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _sensible(self) -> RunConfig:
+        if self.names and len(self.names) != self.sites:
+            raise ValueError(f"{len(self.names)} site names are given, and there are {self.sites} sites")
         if self.min_sites > self.sites:
             raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
         if self.resolved_mixing not in MIXINGS:
@@ -185,8 +208,8 @@ class RunConfig(BaseModel):
 
     @property
     def site_names(self) -> list[str]:
-        """``site-1`` to ``site-N``, FLARE's own names in a simulation."""
-        return [f"site-{i + 1}" for i in range(self.sites)]
+        """:attr:`names` if they are given, else ``site-1`` to ``site-N``, FLARE's own names in a simulation."""
+        return list(self.names) or [f"site-{i + 1}" for i in range(self.sites)]
 
     @property
     def needs_pretraining(self) -> bool:

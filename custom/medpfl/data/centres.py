@@ -44,7 +44,9 @@ class Centres:
         if len(training) != self.config.sites:
             aside = f" and {len(self.held_out)} held out" if self.held_out else ""
             raise UserError(f"--sites {self.config.sites}: {self.root} has {len(training)} centres to train at{aside}")
-        return dict(zip(self.config.site_names, training, strict=True))
+        names = self.config.site_names
+        # Sites that are called like the centres are those, in whatever order they are given.
+        return dict(zip(names, names if set(names) == set(training) else training, strict=True))
 
     def of(self, site: str) -> str:
         """A site's centre; a hospital's own folder has one, whatever the site is called."""

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from medpfl.algorithms.base import Value
 from medpfl.config import RunConfig
@@ -30,12 +29,13 @@ from medpfl.data.folders.layout import read_layout
 from medpfl.data.folders.source import Folders
 from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
+from medpfl.data.own_images import OwnImages, brought_by_sites
 from medpfl.data.partition import Partition, make_partition
 from medpfl.data.partition_spec import parse_spec
 from medpfl.data.start_images import gathered, start_images
 from medpfl.errors import UserError
 from medpfl.seeding import derive_seed, generator
-from medpfl.site.data import ImageTensors, SiteData, SiteLoaders, scale
+from medpfl.site.data import ImageTensors, SiteData, SiteLoaders, padded, scale
 
 
 class DataSource(Protocol):
@@ -89,11 +89,7 @@ class PartitionedImages:
             pooled=not c.official,
             holdout=c.holdout,
         )
-        if unknown := {s.name for s in partition.sites} ^ {f"site-{i + 1}" for i in range(total)}:
-            raise UserError(
-                f"partition {c.partition}: sites must be named site-1 to site-{total}, not {min(unknown)!r}"
-            )
-        return partition
+        return _named(partition, c)
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`DataSource`."""
@@ -173,10 +169,7 @@ class PartitionedImages:
         }
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
-        images, edge = self.dataset.images_chw(rows), self._edge
-        before = (edge - self.dataset.size) // 2
-        after = edge - self.dataset.size - before
-        return pad(images, (before, after, before, after)) if edge != self.dataset.size else images
+        return padded(self.dataset.images_chw(rows), self._edge)
 
     @property
     def _edge(self) -> int:
@@ -253,8 +246,17 @@ class OwnData:
         return described_elsewhere(self.config.data)
 
 
-def open_source(config: RunConfig) -> DataSource:
-    """The source that a configuration names. Nothing is read yet."""
+def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
+    """The source that a configuration names. Nothing is read yet.
+
+    Args:
+        config: the run.
+        own: where this site has the data that the configuration names, if it says so itself.
+    """
+    if own is not None:
+        if config.partition == "natural" and not (is_ct(str(own)) or is_folders(str(own))):
+            return OwnImages(config, own)
+        config = config.model_copy(update={"data": str(own)})
     kind = kind_of(config.data, config.data_args)
     if kind == "function":
         return OwnData(config)
@@ -263,11 +265,15 @@ def open_source(config: RunConfig) -> DataSource:
     if config.pooling != "mean":
         raise UserError(f"--pooling {config.pooling} is over a scan's slices, and {config.data} has single images")
     if kind == "folders":
+        if config.official and not is_folders(config.data):
+            return OwnImages(config)
         if config.official:
             raise UserError(f"--official: the pictures of {config.data} come without parts; leave it out")
         return Folders(config)
     if Path(config.data).suffix.lower() in PICTURES:
         raise UserError(f"{config.data}: a picture; give a folder with one for each centre, in it one for each class")
+    if brought_by_sites(config.data, config.partition):
+        return OwnImages(config)
     if unknown := [name for name in config.data_args if name != "pad"]:
         raise UserError(f"--data-arg {unknown[0]}: images have the argument pad alone")
     return PartitionedImages(config)
@@ -287,6 +293,23 @@ def import_object(spec: str, what: str) -> Any:
 def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
     data.device = device
     return data
+
+
+def _named(partition: Partition, config: RunConfig) -> Partition:
+    """The partition with the run's names: site-1 is the first of them, and so on; further sites are held out."""
+    usual = [f"site-{i + 1}" for i in range(config.sites + _number_held_out(config))]
+    wanted = [*config.site_names, *usual[config.sites :]]
+    found = {site.name for site in partition.sites}
+    if found == set(wanted) and len(found) == len(wanted):
+        return partition
+    if unknown := found ^ set(usual):
+        raise UserError(
+            f"partition {config.partition}: sites must be named site-1 to site-{len(usual)}, not {min(unknown)!r}"
+        )
+    if len(set(wanted)) < len(wanted):
+        raise UserError(f"--sites {','.join(config.names)}: a centre that is held out has one of these names")
+    names = dict(zip(usual, wanted, strict=True))
+    return replace(partition, sites=[replace(site, name=names[site.name]) for site in partition.sites])
 
 
 def _number_held_out(config: RunConfig) -> int:
@@ -316,6 +339,8 @@ def fixed_sites(data: str, partition: str, data_args: Mapping[str, Any], held_ou
             layout = read_layout(find_folder(data), classes)
             root, names = layout.root, list(layout.centres)
         return len(names) - len(held_out_centres(names, root, held_out))
+    if brought_by_sites(data, partition):
+        raise UserError(f"--data {data} with --partition natural: give --sites: each site brings images of its own")
     if parse_spec(partition).kind not in ("file", "natural", "fedimpres"):
         return None
     total = len(make_partition(open_dataset(data), partition).sites)

@@ -46,17 +46,41 @@ def split_sites(
     Raises:
         UserError: fractions that are negative, without training, or sum to more than 1.
     """
+    _check_fractions(fractions)
+    return [
+        _split(f"site-{number}", indices, fractions, train_fraction, seed)
+        for number, indices in enumerate(parts, start=1)
+    ]
+
+
+def split_own(name: str, total: int, fractions: Sequence[float], train_fraction: float, seed: int) -> SiteIndices:
+    """Divides images 0 to ``total`` - 1, all of one site, as :func:`split_sites` does; the site's name is in the seed.
+
+    Raises:
+        UserError: see :func:`split_sites`.
+    """
+    _check_fractions(fractions)
+    return _split(name, np.arange(total), fractions, train_fraction, seed)
+
+
+def official_parts(name: str, split: np.ndarray, train_fraction: float, seed: int) -> SiteIndices:
+    """The official parts of a data set that is all one site's; ``split`` has 0, 1 or 2 for each image."""
+    train, validation, test = (np.flatnonzero(split == code) for code in range(3))
+    return _site(name, _shuffled(train, seed, name), validation, test, train_fraction)
+
+
+def _check_fractions(fractions: Sequence[float]) -> None:
     if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0] > 0:
         raise UserError(
             f"fractions {tuple(fractions)}: training, validation and test need shares that are not negative and sum "
             "to at most 1, with some for training, e.g. 0.5, 0.1, 0.4"
         )
-    sites = []
-    for number, indices in enumerate(parts, start=1):
-        order = _shuffled(indices, seed, f"site-{number}")
-        pieces = np.split(order, np.cumsum(_sizes(len(order), fractions)))
-        sites.append(_site(f"site-{number}", *pieces[:3], train_fraction))
-    return sites
+
+
+def _split(name: str, indices: np.ndarray, fractions: Sequence[float], train_fraction: float, seed: int) -> SiteIndices:
+    order = _shuffled(indices, seed, name)
+    pieces = np.split(order, np.cumsum(_sizes(len(order), fractions)))
+    return _site(name, *pieces[:3], train_fraction)
 
 
 def join_official(by_split: Sequence[Sequence[np.ndarray]], train_fraction: float, seed: int) -> list[SiteIndices]:

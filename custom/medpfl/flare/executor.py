@@ -41,12 +41,16 @@ class PersonalizedExecutor(Executor):
             return _refusal(f"unknown task {task_name!r}")
         # Imported here: a job's processes should not pay for torch before they have work.
         from medpfl.flare.payload import message_of, update_to_shareable
+        from medpfl.flare.policy import SiteForbids
         from medpfl.messages import Failure
         from medpfl.site.worker import answer
 
         try:
             site, model = self._site(fl_ctx)
             message = message_of(task_name, shareable)
+        except SiteForbids as error:
+            self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
+            return _refusal(str(error))
         except Exception as error:
             # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
             # they go to the site's other log, and the error log has the kind of error alone.
@@ -65,15 +69,20 @@ class PersonalizedExecutor(Executor):
 
             from medpfl.assemble import Federation
             from medpfl.config import RunConfig
+            from medpfl.data.site_manifest import read_site_manifest
+            from medpfl.flare.policy import check_policy
             from medpfl.memory import keep_freed_memory
             from medpfl.site.store import DiskStore
 
             keep_freed_memory()
-            federation = Federation.of(RunConfig(**self.run_config))
-            torch.set_num_threads(federation.config.intra_op_threads)
+            config = RunConfig(**self.run_config)
+            workspace = fl_ctx.get_engine().get_workspace()
+            own = read_site_manifest(Path(workspace.get_site_config_dir())).get(config.data)
+            federation = Federation.of(config, own)
+            check_policy(fl_ctx, config.algorithm, federation.leaving())
+            torch.set_num_threads(config.intra_op_threads)
             name = fl_ctx.get_identity_name()
-            workspace = fl_ctx.get_engine().get_workspace().get_root_dir()
-            root = Path(self.state_dir or Path(workspace) / "medpfl")
+            root = Path(self.state_dir or Path(workspace.get_root_dir()) / "medpfl")
             store = DiskStore(root / (self.experiment or fl_ctx.get_job_id()) / name, durable=True)
             self._ready = federation.site(name, store), federation.model()
         return self._ready

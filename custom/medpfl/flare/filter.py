@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from nvflare.apis.dxo import from_shareable
@@ -27,13 +27,14 @@ class AllowListFilter(Filter):
     Args:
         allowed: exact names of the tensors that may leave; a name that ends with ``/`` allows all that begin with it.
             With shapes, ``{name: shape or None}``, a tensor of another shape is refused too: of attention heads only
-            the shared rows may leave, under the name of the whole.
+            the shared rows may leave, under the name of the whole. None allows tensors of any name, and still no
+            other meta entry or metric than this package's.
     """
 
-    def __init__(self, allowed: list[str] | dict[str, list[int] | None]):
+    def __init__(self, allowed: list[str] | dict[str, list[int] | None] | None = None):
         super().__init__()
         self.allowed = allowed
-        shapes = allowed if isinstance(allowed, dict) else dict.fromkeys(allowed)
+        shapes = allowed if isinstance(allowed, dict) else dict.fromkeys(allowed or ())
         self._shapes = {name: shape for name, shape in shapes.items() if not name.endswith("/")}
         self._prefixes = tuple(name for name in shapes if name.endswith("/"))
 
@@ -47,7 +48,7 @@ class AllowListFilter(Filter):
             return shareable  # an error reply holds its reason and nothing else
         dxo = from_shareable(shareable)
         info = dxo.meta.get(INFO, {})
-        names = [name for name, array in (dxo.data or {}).items() if not self._may_leave(name, array)]
+        names = [name for name, array in (dxo.data or {}).items() if not self._may_leave(name, np.shape(array))]
         names += [f"meta {k}" for k in dxo.meta if k not in ALLOWED_META]
         names += [f"info {k}" for k in info if k not in ALLOWED_INFO]
         names += [f"metric {k}" for k in info.get("metrics", {}) if k not in ALLOWED_METRICS]
@@ -55,8 +56,21 @@ class AllowListFilter(Filter):
             raise ValueError(f"privacy: {names[0]!r} may not leave this site ({len(names)} such keys)")
         return shareable
 
-    def _may_leave(self, name: str, array: Any) -> bool:
+    def refuses(self, leaving: Mapping[str, Sequence[int] | None]) -> list[str]:
+        """Names of tensors that this filter would not let leave.
+
+        Args:
+            leaving: shapes by name; a name that ends with ``/`` stands for some that begin with it, and is refused
+                where none of those may leave.
+        """
+        return [name for name, shape in leaving.items() if not self._may_leave(name, shape)]
+
+    def _may_leave(self, name: str, shape: Sequence[int] | None) -> bool:
+        if self.allowed is None:
+            return True
         if name in self._shapes:
-            shape = self._shapes[name]
-            return shape is None or list(np.shape(array)) == list(shape)
+            listed = self._shapes[name]
+            return listed is None or shape is None or list(shape) == list(listed)
+        if name.endswith("/") and any(listed.startswith(name) for listed in self._shapes):
+            return True
         return name.startswith(self._prefixes or ("\0",))

@@ -33,7 +33,6 @@ from medpfl.errors import UserError
 from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
-from medpfl.messages import STATISTICS
 from medpfl.statefile import serialised_bytes
 
 PACKAGE = "medpfl"
@@ -115,10 +114,7 @@ class PersonalizedRecipe(Recipe):
 
 
 def _outgoing_filter(federation: Federation) -> AllowListFilter:
-    allowed: dict[str, list[int] | None] = {name: list(t.shape) for name, t in federation.initial_shared.items()}
-    if federation.config.resolved_mixing.startswith("similarity"):
-        allowed[STATISTICS] = None
-    return AllowListFilter(allowed)
+    return AllowListFilter(federation.leaving())
 
 
 def allow_package(local: Path) -> None:

@@ -26,13 +26,13 @@ class LoggedSimEnv(SimEnv):
 
     Args:
         log: file for all that the simulator prints.
-        num_clients: simulated sites, ``site-1`` to ``site-N``.
+        clients: names of the simulated sites.
         num_threads: how many sites live at once.
         workspace_root: the simulator's workspace is made in it.
     """
 
-    def __init__(self, log: Path, *, num_clients: int, num_threads: int, workspace_root: Path):
-        super().__init__(num_clients=num_clients, num_threads=num_threads, workspace_root=str(workspace_root))
+    def __init__(self, log: Path, *, clients: list[str], num_threads: int, workspace_root: Path):
+        super().__init__(clients=clients, num_threads=num_threads, workspace_root=str(workspace_root))
         self.log = log
 
     def deploy(self, job: FedJob) -> str:
@@ -43,7 +43,7 @@ class LoggedSimEnv(SimEnv):
             job.export_job(jobs)
             command = [sys.executable, "-m", "medpfl.flare.supervisor", sys.executable, "-m", _SIMULATOR]
             command += [str(Path(jobs) / job.name), "-w", str(workspace)]
-            command += ["-n", str(self.num_clients), "-t", str(self.num_threads)]
+            command += ["-c", ",".join(self.clients), "-t", str(self.num_threads)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
                 try:
                     code = process.wait()
@@ -75,7 +75,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
         raise UserError(f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name")
     recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
     workspace = out / "flare"
-    env = LoggedSimEnv(out / "flare.log", num_clients=config.sites, num_threads=threads, workspace_root=workspace)
+    env = LoggedSimEnv(out / "flare.log", clients=config.site_names, num_threads=threads, workspace_root=workspace)
     run_folder = workspace / config.algorithm / "server" / "simulate_job"
     for stale in ("results.json", "error.json"):
         (run_folder / stale).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from textwrap import wrap
 from typing import Any
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from medpfl.data.check import Finding
 from medpfl.errors import UserError
 from medpfl.report.compare import Comparison, comparison_note, comparison_rows
 from medpfl.report.results import (
@@ -166,3 +168,12 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
         # Signed cells are the differences: the sign gives the colour.
         table.add_row(*(Text(cell, style={"+": "green", "-": "red"}.get(cell[:1], "")) for cell in cells))
     return table
+
+
+def print_findings(findings: Sequence[Finding], console: Console) -> bool:
+    """Prints what a check of data found; False if they cannot be used."""
+    styles = {"ok": "green", "warning": "yellow", "error": "red"}
+    for finding in findings:
+        mark = Text(f"{finding.level:<7}", style=styles[finding.level])
+        console.print(mark, Text(finding.message), soft_wrap=True)
+    return all(finding.level != "error" for finding in findings)

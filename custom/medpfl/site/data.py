@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
@@ -157,6 +158,14 @@ def batch_sizes(samples: int, batch_size: int) -> list[int]:
     if rest == 1 and full:
         return [batch_size] * (full - 1) + [batch_size + 1]
     return [batch_size] * full + [rest] * (rest > 0)
+
+
+def padded(images: Tensor, edge: int) -> Tensor:
+    """Square images (..., H, H) with black around, (..., edge, edge)."""
+    size = images.shape[-1]
+    before = (edge - size) // 2
+    after = edge - size - before
+    return pad(images, (before, after, before, after)) if edge != size else images
 
 
 def scale(images: Tensor) -> Tensor:

@@ -101,11 +101,13 @@ def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
     if "classes" not in data_args:
         return ()
     names = data_args["classes"]
+    if isinstance(names, str) and "," in names:
+        names = [name.strip() for name in names.split(",")]
     listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     if not listed or len(names) < 2 or len(set(names)) < len(names):
         raise UserError(
             f"--data-arg classes: {json.dumps(names)} is no list of at least two different names: "
-            """give e.g. 'classes=["no emphysema", "emphysema"]'"""
+            """give e.g. 'classes=no emphysema,emphysema'"""
         )
     return tuple(names)
 

@@ -1,0 +1,86 @@
+"""``medpfl site``: prepares a hospital's FLARE startup kit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from medpfl.errors import UserError
+
+site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
+console = Console()
+
+
+@site_app.callback()
+def _site() -> None:
+    """Makes ``init`` a command of its own."""
+
+
+@site_app.command("init")
+def init(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit: the folder with startup/ and local/.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH: where the data are that jobs call NAME; or PATH. Repeatable."),
+    ] = None,
+    job: Annotated[Path | None, typer.Option(help="Job folder: let only what it sends leave this site.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
+) -> None:
+    """Let this package's jobs run here, limit what may leave, and say where the data are. Exit code 1 if data are bad.
+
+    Changes files in KIT/local alone, and never loosens what the site has restricted.
+    """
+    from medpfl.data.check import check
+    from medpfl.flare.kit import plan_kit, read_job
+    from medpfl.report.terminal import print_findings
+
+    named = dict(_named(item) for item in data or [])
+    plan = plan_kit(kit, named, read_job(job) if job else None)
+    usable = True
+    for name, path in named.items():
+        _say(f"{name}: {path}")
+        usable &= print_findings(check(path), console)
+    if not usable:
+        _say("Nothing was written: put the data right first.")
+        raise typer.Exit(1)
+    for line in plan.changes:
+        _say(line)
+    for line in plan.notes:
+        _say(f"note: {line}")
+    if not plan.changes:
+        _say("Nothing to change.")
+    elif dry_run:
+        _say("Nothing was written (--dry-run).")
+    else:
+        plan.write()
+        _say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
+
+
+def _named(item: str) -> tuple[str, Path]:
+    """NAME and whole path of a ``--data`` value; a path alone gets its manifest's name, or its own."""
+    name, equals, rest = item.partition("=")
+    alone = not equals or Path(item).expanduser().exists()
+    path = Path(item if alone else rest).expanduser().absolute()
+    if not path.exists():
+        raise UserError(f"--data {item}: there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")
+    if alone:
+        name = _name_of(path)
+    if not name.strip(" .") or any(sign in name for sign in "/\\:=") or name.lower().endswith(".json"):
+        raise UserError(f"--data {item}: {name!r} is no name for data: give NAME=PATH, NAME without / \\ : = and .json")
+    return name, path
+
+
+def _name_of(path: Path) -> str:
+    from medpfl.data.ct.manifest import find_manifest, open_manifest
+    from medpfl.data.kinds import is_ct
+
+    if is_ct(str(path)):
+        return open_manifest(find_manifest(str(path))).name
+    return path.stem if path.is_file() else path.name
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,45 @@
+"""Where a site has the data that jobs name: ``medpfl.json`` in the ``local`` folder of its startup kit.
+
+``{"data": {"chest-ct": "/data/ct/manifest.json", "blood": "/data/blood.npz"}}``; relative paths start from that folder.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from medpfl.errors import UserError
+
+FILE = "medpfl.json"
+
+
+def read_site_manifest(local: Path) -> dict[str, Path]:
+    """Where a site's data are, by the names that jobs use; empty if there is no such file.
+
+    Raises:
+        UserError: the file is no such manifest.
+    """
+    return {name: local / Path(path).expanduser() for name, path in read_content(local / FILE)["data"].items()}
+
+
+def read_content(file: Path) -> dict[str, Any]:
+    """The file's content with ``data``; UserError if it is not names and paths."""
+    content = read_object(file) if file.exists() else {}
+    data = content.setdefault("data", {})
+    if not isinstance(data, dict) or not all(isinstance(path, str) and path for path in data.values()):
+        raise UserError(f'{file}: data must say where each name is, e.g. {{"data": {{"chest-ct": "/data/ct"}}}}')
+    return content
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object from a file; UserError if it is none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not a JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: a JSON object is needed")
+    return content

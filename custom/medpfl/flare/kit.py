@@ -1,0 +1,219 @@
+"""Prepares a FLARE startup kit for this package: what ``medpfl site init`` changes in the kit's ``local`` folder.
+
+FLARE's ``startup`` folder is signed and stays as it is. What a site has restricted is never loosened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+from medpfl.data.site_manifest import FILE, read_content, read_object
+from medpfl.errors import UserError
+from medpfl.flare.filter import AllowListFilter
+from medpfl.statefile import write_bytes
+
+PACKAGE = "medpfl."
+FILTER = f"{AllowListFilter.__module__}.{AllowListFilter.__name__}"
+RESOURCES, PRIVACY = "resources.json", "privacy.json"
+_EVERYTHING = "*"
+"""FLARE's sign for a class allow-list without limits."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job folder says about its sites.
+
+    Attributes:
+        name: the folder's.
+        data: the name of the data.
+        allowed: names and shapes of the tensors that leave.
+    """
+
+    name: str
+    data: str
+    allowed: dict[str, list[int] | None]
+
+
+@dataclass
+class KitPlan:
+    """What is to be changed.
+
+    Attributes:
+        changes: one line each, with what was there before.
+        notes: what the site should know and this does not change.
+        contents: new content by file.
+    """
+
+    changes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    contents: dict[Path, dict[str, Any]] = field(default_factory=dict)
+
+    def change(self, file: Path, content: dict[str, Any], what: str, before: str, after: str) -> None:
+        """Adds a change to a file."""
+        self.contents[file] = content
+        self.changes.append(f"{file.name}: {what}: {before} -> {after}")
+
+    def write(self) -> None:
+        """Writes the files, each as a whole; UserError if one cannot be written."""
+        for file, content in self.contents.items():
+            like = file if file.exists() else file.with_name(RESOURCES + ".default")
+            try:
+                mode = like.stat().st_mode if like.exists() else None
+                write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
+                if mode is not None:
+                    file.chmod(mode)
+            except OSError as error:
+                raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def plan_kit(kit: Path, data: Mapping[str, Path], job: Job | None = None) -> KitPlan:
+    """What a kit needs for this package's jobs. Writes nothing.
+
+    A server's kit needs the class allow-list alone.
+
+    Args:
+        kit: the folder with ``startup`` and ``local``.
+        data: where the site has data, by the names that jobs use.
+        job: the only job that may send tensors; without one, tensors of any name may leave, and nothing else.
+
+    Raises:
+        UserError: it is no kit, a file in it is not as FLARE reads it, or data are given for a server.
+    """
+    local, startup = kit / "local", kit / "startup"
+    server = (startup / "fed_server.json").is_file()
+    if not local.is_dir() or not (server or (startup / "fed_client.json").is_file()):
+        raise UserError(
+            f"{kit}: no site's startup kit: startup/fed_client.json and local/ are needed; `nvflare provision` makes "
+            "one for each site"
+        )
+    if server and (data or job):
+        raise UserError(f"{kit}: the server's kit: it has no data and no policy on what leaves; leave the options out")
+    plan = KitPlan()
+    resources = _resources(plan, local)
+    if not server:
+        _stop_log_streaming(plan, local / RESOURCES, resources)
+        _limit_what_leaves(plan, local / PRIVACY, job)
+        _say_where(plan, local / FILE, data, job)
+    return plan
+
+
+def read_job(folder: Path) -> Job:
+    """What a job's sites send and need, from its client configuration.
+
+    Raises:
+        UserError: the folder is no job of this package, or its sites send different things.
+    """
+    files = sorted(folder.glob("*/config/config_fed_client.json"))
+    if not files:
+        raise UserError(f"{folder}: no job folder: APP/config/config_fed_client.json is needed (`medpfl export`)")
+    found = []
+    for file in files:
+        content = read_object(file)
+        filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
+        allowed = [f["args"]["allowed"] for f in filters if f.get("path") == FILTER]
+        runs = [e.get("executor", {}).get("args", {}).get("run_config") for e in content.get("executors", [])]
+        if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
+            raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
+        found.append(Job(folder.resolve().name, runs[0].get("data", ""), allowed[0]))
+    if any(other != found[0] for other in found):
+        raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
+    return found[0]
+
+
+def _resources(plan: KitPlan, local: Path) -> dict[str, Any]:
+    """FLARE's resources with this package's classes allowed; FLARE reads the default file only if there is no other."""
+    file = local / RESOURCES
+    source = file if file.exists() else local / f"{RESOURCES}.default"
+    resources = read_object(source) if source.exists() else {"format_version": 2}
+    listed = resources.get("class_allow_list")
+    if listed is None:
+        resources["class_allow_list"] = [*DEFAULT_CLASS_ALLOW_LIST, PACKAGE]
+        plan.change(file, resources, "class_allow_list", "none (FLARE's own)", f"FLARE's own and {PACKAGE!r}")
+    elif not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
+        raise UserError(f"{source}: class_allow_list must be a list of names, not {listed!r}")
+    elif _EVERYTHING in listed:
+        plan.notes.append(f"{source.name}: class_allow_list has '*': every class is allowed here")
+    elif not any(f"{entry}.".startswith(PACKAGE) for entry in listed):
+        resources["class_allow_list"] = [*listed, PACKAGE]
+        kind = "FLARE's own" if listed == list(DEFAULT_CLASS_ALLOW_LIST) else "the site's"
+        before = f"{len(listed)} entries ({kind})"
+        plan.change(file, resources, "class_allow_list", before, f"these and {PACKAGE!r}")
+    elif PACKAGE not in listed and PACKAGE[:-1] not in listed:
+        plan.notes.append(f"{source.name}: class_allow_list has some of this package's classes; it is kept")
+    return resources
+
+
+def _stop_log_streaming(plan: KitPlan, file: Path, resources: dict[str, Any]) -> None:
+    before = resources.get("allow_log_streaming")
+    if before is not False:
+        resources["allow_log_streaming"] = False
+        said = "not said (FLARE sends error_log.txt)" if before is None else json.dumps(before)
+        plan.change(file, resources, "allow_log_streaming", said, "false")
+
+
+def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
+    """A filter in the scope that jobs get by default, unless the site has one that lists names already."""
+    policy = read_object(file) if file.exists() else {}
+    allowed = None if job is None else job.allowed
+    after = "only this package's answers, tensors of any name" if job is None else f"only what {job.name} sends"
+    added = {"path": FILTER, "args": {"allowed": allowed}}
+    if not policy.get("scopes"):
+        policy |= {"scopes": [{"name": "medpfl", "task_result_filters": [added]}], "default_scope": "medpfl"}
+        plan.change(file, policy, "what may leave in scope medpfl", "anything", after)
+        return
+    if not (default := policy.get("default_scope")):
+        plan.notes.append(f"{file.name}: no default_scope, so jobs without a scope are refused here; it is kept")
+        return
+    scope = next((s for s in policy["scopes"] if isinstance(s, dict) and s.get("name") == default), None)
+    if scope is None:
+        raise UserError(f"{file}: default_scope {default!r} is none of its scopes")
+    own = [f for f in scope.setdefault("task_result_filters", []) if _is_own_filter(f)]
+    listed = [f for f in own if f.get("args", {}).get("allowed") is not None]
+    what = f"what may leave in scope {default}"
+    if not own:
+        scope["task_result_filters"].append(added)
+        others = len(scope["task_result_filters"]) - 1
+        plan.change(file, policy, what, f"as {others} other filters say" if others else "anything", after)
+    elif listed and job is not None:
+        _compare(plan, file, [f["args"]["allowed"] for f in listed], job)
+    elif not listed and job is not None:
+        own[0].setdefault("args", {})["allowed"] = allowed
+        plan.change(file, policy, what, "tensors of any name", after)
+
+
+def _is_own_filter(entry: dict[str, Any]) -> bool:
+    """Whether it is this package's filter and looks at what goes out, as filters of results do by default."""
+    return entry.get("path") == FILTER and str(entry.get("direction", "out")).lower() != "in"
+
+
+def _compare(plan: KitPlan, file: Path, lists: list[Any], job: Job) -> None:
+    """Notes what the site's own lists, which are kept, mean for a job."""
+    refused = [name for allowed in lists for name in AllowListFilter(allowed).refuses(job.allowed)]
+    if refused:
+        plan.notes.append(
+            f"{file.name}: its own list is kept; it lacks {refused[0]!r}, so {job.name} will be refused here"
+        )
+    elif any(AllowListFilter(job.allowed).refuses(_shapes(allowed)) for allowed in lists):
+        plan.notes.append(f"{file.name}: its own list is kept; it allows more than {job.name} sends")
+
+
+def _shapes(allowed: list[str] | dict[str, list[int] | None]) -> Mapping[str, list[int] | None]:
+    return allowed if isinstance(allowed, dict) else dict.fromkeys(allowed)
+
+
+def _say_where(plan: KitPlan, file: Path, data: Mapping[str, Path], job: Job | None) -> None:
+    content = read_content(file)
+    for name, path in data.items():
+        before, after = content["data"].get(name), str(path)
+        if before != after:
+            content["data"][name] = after
+            plan.change(file, content, name, before or "not said", after)
+    if job is not None and job.data not in content["data"]:
+        known = ", ".join(content["data"]) or "no name"
+        plan.notes.append(f"{job.name} takes data called {job.data!r}, and {file.name} has {known}")
