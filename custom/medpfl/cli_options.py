@@ -225,9 +225,11 @@ def key_values(items: list[str] | None, option: str) -> dict[str, Any]:
 
 def _sites(given: str | int | None) -> dict[str, Any]:
     """``sites`` and ``names`` of a number or of names with commas between."""
-    text = "" if given is None else str(given).strip()
-    if not text or text.removeprefix("-").isdecimal():
-        return {"sites": int(text) if text else None, "names": None}
+    if given is None:
+        return {"sites": None, "names": None}
+    text = str(given).strip()
+    if text.removeprefix("-").isdecimal():
+        return {"sites": int(text), "names": None}
     names = tuple(name.strip() for name in text.split(","))
     return {"sites": len(names), "names": names}
 
