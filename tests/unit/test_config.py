@@ -135,3 +135,26 @@ def test_a_configuration_travels_as_json(name):
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(ValidationError):
         make_config(algorithm="fedavg").rounds = 3
+
+
+def test_sites_have_names_of_their_own():
+    config = make_config(algorithm="fedavg", sites=2, names=("north", "south_2"))
+    assert config.site_names == ["north", "south_2"]
+    assert RunConfig(**json.loads(config.model_dump_json())) == config
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a",), "1 site names are given, and there are 2 sites"),
+        (("a", "a"), "must differ"),
+        (("a", "A"), "not in case alone"),
+        (("a", "b/c"), "'b/c'"),
+        (("a", "-b"), "'-b'"),
+        (("a", ""), "''"),
+        (("a", "Server"), "'Server' is the server's"),
+    ],
+)
+def test_site_names_that_cannot_be_are_refused(names, said):
+    with pytest.raises(UserError, match=said):
+        make_config(algorithm="fedavg", sites=2, names=names)

@@ -54,7 +54,8 @@ class PersonalizedExecutor(Executor):
         except Exception as error:
             # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
             # they go to the site's other log, and the error log has the kind of error alone.
-            self.log_warning(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}: {error}")
+            text = f"cannot begin task {task_name}: {type(error).__name__}: {error}"
+            self.log_warning(fl_ctx, text, fire_event=False)  # a job's components may listen to log events
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
             return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
         reply = answer(site, message, model)

@@ -126,3 +126,29 @@ def test_names_that_lead_nowhere(spec, message):
 @pytest.mark.parametrize("path", ["/data/a:b.npz", "./a:b", r"C:\data\a.npz"])
 def test_paths_are_no_functions(path):
     assert isinstance(open_source(tiny.config(data=path)), PartitionedImages)
+
+
+def test_named_sites_are_the_partitions_in_order(source, tmp_path):
+    names = ("north", "south", "east", "west")
+    named = open_source(source.config.model_copy(update={"names": names, "held_out": 0}))
+    assert [site.name for site in named.partition.sites] == list(names)
+    for number, name in enumerate(names, start=1):
+        assert torch.equal(named.site(name, CPU).labels["test"], source.site(f"site-{number}", CPU).labels["test"])
+    assert list(named.describe()["sites"]) == list(names)
+    assert torch.equal(
+        named.pooled_training(0.1, CPU).images["train"], source.pooled_training(0.1, CPU).images["train"]
+    )
+    named.partition.save(tmp_path / "parts.json")
+    again = open_source(named.config.model_copy(update={"partition": f"file:{tmp_path / 'parts.json'}"}))
+    assert torch.equal(again.site("south", CPU).labels["test"], named.site("south", CPU).labels["test"])
+    other = again.config.model_copy(update={"names": ("a", "b", "c", "d")})
+    with pytest.raises(UserError, match="must be named site-1 to site-4, not 'east'"):
+        open_source(other).prepare()
+
+
+def test_centres_that_are_held_out_keep_their_usual_names(source):
+    config = source.config.model_copy(update={"sites": 3, "names": ("north", "south", "east"), "held_out": 1})
+    named = open_source(config)
+    assert list(named.held_out(CPU)) == ["site-4"]
+    with pytest.raises(UserError, match="held out has one of these names"):
+        open_source(config.model_copy(update={"names": ("north", "south", "site-4")})).prepare()

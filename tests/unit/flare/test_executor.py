@@ -2,7 +2,6 @@
 
 import logging
 
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
@@ -11,7 +10,7 @@ from medpfl.flare.executor import PersonalizedExecutor
 from medpfl.flare.payload import REASON
 
 
-def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog):
+def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
     folder = tmp_path / "secret-hospital"
     folder.mkdir()
     (folder / "labels.csv").write_text("series,label\nsecret-series,9\n")
@@ -20,10 +19,10 @@ def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(
         algorithm="vit-heads", data=str(folder), data_args=arguments, partition="natural", sites=2, device="cpu"
     )
     executor = PersonalizedExecutor(config.model_dump(mode="json"))
-    context = FLContext()
     with caplog.at_level(logging.DEBUG):
-        reply = executor.execute("prepare", Shareable(), context, Signal())
+        reply = executor.execute("prepare", Shareable(), at_site(tmp_path), Signal())
     assert "secret" not in reply.get_header(REASON)
+    assert "secret-hospital" in caplog.text  # in the site's other log
     errors = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
     assert errors
     assert not any("secret" in message for message in errors)

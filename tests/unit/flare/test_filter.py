@@ -49,6 +49,13 @@ def test_a_job_lists_the_shapes_of_the_shared_heads():
     assert gate.allowed["blocks.0.attn.out_proj.weight"] == [96, 32]
 
 
+def test_without_a_list_tensors_of_any_name_leave_and_nothing_else_does():
+    assert set(passed(AllowListFilter(), shareable(weight=1, anything=1)).data) == {"weight", "anything"}
+    with pytest.raises(ValueError, match="metric patients"):
+        AllowListFilter().process(shareable({"patients": ["A"]}, weight=1), FLContext())
+    assert AllowListFilter([]).refuses({"weight": [2]}) == ["weight"]
+
+
 def test_unlisted_metrics_do_not_leave():
     with pytest.raises(ValueError, match="metric patients"):
         AllowListFilter(["weight"]).process(shareable({"patients": ["A"]}, weight=1), FLContext())

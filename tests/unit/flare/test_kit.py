@@ -1,0 +1,253 @@
+"""`medpfl site init`: what changes in a kit that FLARE provisioned, what FLARE makes of it, and what stays."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.fuel.utils.class_loader import load_class
+from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from typer.testing import CliRunner
+
+from medpfl.cli import app
+from medpfl.data.site_manifest import read_site_manifest
+from medpfl.errors import UserError
+from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.kit import FILTER
+
+ROOT = Path(__file__).parents[3]
+FEDAP, FEDAVG = ROOT / "jobs" / "organamnist-fedap", ROOT / "jobs" / "organamnist-fedavg"
+
+
+def init(*arguments):
+    return CliRunner().invoke(app, ["site", "init", *map(str, arguments)], catch_exceptions=True)
+
+
+def done(*arguments):
+    result = init(*arguments)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return result.output
+
+
+def read(kit, name):
+    return json.loads((kit / "local" / name).read_text())
+
+
+def write(kit, name, content):
+    (kit / "local" / name).write_text(json.dumps(content))
+
+
+def policy(*allowed, **more):
+    filters = [{"path": FILTER, "args": {"allowed": a}} for a in allowed]
+    return {"scopes": [{"name": "own", "task_result_filters": filters}], "default_scope": "own", **more}
+
+
+def files(kit):
+    return {file.relative_to(kit): file.read_bytes() for file in kit.rglob("*") if file.is_file()}
+
+
+def gates(kit):
+    """The filters of answers that FLARE's client builds from the kit."""
+    scope = create_privacy_manager(Workspace(str(kit)), names_only=False).get_scope("")
+    return scope.task_result_filters["out"]
+
+
+@pytest.fixture
+def blood(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {f"{p}_images": rng.integers(0, 256, (6, 8, 8), dtype=np.uint8) for p in ("train", "val", "test")}
+    labels = {f"{p}_labels": np.arange(6) % 2 for p in ("train", "val", "test")}
+    np.savez(tmp_path / "blood.npz", **arrays, **labels)
+    return tmp_path / "blood.npz"
+
+
+def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):
+    before = files(kit)
+    output = done(kit, "--data", f"cells={blood}")
+    made = read(kit, "resources.json")
+    given = read(kit, "resources.json.default")
+    assert made.pop("class_allow_list") == [*given.pop("class_allow_list"), "medpfl."]
+    assert made.pop("allow_log_streaming") is False
+    assert given.pop("allow_log_streaming") is True
+    assert made == given
+    assert read_site_manifest(kit / "local") == {"cells": blood}
+    [gate] = gates(kit)
+    assert isinstance(gate, AllowListFilter)
+    assert gate.allowed is None
+    new = {Path("local") / name for name in ("resources.json", "privacy.json", "medpfl.json")}
+    assert {path: content for path, content in files(kit).items() if path not in new} == before
+    assert "allow_log_streaming: true -> false" in output
+    assert f"cells: not said -> {blood}" in output
+
+
+def test_flare_lets_our_classes_run_only_afterwards(kit):
+    def authorize(workspace):
+        component = {"path": "medpfl.flare.executor.PersonalizedExecutor"}
+        ComponentPathAuthorizer().authorize_component_config(component, workspace=workspace)
+
+    with pytest.raises(Exception, match="not in allow_list"):
+        authorize(Workspace(str(kit)))
+    done(kit)
+    authorize(Workspace(str(kit)))
+    assert load_class(FILTER) is AllowListFilter
+
+
+def test_the_second_time_there_is_nothing_to_change(kit, blood):
+    done(kit, "--data", blood, "--job", FEDAP)
+    before = files(kit)
+    assert "Nothing to change." in done(kit, "--data", f"blood={blood}", "--job", FEDAP)
+    assert files(kit) == before
+
+
+def test_a_dry_run_writes_nothing(kit, blood):
+    before = files(kit)
+    assert "blood: not said" in done(kit, "--data", blood, "--dry-run")
+    assert files(kit) == before
+
+
+def test_the_templates_are_what_a_fresh_kit_gets(kit):
+    done(kit)
+    for name in ("resources.json", "privacy.json"):
+        assert json.loads((ROOT / "app_config" / "site" / name).read_text()) == read(kit, name)
+
+
+def test_with_a_job_exactly_its_names_and_shapes_may_leave(kit):
+    done(kit)
+    assert "tensors of any name -> only what organamnist-fedap sends" in done(kit, "--job", FEDAP)
+    content = json.loads((FEDAP / "app" / "config" / "config_fed_client.json").read_text())
+    [gate] = gates(kit)
+    assert gate.allowed == content["task_result_filters"][0]["filters"][0]["args"]["allowed"]
+    assert gate.allowed["conv1.weight"] == [6, 1, 5, 5]
+
+
+def test_a_stricter_list_of_the_site_stays(kit):
+    write(kit, "privacy.json", policy(["conv1.weight", "statistics/"]))
+    assert "what may leave" not in done(kit)
+    assert "its own list is kept; it lacks 'conv1.bias'" in done(kit, "--job", FEDAP)
+    assert read(kit, "privacy.json") == policy(["conv1.weight", "statistics/"])
+
+
+def test_another_job_does_not_widen_the_first_ones_list(kit):
+    done(kit, "--job", FEDAP)
+    before = read(kit, "privacy.json")
+    assert "it lacks 'bn1.weight', so organamnist-fedavg will be refused here" in done(kit, "--job", FEDAVG)
+    assert read(kit, "privacy.json") == before
+
+
+def test_a_wider_list_of_the_site_stays_and_is_told(kit):
+    done(kit, "--job", FEDAVG)
+    wider = read(kit, "privacy.json")
+    wider["scopes"][0]["task_result_filters"][0]["args"]["allowed"]["statistics/"] = None
+    write(kit, "privacy.json", wider)
+    assert "it allows more than organamnist-fedap sends" in done(kit, "--job", FEDAP)
+    assert read(kit, "privacy.json") == wider
+
+
+def test_other_scopes_and_filters_stay(kit):
+    other = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "args": {"exclude_vars": ["secret"]}}
+    research = {"name": "research", "properties": {"a": 1}, "task_result_filters": [other]}
+    before = {"scopes": [research, {"name": "open"}], "default_scope": "research", "components": []}
+    write(kit, "privacy.json", before)
+    assert "what may leave in scope research: as 1 other filters say" in done(kit)
+    after = read(kit, "privacy.json")
+    assert after["scopes"][0]["task_result_filters"].pop() == {"path": FILTER, "args": {"allowed": None}}
+    assert after == before
+
+
+def test_without_a_default_scope_jobs_stay_refused(kit):
+    before = {"scopes": [{"name": "research"}]}
+    write(kit, "privacy.json", before)
+    assert "jobs without a scope are refused here" in done(kit)
+    assert read(kit, "privacy.json") == before
+
+
+def test_a_filter_of_what_comes_in_is_no_limit_on_what_leaves(kit):
+    coming = {"path": FILTER, "args": {"allowed": ["a"]}, "direction": "in"}
+    write(kit, "privacy.json", {"scopes": [{"name": "own", "task_result_filters": [coming]}], "default_scope": "own"})
+    done(kit)
+    assert [gate.allowed for gate in gates(kit)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (["nvflare.app_opt."], ["nvflare.app_opt.", "medpfl."]),
+        (["medpfl.flare.executor."], ["medpfl.flare.executor."]),
+        (["medpfl"], ["medpfl"]),
+        (["*"], ["*"]),
+        (None, [*DEFAULT_CLASS_ALLOW_LIST, "medpfl."]),
+    ],
+)
+def test_a_class_allow_list_of_the_site_is_extended_by_one_entry_at_most(kit, listed, expected):
+    content = {"format_version": 2, "allow_log_streaming": False, "mine": 1}
+    write(kit, "resources.json", content | ({} if listed is None else {"class_allow_list": listed}))
+    output = done(kit)
+    assert read(kit, "resources.json") == content | {"class_allow_list": expected}
+    assert ("class_allow_list: 1 entries (the site's)" in output) is (listed == ["nvflare.app_opt."])
+    assert "allow_log_streaming" not in output
+
+
+def test_other_data_and_keys_of_the_sites_manifest_stay(kit, blood):
+    write(kit, "medpfl.json", {"data": {"ct": "/data/ct", "blood": "/old.npz"}, "note": "ours"})
+    assert f"blood: /old.npz -> {blood}" in done(kit, "--data", blood)
+    assert read(kit, "medpfl.json") == {"data": {"ct": "/data/ct", "blood": str(blood)}, "note": "ours"}
+
+
+def test_data_get_their_manifests_name(kit, tmp_path):
+    scans = tmp_path / "scans"
+    shutil.copytree(ROOT / "app_config" / "manifests" / "dicom", scans)
+    result = init(kit, "--data", scans)
+    assert f"chest-ct: {scans}" in result.output
+    assert result.exit_code == 1  # the template has no scans
+
+
+def test_data_that_cannot_be_used_leave_the_kit_as_it_is(kit, tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"no zip")
+    before = files(kit)
+    result = init(kit, "--data", f"blood={tmp_path / 'bad.npz'}")
+    assert result.exit_code == 1
+    assert "bad.npz" in result.output
+    assert "Nothing was written" in result.output
+    assert files(kit) == before
+
+
+def test_jobs_data_that_the_site_does_not_name_are_noted(kit, blood):
+    output = done(kit, "--data", blood, "--job", FEDAP)
+    assert "organamnist-fedap takes data called 'organamnist-sample', and medpfl.json has blood" in output
+
+
+def test_a_servers_kit_gets_the_class_allow_list_alone(provisioned, tmp_path):
+    kit = Path(shutil.copytree(provisioned / "localhost", tmp_path / "server"))
+    before = files(kit)
+    assert "class_allow_list" in done(kit)
+    assert files(kit).keys() - before.keys() == {Path("local/resources.json")}
+    assert read(kit, "resources.json")["class_allow_list"][-1] == "medpfl."
+
+
+def mistake(*arguments):
+    error = init(*arguments).exception
+    assert isinstance(error, UserError), repr(error)
+    return str(error)
+
+
+def test_mistakes_are_named(kit, provisioned, tmp_path, blood):
+    assert "startup/fed_client.json" in mistake(tmp_path)
+    assert "startup/fed_client.json" in mistake(provisioned / "admin@example.org")
+    assert "the server's kit" in mistake(provisioned / "localhost", "--data", blood)
+    assert "there is no" in mistake(kit, "--data", "ct=/no/such/folder")
+    assert "no name for data" in mistake(kit, "--data", f"a/b={blood}")
+    assert "no job folder" in mistake(kit, "--job", tmp_path)
+    write(kit, "privacy.json", [])
+    assert "privacy.json: a JSON object" in mistake(kit)
+    write(kit, "privacy.json", {"scopes": [{"name": "a"}], "default_scope": "b"})
+    assert "default_scope 'b' is none of its scopes" in mistake(kit)
+    write(kit, "privacy.json", {})
+    write(kit, "medpfl.json", {"data": ["/data"]})
+    assert "data must say where" in mistake(kit)
+    write(kit, "medpfl.json", {})
+    (kit / "local" / "resources.json").write_text("{")
+    assert "resources.json: not a JSON file" in mistake(kit)
