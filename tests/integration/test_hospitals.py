@@ -1,0 +1,119 @@
+"""From nothing to a federation: provisioned kits, prepared by `medpfl site init`, and a job that finds their data."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvflare.recipe import ProdEnv
+
+from medpfl.data.catalog import open_dataset
+from medpfl.flare.recipes import FedAvgRecipe
+
+ROOT = Path(__file__).parents[2]
+HOSPITALS = ("north-hospital", "south-clinic", "east-institute")
+SCRIPTS = Path(sys.executable).parent
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """Kits of app_config's project, on a port that is free."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    project = tmp_path / "project.yml"
+    project.write_text((ROOT / "app_config" / "project.yml").read_text().replace("8002", str(port)))
+    command = [SCRIPTS / "nvflare", "provision", "-p", project, "-w", tmp_path / "federation"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=tmp_path)
+    return tmp_path / "federation" / "medpfl" / "prod_00"
+
+
+@pytest.fixture
+def start():
+    """Starts a kit as its start.sh does; whatever was started ends with the test."""
+    started = []
+
+    def start(kit: Path) -> None:
+        environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+        with open(kit / "out.txt", "w") as out:
+            command = ["bash", kit / "startup" / "sub_start.sh", "--once"]
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+        started.append(process)
+
+    yield start
+    for process in reversed(started):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+def own_file(folder: Path, third: int) -> Path:
+    """A hospital's images: every third one of the embedded sample."""
+    sample = open_dataset("organamnist-sample")
+    arrays = {}
+    for code, part in enumerate(("train", "val", "test")):
+        rows = np.flatnonzero(sample.split == code)[third::3]
+        arrays |= {f"{part}_images": sample.images[rows], f"{part}_labels": sample.labels[rows]}
+    np.savez(folder / f"own-{third}.npz", **arrays)
+    return folder / f"own-{third}.npz"
+
+
+@pytest.mark.slow
+def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(tmp_path, kits, medpfl, start):
+    (kits / "east-institute" / "local" / "privacy.json").write_text(
+        json.dumps(
+            {
+                "scopes": [
+                    {
+                        "name": "no-batch-norm",
+                        "task_result_filters": [
+                            {"path": "medpfl.flare.filter.AllowListFilter", "args": {"allowed": ["conv1.weight"]}}
+                        ],
+                    }
+                ],
+                "default_scope": "no-batch-norm",
+            }
+        )
+    )
+    medpfl("site", "init", kits / "localhost")
+    for third, name in enumerate(HOSPITALS):
+        medpfl("site", "init", kits / name, "--data", f"organs={own_file(tmp_path, third)}")
+    for name in ("localhost", *HOSPITALS):
+        start(kits / name)
+    recipe = FedAvgRecipe(
+        data="organs",
+        data_args={"classes": [f"organ {k}" for k in range(11)], "size": 28, "channels": "grey"},
+        partition="natural",
+        sites=3,
+        names=HOSPITALS,
+        rounds=2,
+        min_sites=2,
+        train_fraction=0.3,
+        name="organs",
+    )
+    env = ProdEnv(str(kits / "admin@example.org"), login_timeout=60, username="admin@example.org")
+    run = recipe.execute(env)
+    folder = run.get_result(timeout=400)
+    logs = "\n".join(file.read_text()[-3000:] for file in kits.glob("*/out.txt"))
+    assert folder, logs
+    results = json.loads((Path(folder) / "workspace" / "results.json").read_text())
+    assert results["status"] == "finished", logs
+    assert [r["participants"] for r in results["rounds"]] == [["north-hospital", "south-clinic"]] * 2
+    reasons = {failure["site"]: failure["reason"] for failure in results["failures"]}
+    assert reasons.keys() == {"east-institute"}
+    assert reasons["east-institute"].startswith("site policy forbids 'conv1.bias' and 16 more to leave")
+    tested = results["final"]["last"]["sites"]
+    assert {site: values["n"] for site, values in tested.items()} == {"north-hospital": 508, "south-clinic": 508}
+    assert str(tmp_path) not in json.dumps(results)
+    for log in (kits / "localhost").rglob("*error_log*"):  # the sites' own are not sent to the server
+        assert "PersonalizedExecutor" not in log.read_text()
+    personal = {file.relative_to(kits).parts[0] for file in kits.rglob("model-*.safetensors")}
+    assert personal == {"north-hospital", "south-clinic"}
