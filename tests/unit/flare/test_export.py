@@ -7,6 +7,7 @@ import pytest
 from medpfl.cli_options import Options
 from medpfl.config import make_config
 from medpfl.data.ct.manifest import open_manifest
+from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.flare.export import export_job
 
@@ -85,6 +86,14 @@ def test_a_name_that_no_site_can_look_for(home, name):
 def test_a_path_to_nothing_is_no_name(home):
     with pytest.raises(UserError, match="sites cannot look for"):
         export_job(config("no/such/folder", data_args={"classes": ["a", "b"]}), home / "job")
+
+
+@pytest.mark.parametrize("classes", [("well", "ill"), ("ill", "dead", "well")])
+def test_a_hospitals_folder_without_a_manifest_has_the_jobs_classes_in_the_jobs_order(home, classes):
+    folder = scans(home / "north")
+    job = config("chest", data_args={"classes": list(classes)})
+    assert open_source(job, folder).manifest.classes == classes
+    assert open_source(job, folder).manifest.root == folder
 
 
 def test_other_classes_than_the_scans_have(home):

@@ -112,13 +112,15 @@ def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def open_manifest(path: str | Path) -> Manifest:
+def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
     """Reads a manifest file, or makes the manifest of a folder that has none.
 
     Args:
         path: a manifest (``*.json``); a folder with ``manifest.json``; a folder that is one centre, with
             ``labels.csv`` or ``datalist.json``; or a folder of such folders. In the last two the classes are the
             distinct labels of the tables, sorted, or all numbers from 0 to the highest where they are whole numbers.
+        classes: those of the job. A folder without a manifest has these if its labels are among them: a hospital may
+            lack a class, and their order is the job's.
 
     Raises:
         UserError: nothing of that kind is there, or what is there is wrong; so are, where labels make the classes,
@@ -144,7 +146,7 @@ def open_manifest(path: str | Path) -> Manifest:
                 "; pictures (.png, .jpg, ...) need no table, but a folder for each class"
             )
         )
-    return _from_folders(path, centres)
+    return _from_folders(path, centres, classes)
 
 
 def unused_folders(path: Path) -> list[str]:
@@ -225,7 +227,7 @@ def _source(folder: Path) -> str | None:
     return next((name for name in (TABLE, DATALIST) if (folder / name).is_file()), None)
 
 
-def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
+def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str, ...]) -> Manifest:
     entries, labelled, problems = [], [], []
     for name, folder in centres:
         source = _source(root / folder)
@@ -236,7 +238,8 @@ def _from_folders(root: Path, centres: list[tuple[str, str]]) -> Manifest:
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
     try:
-        classes = _classes(root, labelled)
+        if not classes or not all(row.label in classes for row in labelled):
+            classes = _classes(root, labelled)
     except UserError:
         if problems:  # The classes are wrong because rows are.
             raise UserError(problems[0]) from None

@@ -48,7 +48,7 @@ class Scans:
     @cached_property
     def manifest(self) -> Manifest:
         """What there is; UserError if its classes are not the job's."""
-        manifest = open_manifest(find_manifest(self.config.data))
+        manifest = open_manifest(find_manifest(self.config.data), self._classes)
         if (asked := self._classes) and asked != manifest.classes:
             raise UserError(
                 f"{manifest.root}: its classes are {', '.join(manifest.classes)}, the job's are {', '.join(asked)}"
