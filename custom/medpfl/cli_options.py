@@ -107,6 +107,14 @@ class Options:
         float | None,
         typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's"),
     ] = None
+    large_updates: Annotated[
+        str | None,
+        typer.Option(help="Updates far larger than the others': refuse, clip or accept.", show_default="refuse"),
+    ] = None
+    large_factor: Annotated[
+        float | None,
+        typer.Option(help="How many times the others' median an update may be.", show_default="100"),
+    ] = None
 
     def config(self, algorithm: str, defaults: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
         """The checked configuration, with defaults for what was not said. Raises UserError for what is wrong."""
@@ -139,6 +147,8 @@ class Options:
             "min_sites": self.min_sites,
             "timeout": self.timeout,
             "grace": self.grace,
+            "large_updates": self.large_updates,
+            "large_factor": self.large_factor,
         }
         given |= changes
         given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}

@@ -52,6 +52,10 @@ class RunConfig(BaseModel):
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
             two minutes at least.
+        large_updates: what happens to an update much larger than the others' of its round
+            (:mod:`medpfl.server.magnitude`): ``refuse``, ``clip`` (scale it back to the limit) or ``accept``.
+        large_factor: how many times the median of the others' an update may be; honest sites differ by about the ratio
+            of their training steps at most.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
     """
 
@@ -82,6 +86,8 @@ class RunConfig(BaseModel):
     min_sites: int = Field(default=0, ge=0)
     timeout: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    large_updates: Literal["refuse", "clip", "accept"] = "refuse"
+    large_factor: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
 
     @field_validator("held_out")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +17,13 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.ensemble import NO_TEST, new_test
 from medpfl.errors import UserError
 from medpfl.forgetting import NOT_MEASURED, forgetting
+from medpfl.lock import claimed
 from medpfl.memory import keep_freed_memory
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
 from medpfl.report.results import load_results
 from medpfl.results import build_results, write_json
-from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.store import DiskStore, MemoryStore
 from medpfl.site.worker import MODEL, Site
@@ -69,7 +68,11 @@ def run_experiment(
         UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
     """
     keep_freed_memory()
-    with _claimed(out):
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
+    with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
         finished = _prepare_folder(config, out, resume, overwrite)
         if finished is not None:
             asked = {"new": together, "forgetting": forgotten}
@@ -190,7 +193,7 @@ def _in_simulator(federation: Federation, out: Path, threads: int, watch: Watch)
         raise UserError(f"--threads {threads}: there are only {federation.config.sites} sites to run side by side")
     checkpoint = out / "state" / "server" / CHECKPOINT
     start = 0.0
-    if not checkpoint.exists() or load_checkpoint(checkpoint, federation.config).phase != "done":
+    if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
         start = simulate(federation.config, out, threads=threads, watch=watch)
     state = load_checkpoint(checkpoint, federation.config)
     return Plan(federation.config, federation.split, federation.initial_shared), state, start
@@ -218,7 +221,7 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
 def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
     """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
     checkpoint = out / "state" / "server" / CHECKPOINT
-    before = checkpoint.exists() or (out / RESULTS).exists()
+    before = checkpoint_exists(checkpoint) or (out / RESULTS).exists()
     if before and overwrite and not resume:
         for name in ("state", "models", "flare"):
             shutil.rmtree(out / name, ignore_errors=True)
@@ -227,23 +230,8 @@ def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool)
         return None
     if before and not resume:
         raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
-    if not checkpoint.exists():
+    if not checkpoint_exists(checkpoint):
         return None
     state = load_checkpoint(checkpoint, config)
     done = state.phase == "done" and (out / "report.html").exists()
     return load_results(out) if done else None
-
-
-@contextmanager
-def _claimed(out: Path) -> Iterator[None]:
-    """Two runs in one folder would write over each other's state: the second is refused."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
-    with open(out / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{out} is in use by another run; wait for it or choose another --out") from None
-        yield

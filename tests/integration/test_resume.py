@@ -26,21 +26,36 @@ def finished_rounds(out: Path, env: str) -> int:
 def nobody_left(out: Path) -> None:
     """Waits until no process of the killed run is left to write into its state."""
     deadline = time.monotonic() + 20
-    while any(str(out) in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])):
+    while of_run(out):
         assert time.monotonic() < deadline, "the killed run's processes go on"
         time.sleep(0.1)
+
+
+def of_run(out: Path, *words: str) -> list[psutil.Process]:
+    """Processes of the run in this folder whose command line has all of the words."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or ()
+        if any(str(out) in part for part in command) and set(words) <= set(command):
+            found.append(process)
+    return found
+
+
+def start_and_wait(out: Path, env: str, rounds: int) -> subprocess.Popen:
+    command = [sys.executable, "-m", "medpfl.cli", "run", *ARGUMENTS, "--env", env, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while finished_rounds(out, env) < rounds:
+        assert process.poll() is None, "ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return process
 
 
 @pytest.mark.parametrize("env", ["inprocess", "sim"])
 def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "medpfl.cli", "run", *ARGUMENTS, "--env", env, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while finished_rounds(out, env) < 2:
-        assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    process = start_and_wait(out, env, rounds=2)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     nobody_left(out)
@@ -51,6 +66,31 @@ def test_kill_and_resume(small_run, medpfl, tmp_path, env):
 
     done = medpfl("run", *ARGUMENTS, "--env", env, "--out", out, "--resume")
     assert "round 1/6" not in done.stdout
+    whole = small_run("fedap", "inprocess", rounds=6)
+    assert figures(out) == figures(whole)
+    assert_same_models(out, whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("nvflare.private.fed.app.simulator.simulator_worker", "site-2"), "the process of site-2 died"),
+        (("nvflare.private.fed.app.simulator.simulator",), "the simulation ended before the run was done"),
+    ],
+    ids=["site", "server"],
+)
+def test_a_killed_process_ends_the_run_and_it_can_be_resumed(small_run, medpfl, tmp_path, words, reason):
+    out = tmp_path / "run"
+    process = start_and_wait(out, "sim", rounds=2)
+    # The supervisor's command line ends with the simulator's, which has forked itself; the root of these goes first.
+    those = [p for p in of_run(out, *words) if "medpfl.flare.supervisor" not in p.cmdline()]
+    min(those, key=lambda p: p.pid).kill()
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert f"medpfl: {reason}" in told
+    nobody_left(out)
+
+    medpfl("run", *ARGUMENTS, "--env", "sim", "--out", out, "--resume")
     whole = small_run("fedap", "inprocess", rounds=6)
     assert figures(out) == figures(whole)
     assert_same_models(out, whole)

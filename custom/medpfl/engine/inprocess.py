@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.messages import Failure, Message, Update
-from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.site.worker import Site, answer
 from medpfl.threads import intra_op_threads
@@ -51,7 +51,7 @@ def run_in_process(
     """
     state = ServerState()
     file = checkpoint / CHECKPOINT if checkpoint else None
-    if file and resume and file.exists():
+    if file and resume and checkpoint_exists(file):
         state = load_checkpoint(file, plan.config)
     local = threading.local()
 

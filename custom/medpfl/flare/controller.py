@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from medpfl.assemble import Federation
 from medpfl.config import RunConfig
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
+from medpfl.lock import claimed
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
-from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 
 CHECKPOINT = "server.safetensors"
 _POLL_SECONDS = 0.02
+_WAIT_OR_RENAME = "wait for it to end, abort it, or submit with another experiment name"
 _LEAST_GRACE = 120.0
 """Seconds that stragglers get at least unless the user says otherwise."""
 
@@ -55,30 +58,34 @@ class PersonalizedController(BaseFedAvg):
         try:
             federation = Federation.of(RunConfig(**self.run_config))
             folder = self._folder()
-            file = folder / CHECKPOINT
-            state = ServerState()
-            if file.exists() and (earlier := load_checkpoint(file, federation.config)).phase != "done":
-                state = earlier
-            plan = federation.plan(stop=self._aborted)
-            self.num_rounds = plan.config.rounds
-            ready = time.perf_counter() - started
-            data = federation.source.describe()
-            while state.phase != "done" and not self._aborted():
-                state = self._step(plan, state)
-                save_checkpoint(file, plan.config, state, durable=True)
-                seconds = {"total": time.perf_counter() - started, "start": ready}
-                results = build_results(plan, state, env="flare", data=data, seconds=seconds)
-                write_json(Path(self.get_run_dir()) / "results.json", results)
+            with claimed(folder, f"experiment {folder.parent.name!r} is in use by another job: {_WAIT_OR_RENAME}"):
+                self._go_through(federation, folder / CHECKPOINT, started)
         except Stopped:
             self.info("medpfl: aborted; the checkpoint holds the last finished step")
-        except UserError as error:
+        except (UserError, OSError) as error:
             # FLARE hides exception texts; this one is meant for the user.
             self.error(f"medpfl: {error}")
-            write_json(Path(self.get_run_dir()) / "error.json", {"error": str(error)})
+            with suppress(OSError):  # a full disk must not hide that it is full
+                write_json(Path(self.get_run_dir()) / "error.json", {"error": str(error)})
             self.panic(str(error))
 
     def _aborted(self) -> bool:
         return self.abort_signal.triggered
+
+    def _go_through(self, federation: Federation, file: Path, started: float) -> None:
+        state = ServerState()
+        if checkpoint_exists(file) and (earlier := load_checkpoint(file, federation.config)).phase != "done":
+            state = earlier
+        plan = federation.plan(stop=self._aborted)
+        self.num_rounds = plan.config.rounds
+        ready = time.perf_counter() - started
+        data = federation.source.describe()
+        while state.phase != "done" and not self._aborted():
+            state = self._step(plan, state)
+            save_checkpoint(file, plan.config, state, durable=True)
+            seconds = {"total": time.perf_counter() - started, "start": ready}
+            results = build_results(plan, state, env="flare", data=data, seconds=seconds)
+            write_json(Path(self.get_run_dir()) / "results.json", results)
 
     def _folder(self) -> Path:
         root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")

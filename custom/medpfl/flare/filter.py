@@ -15,7 +15,7 @@ from medpfl.flare.payload import INFO
 
 ALLOWED_META = {INFO}
 ALLOWED_INFO = {"metrics", "sent_bytes", "received_bytes", "seconds"}
-ALLOWED_METRICS = {"samples", "validation", "train_loss", "test", "tested"}
+ALLOWED_METRICS = {"samples", "validation", "train_loss", "test", "tested", "restored_round"}
 
 
 class AllowListFilter(Filter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,10 @@ from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
 
 _SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+_DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) client ([^\s:,]+)")
+"""What FLARE's simulator logs of a site process that ended unasked. Its server would wait for that site's answer."""
+_POLL_SECONDS = 0.5
+_LAST_SECONDS = 10.0
 
 
 class LoggedSimEnv(SimEnv):
@@ -29,11 +34,15 @@ class LoggedSimEnv(SimEnv):
         clients: names of the simulated sites.
         num_threads: how many sites live at once.
         workspace_root: the simulator's workspace is made in it.
+
+    Attributes:
+        dead_site: the site whose process died and ended the run, if one did.
     """
 
     def __init__(self, log: Path, *, clients: list[str], num_threads: int, workspace_root: Path):
         super().__init__(clients=clients, num_threads=num_threads, workspace_root=str(workspace_root))
         self.log = log
+        self.dead_site: str | None = None
 
     def deploy(self, job: FedJob) -> str:
         """Runs the simulator to its end. Called by FLARE's ``Recipe.execute``."""
@@ -46,11 +55,30 @@ class LoggedSimEnv(SimEnv):
             command += ["-c", ",".join(self.clients), "-t", str(self.num_threads)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
                 try:
-                    code = process.wait()
+                    code = self._wait(process)
                 finally:
-                    process.stdin.close()  # after an interrupt, this ends the simulator
+                    process.stdin.close()  # after an interrupt or a site's death, this ends the simulator
         self.last_run_failed = code != 0
         return job.name
+
+    def _wait(self, process: subprocess.Popen) -> int:
+        with open(self.log, "rb") as log:
+            log.seek(0, 2)
+            tail = b""
+            while True:
+                try:
+                    return process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    tail = tail[-200:] + log.read()
+                if found := _DEAD_SITE.search(tail):
+                    return self._give_up(process, found[1].decode())
+
+    def _give_up(self, process: subprocess.Popen, site: str) -> int:
+        try:
+            return process.wait(_LAST_SECONDS)  # a site that dies while the run ends does no harm
+        except subprocess.TimeoutExpired:
+            self.dead_site = site
+            return 1
 
 
 def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing) -> float:
@@ -90,6 +118,11 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
     error = run_folder / "error.json"
     if error.exists():
         raise UserError(json.loads(error.read_text())["error"])
+    if env.dead_site:
+        raise UserError(
+            f"the process of {env.dead_site} died ({env.log} says when; the system kills processes where memory is "
+            "short); the same command with --resume goes on from the last finished round"
+        )
     results = run_folder / "results.json"
     found = json.loads(results.read_text()) if results.exists() else {}
     if found.get("status") != "finished":

@@ -1,7 +1,8 @@
 """Runs a command; when whoever started this process is gone, kills the command with all its descendants.
 
-The simulator's processes outlive a killed caller, and would go on writing into the state of the run that resumes it.
-The caller keeps the other end of this process's standard input: the kernel closes it however the caller ends.
+The simulator's processes outlive a killed caller, and a killed simulator, and would go on writing into the state of the
+run that resumes it. The caller keeps the other end of this process's standard input: the kernel closes it however the
+caller ends.
 """
 
 from __future__ import annotations
@@ -10,15 +11,27 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 
 import psutil
+
+_POLL_SECONDS = 2.0
 
 
 def main() -> None:
     """``python -m medpfl.flare.supervisor COMMAND...``; exits with the command's code."""
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
     threading.Thread(target=_kill_when_abandoned, args=(process.pid,), daemon=True).start()
-    code = process.wait()
+    family: set[psutil.Process] = set()
+    while True:
+        try:
+            code = process.wait(_POLL_SECONDS)
+            break
+        except subprocess.TimeoutExpired:
+            family |= set(_descendants(psutil.Process(process.pid)))
+    # Whose parent has died is nobody's descendant any more, so its family is known from before.
+    for left in family:
+        _kill([left, *_descendants(left)])
     os._exit(code if code >= 0 else 1)  # an ordinary exit would wait for the thread that reads
 
 
@@ -27,12 +40,23 @@ def _kill_when_abandoned(pid: int) -> None:
         pass
     root = psutil.Process(pid)
     # Stopped from the root down, so that no parent can start or restart anything meanwhile.
-    for process in [root, *root.children(recursive=True)]:
+    _kill([root, *_descendants(root)])
+    os._exit(1)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""The server's state after each step in one file, so that a kill loses at most the round in flight."""
+"""The server's state after each step in one file, so that a kill loses at most the round in flight.
+
+The state of the step before stays beside it: it is used when the last file turns out to be damaged.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,17 @@ _MAY_CHANGE = {"device", "timeout", "grace", "min_sites"}
 """Settings that may differ when a run is resumed: they do not touch its figures."""
 
 
+def checkpoint_exists(path: Path) -> bool:
+    """Whether there is a state to go on from; a kill may leave the previous one alone."""
+    return path.exists() or _previous(path).exists()
+
+
 def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durable: bool) -> None:
-    """Writes the state atomically. Sites with the same shared state (FedAvg: all) store it once."""
+    """Writes the state atomically. Sites with the same shared state (FedAvg: all) store it once.
+
+    Raises:
+        UserError: the file cannot be written; those that were there still are.
+    """
     tensors: dict[str, Tensor] = {}
     slots: dict[int, int] = {}
     of_site: dict[str, int] = {}
@@ -46,19 +59,45 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
         "traffic": dict(state.traffic),
         "final": state.final,
     }
-    write_state(path, tensors, durable=durable, info=info)
+    fresh = path.with_name(f"{path.stem}.next{path.suffix}")
+    try:
+        write_state(fresh, tensors, durable=durable, info=info)
+        if path.exists():
+            os.replace(path, _previous(path))
+        os.replace(fresh, path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: the server cannot write its checkpoint ({error.strerror}); the run can be resumed from the last "
+            "one that was written"
+        ) from error
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
-    """The state of an earlier run with the same settings.
+    """The state of an earlier run with the same settings; if the last one is damaged, the one before, with a note.
 
     Raises:
-        UserError: the file is damaged, or the run had other settings: the first difference is named.
+        UserError: both are damaged, or the run had other settings: the first difference is named.
     """
-    try:
-        tensors, info = read_state(path)
-    except TornFile as error:
-        raise UserError(f"{error}; the run cannot be resumed from it") from None
+    # A kill between the two moves of save_checkpoint leaves the previous one alone.
+    generations = [file for file in (path, _previous(path)) if file.exists()] or [path]
+    torn: list[TornFile] = []
+    for file in generations:
+        try:
+            state = _load(file, config)
+        except TornFile as error:
+            torn.append(error)
+            continue
+        note = Failure("server", state.round, "its last checkpoint was damaged; the run went on from the one before")
+        return replace(state, failures=(*state.failures, note)) if torn else state
+    raise UserError(f"{' and '.join(map(str, torn))}; the run cannot be resumed from it")
+
+
+def _load(path: Path, config: RunConfig) -> ServerState:
+    tensors, info = read_state(path)
     _same_run(path, info["config"], config)
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     statistics: dict[str, dict[str, list[np.ndarray]]] = {}
@@ -89,8 +128,10 @@ def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
 def _same_run(path: Path, before: dict[str, Any], config: RunConfig) -> None:
     now = config.model_dump(mode="json")
     for name, value in now.items():
-        if name not in _MAY_CHANGE and before.get(name) != value:
+        # A run of an earlier version did not know every field.
+        then = before.get(name, RunConfig.model_fields[name].get_default(call_default_factory=True))
+        if name not in _MAY_CHANGE and then != value:
             raise UserError(
-                f"{path.parent} holds a run with {name} = {before.get(name)!r}, not {value!r}: resume with the same "
+                f"{path.parent} holds a run with {name} = {then!r}, not {value!r}: resume with the same "
                 "settings or choose another --out"
             )

@@ -17,6 +17,7 @@ from medpfl.config import RunConfig
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS, Failure, Message, Update
 from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
@@ -102,8 +103,9 @@ def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
 def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure], seconds: float) -> ServerState:
     """The next state from the answers to :func:`messages`; ``seconds`` is how long they took.
 
-    Updates that are not finite, not of the right shape, of another round or of an unknown site never reach the mix:
-    they become failures that name the site. Tensors of usable updates are consumed.
+    Updates that are not finite, not of the right shape, of another round, of an unknown site or far larger than the
+    others never reach the mix as they are: they become failures that name the site. Tensors of usable updates are
+    consumed.
 
     Raises:
         QuorumNotMet: too few usable updates; ``state`` is intact and the phase can be tried again.
@@ -124,6 +126,15 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     failures += [Failure(s, m.round, "no answer in time") for s, m in expected.items() if s not in answered]
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
+    if state.phase == "train":
+        working, large = check_magnitudes(plan.config, expected, working)
+        failures += large
+        usable = newcomers + working
+    failures += [
+        Failure(u.site, u.round, f"its personal state was damaged; it went on from that of round {earlier}")
+        for u in working
+        if (earlier := u.metrics.get("restored_round")) is not None
+    ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
     traffic = {k: n + sum(getattr(u, k) for u in usable) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)

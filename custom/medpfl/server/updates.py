@@ -42,10 +42,12 @@ class _Prepared(_Strict):
 class _Trained(_Strict):
     train_loss: FiniteFloat
     validation: _Measures | None
+    restored_round: NonNegativeInt | None = None
 
 
 class _Validated(_Strict):
     validation: _Measures | None
+    restored_round: NonNegativeInt | None = None
 
 
 class _Which(_Strict):

@@ -13,6 +13,10 @@ from medpfl.parameters import State
 from medpfl.statefile import read_state, write_state
 
 
+class StateNotKept(RuntimeError):
+    """A site's state could not be written (disk full, folder read-only); what was there before is still there."""
+
+
 class SiteStore(Protocol):
     """Named states of one site, one for each round kept."""
 
@@ -20,7 +24,7 @@ class SiteStore(Protocol):
         """Keeps a state; an earlier one of the same kind and round is replaced."""
 
     def get(self, kind: str, round_: int) -> State | None:
-        """The state, or None if there is none."""
+        """The state, or None if there is none. Raises TornFile if it is damaged."""
 
     def keep(self, kind: str, rounds: Iterable[int]) -> None:
         """Drops all states of the kind but those of the given rounds."""
@@ -59,8 +63,12 @@ class DiskStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, kind: str, round_: int, state: State) -> None:
-        """See :class:`SiteStore`."""
-        write_state(self._path(kind, round_), state, durable=self.durable)
+        """See :class:`SiteStore`. Raises StateNotKept."""
+        try:
+            write_state(self._path(kind, round_), state, durable=self.durable)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__  # without the path, which is the site's own business
+            raise StateNotKept(f"the site cannot write its state: {reason}") from error
 
     def get(self, kind: str, round_: int) -> State | None:
         """See :class:`SiteStore`."""

@@ -21,9 +21,9 @@ from medpfl.site.data import Batch, SiteData, endless_batches
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import site_objective
 from medpfl.site.statistics import input_statistics, running_statistics
-from medpfl.site.store import SiteStore
+from medpfl.site.store import SiteStore, StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.statefile import serialised_bytes
+from medpfl.statefile import TornFile, serialised_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,14 @@ class Site:
 
     def _same_data(self) -> None:
         """Other data mean another split: former training samples might be tested on."""
-        before = self.store.get(DATA, 0)
+        try:
+            before = self.store.get(DATA, 0)
+        except TornFile as error:
+            logger.warning("%s: %s", self.name, error)
+            raise StateError(
+                f"{self.name}: the record of its data is damaged, so nobody can say whether they have changed since the "
+                "run began; begin a new experiment"
+            ) from None
         if before is not None and self._digest is not None and not torch.equal(before["digest"], self._digest):
             raise StateError(
                 f"{self.name}: its data have changed since the run began, so training and test samples would mix; "
@@ -113,8 +120,8 @@ class Site:
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
         self._same_data()
-        self.load(message, model, round_ - 1)
-        metrics = {"validation": self._validated(model, round_ - 1, message.info.get("best_round", 0))}
+        metrics = self.load(message, model, round_ - 1)
+        metrics["validation"] = self._validated(model, round_ - 1, message.info.get("best_round", 0))
         order = generator(config.seed, self.name, round_, "shuffle")
         shown = self._impression(message, model)
         objective = site_objective(model, self.split, config.all_settings, shown)
@@ -126,7 +133,8 @@ class Site:
         personal = self.split.personal_state(model)
         self.split.check_personal(personal)
         self.store.put(PERSONAL, round_, personal)
-        self.store.keep(PERSONAL, (round_ - 1, round_))
+        # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
+        self.store.keep(PERSONAL, (round_ - 2, round_ - 1, round_))
         if message.info.get("statistics") == "running":
             shared |= _named(running_statistics(model))
         return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
@@ -140,19 +148,23 @@ class Site:
         return endless_batches(images, labels, self.config.all_settings["batch_size"], order)
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        self.load(message, model, message.round)
-        return {}, {"validation": self._validated(model, message.round, message.info.get("best_round", 0))}
+        metrics = self.load(message, model, message.round)
+        metrics["validation"] = self._validated(model, message.round, message.info.get("best_round", 0))
+        return {}, metrics
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         self._same_data()
         last, selected = message.round, message.info["selected_round"]
         measured: dict[int, Any] = {}
         for round_ in (selected, last):
-            if round_ not in measured and (state := self.store.get(MODEL, round_)) is not None:
+            if round_ not in measured and (state := self._stored(MODEL, round_)) is not None:
                 model.load_state_dict(state)
                 measured[round_] = evaluate(model, self.data, "test")
         if not measured:
-            raise StateError(f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent")
+            raise StateError(
+                f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
+                "are damaged"
+            )
         # A site that was absent when one of the two was validated is judged by the other.
         tested = {
             "selected": selected if selected in measured else last,
@@ -161,17 +173,37 @@ class Site:
         self.store.keep(MODEL, measured)
         return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
 
-    def load(self, message: Message, model: nn.Module, personal_round: int) -> None:
-        """Makes the model what the site uses after it received its mix of ``personal_round``."""
-        self.split.load_shared(model, message.shared)
-        self.split.load_personal(model, self._personal(personal_round))
+    def load(self, message: Message, model: nn.Module, personal_round: int) -> dict[str, Any]:
+        """Makes the model what the site uses after it received its mix of ``personal_round``.
 
-    def _personal(self, round_: int) -> State:
-        # A site that missed rounds goes on from the last personal state it has.
+        Returns:
+            ``restored_round`` if a damaged personal state was replaced by that of an earlier round (0: the first).
+        """
+        earlier, personal, damaged = self._personal(personal_round)
+        self.split.load_shared(model, message.shared)
+        self.split.load_personal(model, personal)
+        return {"restored_round": earlier} if damaged else {}
+
+    def _personal(self, round_: int) -> tuple[int, State, bool]:
+        """The last personal state that the site has, its round, and whether a later one is damaged."""
+        damaged = False
         for earlier in range(round_, 0, -1):
-            if (state := self.store.get(PERSONAL, earlier)) is not None:
-                return state
-        return self.initial_personal
+            # A site that missed rounds has none of them.
+            try:
+                if (state := self.store.get(PERSONAL, earlier)) is not None:
+                    return earlier, state, damaged
+            except TornFile as error:
+                logger.warning("%s: %s; an earlier one is used", self.name, error)
+                damaged = True
+        return 0, self.initial_personal, damaged
+
+    def _stored(self, kind: str, round_: int) -> State | None:
+        """A stored state; a damaged one is as good as none."""
+        try:
+            return self.store.get(kind, round_)
+        except TornFile as error:
+            logger.warning("%s: %s", self.name, error)
+            return None
 
     def _validated(self, model: nn.Module, round_: int, best_round: int) -> dict[str, Any] | None:
         """Measures of the received model on validation data; keeps the model while it may still be selected.
@@ -193,7 +225,7 @@ def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
     """
     try:
         return site.handle(message, model)
-    except (StateError, TrainingDiverged) as error:
+    except (StateError, StateNotKept, TrainingDiverged) as error:
         return Failure(site.name, message.round, str(error))
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)

@@ -271,3 +271,34 @@ def test_every_end_starts_from_the_same_model():
 def test_no_gpu():
     with pytest.raises(UserError, match="--device cuda:1: torch sees no GPU here"):
         Federation.of(config(device="cuda:1"))
+
+
+class Poisons(Site):
+    """Sends what it should, a thousand times as far away."""
+
+    def handle(self, message, model):
+        update = super().handle(message, model)
+        for name, tensor in update.tensors.items() if message.task == "train" else ():
+            update.tensors[name] = message.tensors[name] + 1000 * (tensor - message.tensors[name])
+        return update
+
+
+def test_a_poisoned_site_ruins_fedavg_only_where_its_updates_are_accepted():
+    def losses(change=lambda sites: None, **fields):
+        state, _ = run(config("fedavg", sites=4, min_sites=2, **fields), change)
+        last = state.history[-1]["sites"]
+        return [last[s]["train_loss"] for s in ("site-1", "site-3", "site-4") if s in last], state
+
+    usual, _ = losses()
+    refused, state = losses(swap(Poisons))
+    assert max(refused) < 1.5 * max(usual)
+    assert [f.site for f in state.failures] == ["site-2"] * 3
+    assert all("100 times is the limit" in f.reason for f in state.failures)
+    assert all(r["participants"] == ["site-1", "site-3", "site-4"] for r in state.history)
+    clipped, state = losses(swap(Poisons), large_updates="clip", large_factor=2)
+    assert max(clipped) < 1.5 * max(usual)
+    assert all("scaled back to 2 times" in f.reason for f in state.failures)
+    assert all("site-2" in r["participants"] for r in state.history)
+    ruined, state = losses(swap(Poisons), large_updates="accept")
+    # Sites diverge, one by one, or train from a model far away.
+    assert len(ruined) < 3 or max(ruined) > 10 * max(usual)

@@ -1,0 +1,29 @@
+"""A folder that one run at a time may use."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from medpfl.errors import UserError
+
+
+@contextmanager
+def claimed(folder: Path, refusal: str) -> Iterator[None]:
+    """Holds a folder's lock: two runs with one state would write over each other. A killed holder lets go of it.
+
+    Raises:
+        UserError: another run holds the lock (``refusal`` is the message), or the folder cannot be written to.
+    """
+    try:
+        lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to ({error.strerror})") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(refusal) from None
+        yield
