@@ -141,8 +141,8 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         tested = metrics["tested"]
         if state.best_round and tested["selected"] != state.best_round:
             notes.append(
-                f"{site} was absent when round {state.best_round} was validated, or its file is damaged; its last model "
-                "was tested instead."
+                f"{site} was absent when round {state.best_round} was validated, or its file is damaged; its last "
+                "model was tested instead."
             )
     return notes
 

@@ -5,6 +5,7 @@ import time
 import torch
 from nvflare.apis.dxo import DataKind
 from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.fl_constant import ReservedKey
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,6 +22,18 @@ class Net(nn.Module):
         return self.fc(self.norm(x))
 
 
+class FailsOnce(TensorDataset):
+    """Cannot be read in the first round."""
+
+    read = False
+
+    def __getitem__(self, i):
+        if not self.read:
+            self.read = True
+            raise OSError("the archive is away")
+        return super().__getitem__(i)
+
+
 class Broken(torch.utils.data.Dataset):
     def __len__(self):
         return 8
@@ -35,7 +48,8 @@ def site_data(site: str, seed: int) -> SiteLoaders:
     y = (x[:, 0] > 0).long()
     if site == "site-3":
         x[5, 2] = float("nan")
-    dataset = Broken() if site == "site-2" else TensorDataset(x, y)
+    kind = {"site-2": lambda *_: Broken(), "site-8": FailsOnce}.get(site, TensorDataset)
+    dataset = kind(x, y)
     good = TensorDataset(torch.nan_to_num(x), y)
     return SiteLoaders(DataLoader(dataset, 8, shuffle=True), DataLoader(good, 8), DataLoader(good, 8))
 
@@ -57,8 +71,8 @@ def slow_site_data(site: str, seed: int) -> SiteLoaders:
     return data
 
 
-class Reshape(DXOFilter):
-    """Site 4 sends a weight of another shape, site 5 something personal."""
+class Tamper(DXOFilter):
+    """What sites send: 4 a weight of another shape, 5 something personal, 7 in another's name, 9 far too much."""
 
     def __init__(self):
         super().__init__([DataKind.WEIGHTS], [DataKind.WEIGHTS])
@@ -70,4 +84,9 @@ class Reshape(DXOFilter):
                 dxo.data["fc.weight"] = dxo.data["fc.weight"][:, :3].copy()
             if site == "site-5":
                 dxo.data["norm.running_mean"] = dxo.data["fc.bias"].repeat(2)
+            if site == "site-7":
+                dxo.meta["client_name"] = "site-1"
+                shareable.set_peer_props({ReservedKey.IDENTITY_NAME: "site-1"})
+            if site == "site-9":
+                dxo.data["fc.weight"] = dxo.data["fc.weight"] * 1e6
         return dxo

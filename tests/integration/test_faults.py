@@ -3,25 +3,28 @@
 import json
 
 import pytest
-from faulty_sites import Net, Reshape, site_data, slow_site_data
+from faulty_sites import Net, Tamper, site_data, slow_site_data
 from nvflare.recipe import SimEnv
 
 from medpfl.flare.executor import TASKS
 from medpfl.flare.recipes import FedBNRecipe
+from medpfl.lock import claimed
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     workspace = tmp_path_factory.mktemp("faults")
-    recipe = FedBNRecipe(model=Net, data=site_data, sites=6, rounds=2, min_sites=2, name="faults")
-    recipe.add_client_output_filter(Reshape(), tasks=list(TASKS))
-    recipe.execute(SimEnv(num_clients=6, workspace_root=str(workspace)))
+    recipe = FedBNRecipe(model=Net, data=site_data, sites=9, rounds=2, min_sites=2, name="faults")
+    recipe.add_client_output_filter(Tamper(), tasks=list(TASKS))
+    recipe.execute(SimEnv(num_clients=9, workspace_root=str(workspace)))
     return json.loads((workspace / "faults" / "server" / "simulate_job" / "results.json").read_text())
 
 
-def test_others_finish(results):
+def test_others_finish_and_one_comes_back(results):
     assert results["status"] == "finished"
-    assert [r["participants"] for r in results["rounds"]] == [["site-1", "site-6"]] * 2
+    participants = [r["participants"] for r in results["rounds"]]
+    assert participants == [["site-1", "site-6", "site-7"], ["site-1", "site-6", "site-7", "site-8"]]
+    assert [f["round"] for f in results["failures"] if f["site"] == "site-8"] == [1]
     assert {"site-1", "site-6"} <= set(results["final"]["selected"]["sites"])
 
 
@@ -32,12 +35,18 @@ def test_others_finish(results):
         ("site-3", "the training loss became nan"),
         ("site-4", "shared entry 'fc.weight' has shape [2, 3], expected [2, 4]"),
         ("site-5", "entry 'norm.running_mean' does not belong to the shared state"),
+        ("site-9", "its update is "),
     ],
 )
 def test_report_names_site_and_reason(results, site, reason):
     found = [f["reason"] for f in results["failures"] if f["site"] == site]
     assert len(found) >= 2  # in both rounds
     assert all(text.startswith(reason) for text in found[:2]), found
+
+
+def test_a_site_that_answers_in_anothers_name_has_its_own(results):
+    assert not [f for f in results["failures"] if f["site"] in ("site-1", "site-7")]
+    assert "site-7" in results["final"]["selected"]["sites"]
 
 
 def test_no_path_or_patient_leaves(results):
@@ -66,3 +75,19 @@ def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
     assert "the quorum is 3 of 3 sites" in error
     assert "site-2" in error
     assert (tmp_path / "kept" / "server" / "server.safetensors").exists()  # the state before the round
+
+
+def test_a_second_job_of_the_same_experiment_is_refused(tmp_path):
+    folder = tmp_path / "kept" / "server"
+    folder.mkdir(parents=True)
+    recipe = FedBNRecipe(
+        model=Net, data=site_data, sites=2, rounds=1, name="second", experiment="kept", state_dir=tmp_path
+    )
+    with claimed(folder, "the first job is not refused"), pytest.raises(RuntimeError):
+        recipe.execute(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
+    error = json.loads((tmp_path / "second" / "server" / "simulate_job" / "error.json").read_text())["error"]
+    assert error == (
+        "experiment 'kept' is in use by another job: "
+        "wait for it to end, abort it, or submit with another experiment name"
+    )
+    assert not list(folder.glob("*.safetensors"))

@@ -207,9 +207,16 @@ def test_a_file_in_the_folders_place(tmp_path):
 
 def test_a_damaged_checkpoint(tmp_path):
     config = small("fedbn", rounds=1)
-    start(tmp_path, config)
-    (file,) = (tmp_path / "state" / "server").iterdir()
-    file.write_bytes(file.read_bytes()[:-7])
+    whole = start(tmp_path, config)
+    last, previous = sorted((tmp_path / "state" / "server").iterdir(), key=lambda file: "previous" in file.name)
+    last.write_bytes(last.read_bytes()[:-7])
+    again = start(tmp_path, config, resume=True)
+    assert again["final"] == whole["final"]
+    assert again["failures"] == [
+        {"site": "server", "round": 1, "reason": "its last checkpoint was damaged; the run went on from the one before"}
+    ]
+    for file in (last, previous):
+        file.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(UserError, match=r"is damaged.*cannot be resumed"):
         start(tmp_path, config, resume=True)
 

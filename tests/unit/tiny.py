@@ -1,6 +1,8 @@
 """A federation small enough to compute by hand: 4 x 4 images, two linear layers with one batch norm between."""
 
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -89,3 +91,14 @@ def figures(history) -> list:
     for record in untimed:
         record["sites"] = {s: {k: v for k, v in m.items() if k != "seconds"} for s, m in record["sites"].items()}
     return untimed
+
+
+@contextmanager
+def no_space(full: bool = True, left: int = 64) -> Iterator[None]:
+    """The kernel refuses to write files beyond so many bytes, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]) if full else before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

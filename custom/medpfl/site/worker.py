@@ -108,8 +108,8 @@ class Site:
         except TornFile as error:
             logger.warning("%s: %s", self.name, error)
             raise StateError(
-                f"{self.name}: the record of its data is damaged, so nobody can say whether they have changed since the "
-                "run began; begin a new experiment"
+                f"{self.name}: the record of its data is damaged, so nobody can say whether they have changed since "
+                "the run began; begin a new experiment"
             ) from None
         if before is not None and self._digest is not None and not torch.equal(before["digest"], self._digest):
             raise StateError(

@@ -2,15 +2,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import Net, config, figures, images, last_models, plan_of, run, same, sites_of
+from tiny import Net, config, figures, images, last_models, no_space, plan_of, run, same, sites_of
 
 from medpfl.assemble import Federation
-from medpfl.engine.inprocess import parallel_sites, run_in_process
+from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.errors import UserError
 from medpfl.messages import Failure
 from medpfl.models.layers import batch_norm_layers
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.data import SiteLoaders
+from medpfl.site.store import DiskStore
 from medpfl.site.worker import Site
 
 CPU = torch.device("cpu")
@@ -233,6 +234,59 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
     assert same_runs(resumed, whole)
     assert figures(resumed[0].history) == figures(whole[0].history)
     assert resumed[0].final == whole[0].final
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_a_torn_checkpoint_costs_two_steps_and_no_figure(tmp_path, stop):
+    """The sites have done the step after the torn one when the server is killed."""
+    run_config = config("fedap")
+    federation = Federation.of(run_config)
+    sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in run_config.site_names}
+    file, answered = tmp_path / CHECKPOINT, []
+
+    def kill(progress):
+        if progress.answered == progress.expected:
+            answered.append(progress)
+            if len(answered) == stop + 2:
+                raise KeyboardInterrupt
+
+    def go(watch=lambda _: None):
+        plan = plan_of(federation)
+        return run_in_process(plan, sites, federation.model, workers=1, checkpoint=tmp_path, resume=True, watch=watch)
+
+    if stop < 5:
+        with pytest.raises(KeyboardInterrupt):
+            go(kill)
+    else:
+        go()
+    file.write_bytes(file.read_bytes()[:-9])
+    resumed, whole = (go(), sites), run(run_config)
+    assert same_runs(resumed, whole)
+    assert figures(resumed[0].history) == figures(whole[0].history)
+    assert resumed[0].final == whole[0].final
+    (note,) = resumed[0].failures
+    assert (note.site, note.reason) == (
+        "server",
+        "its last checkpoint was damaged; the run went on from the one before",
+    )
+
+
+class HasAFullDisk(Site):
+    def handle(self, message, model):
+        with no_space(message.task == "train" and message.round == 2):
+            return super().handle(message, model)
+
+
+def test_a_full_disk_at_a_site_costs_it_one_round(tmp_path):
+    def change(sites):
+        swap(HasAFullDisk)(sites)
+        sites["site-2"].store = DiskStore(tmp_path, durable=True)
+
+    state, sites = run(config("fedbn"), change)
+    assert state.failures == (Failure("site-2", 2, "the site cannot write its state: File too large"),)
+    away, without = run(config("fedbn"), swap(IsAway))
+    assert same_runs((state, sites), (away, without))
+    assert not [file for file in tmp_path.iterdir() if file.suffix != ".safetensors"]
 
 
 def test_progress_is_told():

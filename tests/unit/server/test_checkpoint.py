@@ -1,13 +1,13 @@
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
-from tiny import config, plan_of, same, sites_of
+from tiny import config, no_space, plan_of, same, sites_of
 
 from medpfl.assemble import Federation
 from medpfl.errors import UserError
 from medpfl.messages import Failure
-from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.worker import answer
 
@@ -113,3 +113,49 @@ def test_failures_are_kept(tmp_path):
     save_checkpoint(tmp_path / "server", config(), state, durable=False)
     (failure,) = load_checkpoint(tmp_path / "server", config()).failures
     assert asdict(failure) == {"site": "site-2", "round": 0, "reason": "späť"}
+
+
+def test_the_step_before_is_used_when_the_last_is_torn(tmp_path):
+    run, path = config("fedap"), tmp_path / "server.safetensors"
+    every = states(run)
+    for state in every[1:4]:
+        save_checkpoint(path, run, state, durable=True)
+    path.write_bytes(path.read_bytes()[:-3])
+    loaded = load_checkpoint(path, run)
+    note = loaded.failures[-1]
+    assert note == Failure(
+        "server", every[2].round, "its last checkpoint was damaged; the run went on from the one before"
+    )
+    assert_equal(replace(loaded, failures=loaded.failures[:-1]), every[2])
+
+
+def test_a_kill_between_the_two_moves(tmp_path):
+    run, path = config(), tmp_path / "server.safetensors"
+    every = states(run)
+    for state in every[1:3]:
+        save_checkpoint(path, run, state, durable=False)
+    path.unlink()
+    assert checkpoint_exists(path)
+    assert_equal(load_checkpoint(path, run), every[1])
+
+
+def test_no_space_leaves_the_last_checkpoint(tmp_path):
+    run, path = config(), tmp_path / "server.safetensors"
+    every = states(run)
+    save_checkpoint(path, run, every[1], durable=True)
+    with no_space(), pytest.raises(UserError, match=r"cannot write its checkpoint \(File too large\)"):
+        save_checkpoint(path, run, every[2], durable=True)
+    assert_equal(load_checkpoint(path, run), every[1])
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_run_of_a_version_that_knew_fewer_fields_can_be_resumed(tmp_path, monkeypatch):
+    run, path = config(), tmp_path / "server.safetensors"
+    dump = type(run).model_dump
+    known = lambda self, **how: {k: v for k, v in dump(self, **how).items() if not k.startswith("large")}  # noqa: E731
+    with monkeypatch.context() as earlier:
+        earlier.setattr(type(run), "model_dump", known)
+        save_checkpoint(path, run, ServerState(phase="train"), durable=False)
+    assert load_checkpoint(path, run).phase == "train"
+    with pytest.raises(UserError, match="large_updates = 'refuse', not 'clip'"):
+        load_checkpoint(path, config(large_updates="clip"))

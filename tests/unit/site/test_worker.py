@@ -258,14 +258,49 @@ def test_texts_of_foreign_errors_do_not_leave(caplog):
     assert "patient-Smith" in caplog.text
 
 
-def test_a_torn_state_is_a_failure_that_names_no_path(tmp_path):
+def tear(folder, pattern):
+    for file in folder.glob(pattern):
+        file.write_bytes(file.read_bytes()[:-5])
+
+
+@pytest.mark.parametrize(("torn", "used"), [("*3", 2), ("*[23]", 1), ("*[123]", 0)])
+def test_a_torn_personal_state_falls_back_to_an_earlier_round(tmp_path, torn, used):
+    lone, other = Lone(), Lone()
+    lone.site.store = DiskStore(tmp_path, durable=False)
+    for round_ in (1, 2, 3):
+        lone.ask("train", round_)
+    for round_ in range(1, used + 1):
+        other.ask("train", round_)
+    tear(tmp_path, f"personal-{torn}.safetensors")
+    update = lone.ask("train", 4)
+    assert update.metrics["restored_round"] == used
+    # What a site does that was absent since.
+    assert same(update.tensors, other.ask("train", 4).tensors)
+    assert "restored_round" not in lone.ask("train", 5).metrics
+
+
+def test_a_torn_model_is_tested_at_the_other_round(tmp_path):
     lone = Lone()
     lone.site.store = DiskStore(tmp_path, durable=False)
-    lone.ask("train", 1)
-    (file,) = tmp_path.glob("personal-*")
-    file.write_bytes(file.read_bytes()[:-5])
-    reply = answer(lone.site, Message("train", 2, lone.federation.initial_shared), lone.model)
-    assert reply == Failure("site-1", 2, "TornFile in task 'train' (the site's log says more)")
+    for round_ in (1, 2, 3):
+        lone.ask("train", round_, best_round=1)
+    lone.ask("validate", 3, best_round=1)
+    tear(tmp_path, "model-000001.safetensors")
+    assert lone.ask("test", 3, selected_round=1).metrics["tested"] == {"selected": 3, "last": 3}
+    tear(tmp_path, "model-*")
+    with pytest.raises(StateError, match="it was absent, or the files are damaged"):
+        lone.ask("test", 3, selected_round=1)
+
+
+def test_a_torn_record_of_the_data_names_no_path(tmp_path):
+    lone = Lone()
+    lone.site.store = DiskStore(tmp_path, durable=False)
+    lone.ask("prepare", 0, {}, split=lone.federation.split.description())
+    tear(tmp_path, "data-*")
+    reply = answer(lone.site, Message("train", 1, lone.federation.initial_shared), lone.model)
+    assert isinstance(reply, Failure)
+    assert "the record of its data is damaged" in reply.reason
+    assert str(tmp_path) not in reply.reason
 
 
 def test_the_proximal_term_holds_the_site_near():
