@@ -48,6 +48,9 @@ Forgetting = Annotated[
         show_default="with fedimpres",
     ),
 ]
+Track = Annotated[
+    str | None, typer.Option(help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
 
 
@@ -64,6 +67,7 @@ def run(
     reference: Annotated[bool, typer.Option(help="Train every site alone too, to compare with.")] = True,
     new_test: NewTest = None,
     forgetting: Forgetting = None,
+    track: Track = "none",
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
@@ -84,6 +88,7 @@ def run(
             reference=reference,
             together=new_test,
             forgotten=forgetting,
+            track=_tracker(track),
             watch=watch,
         )
     print_run(results, console)
@@ -146,11 +151,16 @@ def export(
     job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
     options: opt.Options,
     byoc: Annotated[bool, typer.Option("--byoc", help="Carry this package's code in the job.")] = False,
+    track: Track = None,
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
     from medpfl.flare.export import export_job
+    from medpfl.flare.tracking import installed
 
-    folder = export_job(options.config(algorithm), job, byoc=byoc)
+    if track is None:
+        track = "tensorboard" if installed("tensorboard") else "none"
+        console.print(f"Tracking: {track}" + ("" if track != "none" else " (tensorboard is not installed here)"))
+    folder = export_job(options.config(algorithm), job, byoc=byoc, track=_tracker(track))
     console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
 
 
@@ -268,6 +278,16 @@ def data_phantom(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     console.print(f"{manifest}", highlight=False, soft_wrap=True)
+
+
+def _tracker(name: str) -> str | None:
+    """What --track names, checked before any work; None for none."""
+    if name == "none":
+        return None
+    from medpfl.flare.tracking import check_tracker
+
+    check_tracker(name)
+    return name
 
 
 def _require_simulated(env: str) -> None:

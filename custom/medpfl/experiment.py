@@ -44,6 +44,7 @@ def run_experiment(
     reference: bool = True,
     together: bool | None = None,
     forgotten: bool | None = None,
+    track: str | None = None,
     watch: Watch = watch_nothing,
 ) -> dict[str, Any]:
     """Runs, or goes on with, one experiment and writes its folder.
@@ -59,6 +60,7 @@ def run_experiment(
         together: test the average of all sites' models too (:mod:`medpfl.ensemble`); None does so if it is cheap.
         forgotten: measure what local training makes models forget (:mod:`medpfl.forgetting`); None does so where the
             method is against it (FedImpres) and it is cheap.
+        track: ``tensorboard``, ``mlflow`` or ``wandb``, in the simulator.
         watch: told of the run's progress.
 
     Returns:
@@ -68,6 +70,8 @@ def run_experiment(
         UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
     """
     keep_freed_memory()
+    if track and env != "sim":
+        raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -89,7 +93,7 @@ def run_experiment(
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env == "sim":
-            plan, state, start = _in_simulator(federation, out, threads or config.sites, watch)
+            plan, state, start = _in_simulator(federation, out, threads or config.sites, watch, track)
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
@@ -185,7 +189,9 @@ def _site(federation: Federation, name: str, store: DiskStore) -> Site:
         raise UserError(f"data of {name}: {type(error).__name__}: {error}") from error
 
 
-def _in_simulator(federation: Federation, out: Path, threads: int, watch: Watch) -> tuple[Plan, ServerState, float]:
+def _in_simulator(
+    federation: Federation, out: Path, threads: int, watch: Watch, track: str | None
+) -> tuple[Plan, ServerState, float]:
     # Only this engine needs FLARE, whose import takes a second.
     from medpfl.flare.simulator import simulate
 
@@ -194,7 +200,7 @@ def _in_simulator(federation: Federation, out: Path, threads: int, watch: Watch)
     checkpoint = out / "state" / "server" / CHECKPOINT
     start = 0.0
     if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
-        start = simulate(federation.config, out, threads=threads, watch=watch)
+        start = simulate(federation.config, out, threads=threads, watch=watch, track=track)
     state = load_checkpoint(checkpoint, federation.config)
     return Plan(federation.config, federation.split, federation.initial_shared), state, start
 

@@ -20,6 +20,7 @@ from medpfl.assemble import Federation
 from medpfl.config import RunConfig
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
+from medpfl.flare.tracking import new_values, publish
 from medpfl.lock import claimed
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
@@ -80,12 +81,19 @@ class PersonalizedController(BaseFedAvg):
         self.num_rounds = plan.config.rounds
         ready = time.perf_counter() - started
         data = federation.source.describe()
+        self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
         while state.phase != "done" and not self._aborted():
-            state = self._step(plan, state)
+            before, state = state, self._step(plan, state)
             save_checkpoint(file, plan.config, state, durable=True)
+            self._track(before, state)
             seconds = {"total": time.perf_counter() - started, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
             write_json(Path(self.get_run_dir()) / "results.json", results)
+
+    def _track(self, before: ServerState, after: ServerState) -> None:
+        with self.engine.new_context() as context:
+            for value in new_values(before, after):
+                publish(self, context, *value)
 
     def _folder(self) -> Path:
         root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")

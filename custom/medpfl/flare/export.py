@@ -16,7 +16,7 @@ from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
 
 
-def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
+def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 
     Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, CT scans become
@@ -27,6 +27,7 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
         config: the run.
         job: the folder; its last part is the job's name.
         byoc: carry this package's code in the job.
+        track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
 
     Returns:
         The job folder.
@@ -42,7 +43,7 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False) -> Path:
         config = config.model_copy(update={"data": _official_name(config.data)})
     if config.partition.startswith("file:"):
         raise UserError("--partition file: a job cannot carry a path; use a partition that is drawn from the seed")
-    recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc)
+    recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track)
     job.parent.mkdir(parents=True, exist_ok=True)
     recipe.export(str(job.parent))
     return job

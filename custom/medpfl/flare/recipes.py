@@ -33,6 +33,7 @@ from medpfl.errors import UserError
 from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.tracking import add_receiver
 from medpfl.statefile import serialised_bytes
 
 PACKAGE = "medpfl"
@@ -49,12 +50,13 @@ class PersonalizedRecipe(Recipe):
         experiment: name that outlives the job; a job with the same one goes on where the earlier stopped.
         state_dir: where server and sites keep their state in a simulation; by default in their workspaces.
         byoc: carry this package's code in the job, for sites where it is not installed.
+        track: ``tensorboard``, ``mlflow`` or ``wandb``: the server's receiver for the sites' measures.
         fields: of :class:`medpfl.config.RunConfig`. ``model`` may be a class or function that returns a
             ``torch.nn.Module``, ``data`` a function ``(site, seed, **data_args)`` that returns
             :class:`medpfl.site.data.SiteLoaders`; the files that define them travel with the job.
 
     Raises:
-        UserError: a field is wrong or the choices make no sense for the model.
+        UserError: a field is wrong, the choices make no sense for the model, or the tracker is not installed.
     """
 
     algorithm = ""
@@ -67,6 +69,7 @@ class PersonalizedRecipe(Recipe):
         experiment: str = "",
         state_dir: str | os.PathLike | None = None,
         byoc: bool = False,
+        track: str | None = None,
         **fields: Any,
     ):
         sources: set[str] = set()
@@ -106,6 +109,8 @@ class PersonalizedRecipe(Recipe):
             job.to_server(source)
             job.to_clients(source)
         super().__init__(job)
+        if track:
+            add_receiver(self, track, job.name)
 
     def process_env(self, env: ExecEnv) -> None:
         """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name."""

@@ -81,7 +81,9 @@ class LoggedSimEnv(SimEnv):
             return 1
 
 
-def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing) -> float:
+def simulate(
+    config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing, track: str | None = None
+) -> float:
     """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.
@@ -91,6 +93,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
         out: the run's folder; the simulator's workspace and log are kept in it.
         threads: sites that live at once; fewer than the sites makes every task a fresh process.
         watch: called after every step.
+        track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
 
     Returns:
         Seconds until the first task was done: processes, imports, joining.
@@ -101,7 +104,7 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch = watch
     out = out.resolve()
     if any(c.isspace() for c in str(out)):
         raise UserError(f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name")
-    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
+    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out, track=track)
     workspace = out / "flare"
     env = LoggedSimEnv(out / "flare.log", clients=config.site_names, num_threads=threads, workspace_root=workspace)
     run_folder = workspace / config.algorithm / "server" / "simulate_job"

@@ -1,0 +1,87 @@
+"""Experiment tracking with FLARE's own receivers: a series for each site and measure, at the server.
+
+The values are those that come with the sites' answers anyway, so nothing more leaves a site. FLARE's receivers listen
+to events that sites send; the controller fires the same events for them, at the server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import EventScope, FedEventHeader, FLContextKey, ReservedKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.utils.analytix_utils import create_analytic_dxo
+
+from medpfl.errors import UserError
+from medpfl.server.rounds import ServerState
+
+if TYPE_CHECKING:
+    from nvflare.recipe.spec import Recipe
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+MEASURES = ("accuracy", "balanced_accuracy", "auroc")
+
+
+def installed(tracker: str) -> bool:
+    """Whether the tracker's package can be imported here."""
+    return find_spec(tracker) is not None
+
+
+def check_tracker(tracker: str) -> None:
+    """Refuses what the receivers would fail at later.
+
+    Raises:
+        UserError: the tracker is unknown, or its package is not installed here.
+    """
+    if tracker not in TRACKERS:
+        raise UserError(f"--track {tracker}: use {', '.join(TRACKERS)} or none")
+    if not installed(tracker):
+        raise UserError(f"--track {tracker}: the package {tracker} is not installed here; pip install 'medpfl[track]'")
+
+
+def add_receiver(recipe: Recipe, tracker: str, name: str) -> None:
+    """Adds FLARE's receiver for this tracker to the recipe's server; Weights & Biases writes offline.
+
+    Raises:
+        UserError: see :func:`check_tracker`.
+    """
+    from nvflare.recipe.utils import add_experiment_tracking  # the server's process has no use for recipes
+
+    check_tracker(tracker)
+    of_run = {"project": "medpfl", "name": name, "group": name, "job_type": "federation"}
+    add_experiment_tracking(recipe, tracker, {"wandb_args": of_run} if tracker == "wandb" else None)
+
+
+def new_values(before: ServerState, after: ServerState) -> Iterator[tuple[str, str, float, int]]:
+    """Site, name, value and round of all that a step has made known, in the order of rounds.
+
+    Validation of a round comes with the answers of the next.
+    """
+    last = max(0, len(before.history) - 1)
+    for i, record in enumerate(after.history[last:], start=last):
+        known = before.history[i]["sites"] if i < len(before.history) else {}
+        for site, values in record["sites"].items():
+            earlier = _flat(known.get(site, {}))
+            yield from ((site, k, v, record["round"]) for k, v in _flat(values).items() if k not in earlier)
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, float]:
+    validation = values.get("validation") or {}
+    found = {"train_loss": values.get("train_loss")} | {f"validation/{m}": validation.get(m) for m in MEASURES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def publish(component: FLComponent, context: FLContext, site: str, name: str, value: float, round_: int) -> None:
+    """Tells the server's receivers a site's value, as if the site had sent it."""
+    dxo = create_analytic_dxo(name, value, AnalyticsDataType.SCALAR, global_step=round_)
+    data = dxo.to_shareable()
+    data.set_peer_props({ReservedKey.IDENTITY_NAME: site})
+    # An event that goes "out" would be sent on to all sites.
+    data.set_header(FedEventHeader.DIRECTION, "in")
+    context.set_prop(FLContextKey.EVENT_DATA, data, private=True, sticky=False)
+    context.set_prop(FLContextKey.EVENT_SCOPE, EventScope.FEDERATION, private=True, sticky=False)
+    component.fire_event(f"fed.{ANALYTIC_EVENT_TYPE}", context)
