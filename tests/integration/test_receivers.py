@@ -19,6 +19,7 @@ def job(tmp_path, **options):
 def test_a_receiver_gets_what_the_results_have(tmp_path):
     recipe, folder = job(tmp_path)
     recipe._job.to_server(Recorder(), id="receiver")
+    recipe._job.to_clients(Recorder(), id="receiver")
     recipe.execute(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
     *told, end = map(json.loads, (folder / "recorded.jsonl").read_text().splitlines())
     assert end == "end"
@@ -31,7 +32,9 @@ def test_a_receiver_gets_what_the_results_have(tmp_path):
             expected += [[site, name, value, record["round"]] for name, value in series.items() if value is not None]
     assert sorted(told) == sorted(expected)
     assert ["site-1", "train_loss", results["rounds"][1]["sites"]["site-1"]["train_loss"], 2] in told
-    assert "analytix" not in "".join(log.read_text() for log in tmp_path.rglob("site-*/**/log.txt"))
+    at_sites = list(tmp_path.glob("tracked/site-*/**/recorded.jsonl"))
+    assert len(at_sites) == 2
+    assert all(file.read_text() == '"end"\n' for file in at_sites)
 
 
 @pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")

@@ -93,7 +93,7 @@ class PersonalizedController(BaseFedAvg):
     def _track(self, before: ServerState, after: ServerState) -> None:
         with self.engine.new_context() as context:
             for value in new_values(before, after):
-                publish(self, context, *value)
+                publish(context, *value)
 
     def _folder(self) -> Path:
         root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")

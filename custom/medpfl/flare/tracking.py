@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
-from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import EventScope, FedEventHeader, FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
@@ -75,7 +74,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def publish(component: FLComponent, context: FLContext, site: str, name: str, value: float, round_: int) -> None:
+def publish(context: FLContext, site: str, name: str, value: float, round_: int) -> None:
     """Tells the server's receivers a site's value, as if the site had sent it."""
     dxo = create_analytic_dxo(name, value, AnalyticsDataType.SCALAR, global_step=round_)
     data = dxo.to_shareable()
@@ -84,4 +83,5 @@ def publish(component: FLComponent, context: FLContext, site: str, name: str, va
     data.set_header(FedEventHeader.DIRECTION, "in")
     context.set_prop(FLContextKey.EVENT_DATA, data, private=True, sticky=False)
     context.set_prop(FLContextKey.EVENT_SCOPE, EventScope.FEDERATION, private=True, sticky=False)
-    component.fire_event(f"fed.{ANALYTIC_EVENT_TYPE}", context)
+    # By the engine: a component would make it an event of the server's own.
+    context.get_engine().fire_event(f"fed.{ANALYTIC_EVENT_TYPE}", context)
