@@ -49,11 +49,12 @@ def main(rounds: int, sites: int) -> None:
         settled = [r for r in sorted(by_round) if r >= WARM]
         if not settled:
             continue
-        first, last = settled[0], settled[-1]
-        growth = (by_round[last] - by_round[first]) / MIB
+        first, middle, last = settled[0], settled[len(settled) // 2], settled[-1]
+        growth, late = ((by_round[last] - by_round[r]) / MIB for r in (first, middle))
         print(
             f"{name} ({pid}): {by_round[first] / MIB:.0f} MiB after round {first}, "
-            f"{by_round[last] / MIB:.0f} after {last}: {growth:+.1f} MiB, {growth / max(1, last - first):+.2f} a round"
+            f"{by_round[last] / MIB:.0f} after {last}: {growth:+.1f} MiB, "
+            f"of which {late:+.1f} after round {middle}"
         )
 
 

@@ -9,6 +9,7 @@ from nvflare.recipe import SimEnv
 from medpfl.flare.executor import TASKS
 from medpfl.flare.recipes import FedBNRecipe
 from medpfl.lock import claimed
+from medpfl.server.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,27 @@ def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
     assert "the quorum is 3 of 3 sites" in error
     assert "site-2" in error
     assert (tmp_path / "kept" / "server" / "server.safetensors").exists()  # the state before the round
+
+
+@pytest.mark.slow
+def test_too_few_answers_in_time_end_the_run(tmp_path):
+    recipe = FedBNRecipe(
+        model=Net,
+        data=slow_site_data,
+        sites=3,
+        rounds=1,
+        min_sites=3,
+        timeout=12,
+        name="late",
+        experiment="kept",
+        state_dir=tmp_path,
+    )
+    with pytest.raises(RuntimeError):
+        recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
+    error = json.loads((tmp_path / "late" / "server" / "simulate_job" / "error.json").read_text())["error"]
+    assert "2 usable answers in phase 'train', the quorum is 3 of 3 sites (site-2: no answer in time)" in error
+    state = load_checkpoint(tmp_path / "kept" / "server" / "server.safetensors", recipe.config)
+    assert (state.phase, state.round, len(state.samples)) == ("train", 0, 3)
 
 
 def test_a_second_job_of_the_same_experiment_is_refused(tmp_path):

@@ -75,7 +75,11 @@ def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     ("words", "reason"),
     [
         (("nvflare.private.fed.app.simulator.simulator_worker", "site-2"), "the process of site-2 died"),
-        (("nvflare.private.fed.app.simulator.simulator",), "the simulation ended before the run was done"),
+        pytest.param(
+            ("nvflare.private.fed.app.simulator.simulator",),
+            "the simulation ended before the run was done",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["site", "server"],
 )
