@@ -36,8 +36,11 @@ def test_a_killed_site_process_ends_the_job_and_the_next_goes_on(tmp_path, monke
     monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(workspace))
     env = PocEnv(num_clients=2)
 
+    # PocEnv provisions anew for every job, so the state must not live in the kits.
     def job():
-        return FedAPRecipe(sites=2, rounds=8, train_fraction=0.2, byoc=True, experiment="again").execute(env)
+        return FedAPRecipe(
+            sites=2, rounds=8, train_fraction=0.2, byoc=True, experiment="again", state_dir=tmp_path
+        ).execute(env)
 
     try:
         first = job()
