@@ -47,6 +47,9 @@ class Here(PersonalizedController):
     def event(self, event_type):
         pass
 
+    def _track(self, before, after):
+        pass
+
     def info(self, message):
         self.said.append(message)
 
