@@ -22,7 +22,8 @@ from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
-from medpfl.site.store import SiteStore
+from medpfl.site.delivery import Delivery
+from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 from medpfl.threads import intra_op_threads
 
@@ -152,4 +153,15 @@ class Federation:
             initial_personal=self.initial_personal,
             data=self.source.site(name, self.device),
             store=store,
+            delivery=self._delivery(store.folder) if isinstance(store, DiskStore) else None,
+        )
+
+    def _delivery(self, folder: Path) -> Delivery:
+        config = self.config
+        arguments = {"name": config.model, **self.source.model_arguments()}
+        return Delivery(
+            folder,
+            config,
+            {**arguments, "model_args": config.model_args, "pooling": config.pooling},
+            self.source.inputs(),
         )

@@ -91,6 +91,11 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def fingerprint(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors' names, types, shapes and values, whatever file they are in."""
+    return _checksum({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, "")
+
+
 def _checksum(tensors: Mapping[str, Tensor], info: str) -> str:
     digest = hashlib.sha256(info.encode())
     for name in sorted(tensors):

@@ -27,6 +27,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import PICTURES
 from medpfl.data.folders.layout import read_layout
 from medpfl.data.folders.source import Folders
+from medpfl.data.inputs import Inputs
 from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.own_images import OwnImages, brought_by_sites
@@ -61,6 +62,9 @@ class DataSource(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The ``data`` part of results.json."""
+
+    def inputs(self) -> Inputs | None:
+        """How a new file becomes the network's input; None where only the user's own code knows."""
 
 
 @dataclass
@@ -168,6 +172,22 @@ class PartitionedImages:
             "held_out": held_out,
         }
 
+    def inputs(self) -> Inputs:
+        """See :class:`DataSource`."""
+        shape = self.model_arguments()
+        original, edge = self.dataset.size, shape["image_size"]
+        channels = self.dataset.channels
+        steps: list[dict[str, Any]] = [
+            {"_target_": "medpfl.bundle.pictures.LoadPictured", "keys": "image", "channels": channels, "size": original}
+        ]
+        if edge != original:
+            target = {"_target_": "monai.transforms.SpatialPadd", "keys": "image", "spatial_size": [edge, edge]}
+            steps.append({**target, "value": 0})
+        scaling = {"_target_": "monai.transforms.ScaleIntensityRanged", "keys": "image"}
+        steps.append({**scaling, "a_min": 0, "a_max": 255, "b_min": -1.0, "b_max": 1.0})
+        classes = tuple(self.dataset.classes)
+        return Inputs("picture", classes, channels, edge, None, steps, {"size": original, "pad": edge})
+
     def _pixels(self, rows: np.ndarray) -> Tensor:
         return padded(self.dataset.images_chw(rows), self._edge)
 
@@ -244,6 +264,9 @@ class OwnData:
     def describe(self) -> dict[str, Any]:
         """See :class:`DataSource`: the numbers come from the sites."""
         return described_elsewhere(self.config.data)
+
+    def inputs(self) -> None:
+        """See :class:`DataSource`: how the function reads files is not known."""
 
 
 def open_source(config: RunConfig, own: Path | None = None) -> DataSource:

@@ -18,6 +18,7 @@ from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
 from medpfl.site.data import Batch, SiteData, endless_batches
+from medpfl.site.delivery import Delivery, Which
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import site_objective
 from medpfl.site.statistics import input_statistics, running_statistics
@@ -43,6 +44,7 @@ class Site:
         initial_personal: the personal part of the seeded first model, where every site starts.
         data: the site's own.
         store: the site's own.
+        delivery: where its models go at the end, to be used; None for nowhere.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Site:
     initial_personal: State
     data: SiteData
     store: SiteStore
+    delivery: Delivery | None = None
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -166,12 +169,28 @@ class Site:
                 "are damaged"
             )
         # A site that was absent when one of the two was validated is judged by the other.
-        tested = {
+        tested: dict[Which, int] = {
             "selected": selected if selected in measured else last,
             "last": last if last in measured else selected,
         }
         self.store.keep(MODEL, measured)
+        if self.delivery:
+            self._deliver(self.delivery, tested, measured, model)
         return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
+
+    def _deliver(
+        self, delivery: Delivery, tested: Mapping[Which, int], measured: Mapping[int, Any], model: nn.Module
+    ) -> None:
+        samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
+        for which, round_ in tested.items():
+            state = self.store.get(MODEL, round_)
+            model.load_state_dict(state)
+            validation = evaluate(model, self.data, "validation")
+            record = {"samples": samples, "validation": validation, "test": measured[round_]}
+            try:
+                delivery.write(which, self.name, round_, state, record)
+            except OSError as error:  # the answer goes out all the same, and the store has the model
+                logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
 
     def load(self, message: Message, model: nn.Module, personal_round: int) -> dict[str, Any]:
         """Makes the model what the site uses after it received its mix of ``personal_round``.

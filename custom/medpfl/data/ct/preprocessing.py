@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -50,6 +50,41 @@ class Preprocessing(BaseModel):
         return spacing
 
 
+def steps(preprocessing: Preprocessing) -> list[dict[str, Any]]:
+    """The transforms of :func:`pipeline` in MONAI's bundle notation, in their order; nothing is imported."""
+    monai, ours = "monai.transforms", "medpfl.data.ct.volume"
+    low, high = preprocessing.window
+    spacing, size = list(preprocessing.spacing), preprocessing.size
+    return [
+        {"_target_": f"{ours}.LoadScand", "keys": "image"},
+        {"_target_": f"{monai}.EnsureChannelFirstd", "keys": "image"},
+        {"_target_": f"{ours}.RaiseToAird", "keys": "image"},
+        {"_target_": f"{monai}.Orientationd", "keys": "image", "axcodes": "RAS", "labels": None},
+        {"_target_": f"{ours}.AntiAliasd", "keys": "image", "spacing": spacing},
+        {
+            "_target_": f"{monai}.Spacingd",
+            "keys": "image",
+            "pixdim": spacing,
+            "mode": "bilinear",
+            "dtype": "float32",
+        },
+        {"_target_": f"{ours}.LungBoxd", "keys": "image", "crop": preprocessing.lung_crop},
+        {"_target_": f"{ours}.AxialSlicesd", "keys": "image", "count": preprocessing.slices},
+        {
+            "_target_": f"{monai}.ScaleIntensityRanged",
+            "keys": "image",
+            "a_min": low,
+            "a_max": high,
+            "b_min": -1.0,
+            "b_max": 1.0,
+            "clip": True,
+        },
+        {"_target_": f"{monai}.Resized", "keys": "image", "spatial_size": [size, size, -1], "mode": "area"},
+        {"_target_": f"{ours}.ScreenSlicesd", "keys": "image"},
+        {"_target_": f"{monai}.SelectItemsd", "keys": "image"},
+    ]
+
+
 def pipeline(preprocessing: Preprocessing) -> Compose:
     """MONAI transforms from ``{"image": files, "kind": "dicom" | "nifti"}`` to ``{"image": slices}``.
 
@@ -57,32 +92,12 @@ def pipeline(preprocessing: Preprocessing) -> Compose:
     [-1, 1], k at most ``preprocessing.slices``, the most inferior first, each as it is shown on a screen: anterior
     above, the patient's right on the left.
     """
-    from monai.transforms import (
-        Compose,
-        EnsureChannelFirstd,
-        Orientationd,
-        Resized,
-        ScaleIntensityRanged,
-        SelectItemsd,
-        Spacingd,
-    )
+    from monai.transforms import Compose
+    from monai.utils import instantiate
 
-    from medpfl.data.ct.volume import AntiAliasd, AxialSlicesd, LoadScand, LungBoxd, RaiseToAird, ScreenSlicesd
-
-    low, high = preprocessing.window
     return Compose(
         [
-            LoadScand("image"),
-            EnsureChannelFirstd("image"),
-            RaiseToAird("image"),
-            Orientationd("image", axcodes="RAS", labels=None),
-            AntiAliasd("image", spacing=preprocessing.spacing),
-            Spacingd("image", pixdim=preprocessing.spacing, mode="bilinear", dtype="float32"),
-            LungBoxd("image", crop=preprocessing.lung_crop),
-            AxialSlicesd("image", count=preprocessing.slices),
-            ScaleIntensityRanged("image", a_min=low, a_max=high, b_min=-1.0, b_max=1.0, clip=True),
-            Resized("image", spatial_size=(preprocessing.size, preprocessing.size, -1), mode="area"),
-            ScreenSlicesd("image"),
-            SelectItemsd("image"),
+            instantiate(s["_target_"], "default", **{k: v for k, v in s.items() if k != "_target_"})
+            for s in steps(preprocessing)
         ]
     )

@@ -18,10 +18,11 @@ from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
 from medpfl.data.centres import Centres, described_elsewhere, read_arguments
 from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open_manifest
-from medpfl.data.ct.preprocessing import Preprocessing
+from medpfl.data.ct.preprocessing import Preprocessing, steps
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.sharing import shared
 from medpfl.data.files import files_below
+from medpfl.data.inputs import Inputs
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.data.start_images import start_images
@@ -139,6 +140,17 @@ class Scans:
             "phantom": self.manifest.phantom,
             "preprocessing": self.preprocessing.model_dump(mode="json"),
         }
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.sites.DataSource`."""
+        how, bags = self.preprocessing, self.config.pooling == "attention"
+        made = steps(how)
+        if bags:
+            made.append({"_target_": "medpfl.data.ct.volume.FixedSlicesd", "keys": "image", "count": how.slices})
+        made.append({"_target_": "monai.transforms.EnsureTyped", "keys": "image", "dtype": "$torch.float32"})
+        classes = self._classes or self.manifest.classes
+        settings = how.model_dump(mode="json")
+        return Inputs("scan", tuple(classes), 1, how.size, how.slices if bags else None, made, settings)
 
     def _all_here(self) -> bool:
         try:

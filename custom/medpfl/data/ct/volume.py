@@ -140,6 +140,21 @@ class AxialSlicesd(MapTransform):
         return out
 
 
+class FixedSlicesd(MapTransform):
+    """Exactly ``count`` of the slices (k, ...): evenly spaced ones, or the nearest repeated where there are fewer."""
+
+    def __init__(self, keys: KeysCollection, count: int):
+        super().__init__(keys)
+        self.count = count
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = out[key][evenly(len(out[key]), self.count)]
+        return out
+
+
 class ScreenSlicesd(MapTransform):
     """(1, X, Y, k) in RAS to (k, 1, H, W) float16 as on a screen: anterior above, the patient's right on the left."""
 

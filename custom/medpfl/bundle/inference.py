@@ -1,0 +1,127 @@
+"""What a bundle's ``inference.json`` calls: from a path to class probabilities, as the site's own tests made them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from medpfl.errors import UserError
+from medpfl.models import build_model, logits
+from medpfl.site.data import ImageTensors
+from medpfl.site.evaluation import predict
+from medpfl.statefile import TornFile, read_state, write_bytes
+
+_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
+
+
+def network(**arguments: Any) -> nn.Module:
+    """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect."""
+    model = build_model(**arguments)
+    model.register_forward_hook(lambda module, inputs, output: logits(output))
+    return model
+
+
+def restore(model: nn.Module, path: str | Path) -> None:
+    """Loads a delivered ``model.safetensors`` into the network; UserError if the file is not as it was written."""
+    try:
+        state, _ = read_state(Path(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; give --bundle_root, the bundle's folder") from None
+    except TornFile as error:
+        raise UserError(f"{error}; copy the bundle again") from None
+    model.load_state_dict(state)
+
+
+def items(path: str | Path, kind: Literal["scan", "picture"]) -> list[dict[str, Any]]:
+    """What there is to classify at a path.
+
+    Args:
+        path: of scans: a NIfTI file, a DICOM file's folder, or a folder of several; of pictures: a file or a folder.
+        kind: which of the two.
+
+    Returns:
+        For each, ``image`` (a file, or a series' files), ``kind`` and ``name``.
+
+    Raises:
+        UserError: nothing is there, or a series cannot be used.
+    """
+    where = Path(path)
+    if not str(path) or not where.exists():
+        raise UserError(f"--input_path {path}: there is no such file or folder")
+    found = _scans(where) if kind == "scan" else _pictures(where)
+    if not found:
+        raise UserError(f"{where}: holds no {'DICOM series or NIfTI file' if kind == 'scan' else 'picture'}")
+    return found
+
+
+def _pictures(where: Path) -> list[dict[str, Any]]:
+    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in _PICTURES)
+    return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
+
+
+def _scans(where: Path) -> list[dict[str, Any]]:
+    from medpfl.data.ct.labels import is_nifti
+    from medpfl.data.ct.nifti import read_volume
+    from medpfl.data.ct.series import read_folder
+
+    nifti = [where] if where.is_file() else sorted(f for f in where.rglob("*") if is_nifti(f.name))
+    volumes = [("nifti", volume.path.name, (volume.path,), volume) for volume in map(read_volume, nifti)]
+    if where.is_dir():
+        folder = read_folder(where)
+        if folder.broken:
+            raise UserError(folder.broken[0])
+        volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]
+    for _, _, _, volume in volumes:
+        if problem := next((p for p in volume.problems if p.level == "error"), None):
+            raise UserError(problem.message)
+    return [{"image": [str(f) for f in files], "kind": kind, "name": name} for kind, name, files, _ in volumes]
+
+
+class Classification:
+    """Classifies every item of a data set and prints the probabilities as JSON.
+
+    A scan's probabilities are the means of its slices', or come from all of them together where the network takes bags.
+
+    Args:
+        network: with its weights, on its device.
+        dataset: gives ``image`` of every item, preprocessed, and its ``name``.
+        classes: their names in the order of the network's outputs.
+        whole: an ``image`` is one sample (a picture, a bag of slices) and not a sample for each of its slices.
+        model: name and fingerprint of the model, to be repeated in the answer.
+        output_path: JSON file to write too; empty for none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        dataset: Sequence[Mapping[str, Any]],
+        classes: Sequence[str],
+        whole: bool,
+        model: Mapping[str, str],
+        output_path: str = "",
+    ):
+        self.network, self.dataset, self.classes, self.whole = network, dataset, list(classes), whole
+        self.model, self.output_path = dict(model), output_path
+
+    def run(self) -> dict[str, Any]:
+        """Classifies, prints and writes; returns what it prints."""
+        found = {"model": self.model, "results": [self._classified(item) for item in self.dataset]}
+        text = json.dumps(found, indent=1)
+        print(text)
+        if self.output_path:
+            write_bytes(Path(self.output_path), (text + "\n").encode(), durable=False)
+        return found
+
+    def _classified(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        device = next(self.network.parameters()).device
+        image = torch.as_tensor(item["image"]).as_subclass(torch.Tensor).to(device)
+        samples = {"test": image[None] if self.whole else image}
+        same = {"test": torch.zeros(len(samples["test"]), dtype=torch.long, device=device)}
+        data = ImageTensors(images=samples | {"train": samples["test"]}, labels=same, patients=same)
+        probabilities, _ = predict(self.network, data, "test")
+        return {"name": item["name"], "probabilities": dict(zip(self.classes, probabilities[0].tolist(), strict=True))}

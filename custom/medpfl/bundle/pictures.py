@@ -1,0 +1,60 @@
+"""A picture file as the sets of images have them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.config import KeysCollection
+from monai.transforms import MapTransform
+
+from medpfl.errors import UserError
+
+
+class LoadPictured(MapTransform):
+    """A picture file to (C, H, W) float32 from 0 to 255: what Pillow reads, or ``.npy`` with (H, W) or (H, W, 3) uint8.
+
+    Args:
+        keys: what to load.
+        channels: 1 makes grey of it, 3 RGB.
+        size: edge length that the picture must have: the training images came in that size, and how they were brought
+            to it is not known.
+
+    Raises:
+        UserError: the file cannot be read, or its picture has another size or depth.
+    """
+
+    def __init__(self, keys: KeysCollection, channels: int, size: int):
+        super().__init__(keys)
+        self.channels, self.size = channels, size
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = self._load(Path(out[key]))
+        return out
+
+    def _load(self, file: Path) -> torch.Tensor:
+        from PIL import Image
+
+        try:
+            image = Image.fromarray(np.load(file, allow_pickle=False)) if file.suffix == ".npy" else Image.open(file)
+            mode = image.mode
+            pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))
+        except Exception as error:  # Pillow and numpy raise errors of many kinds on files that are no pictures.
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{file}: cannot be read as a picture: {reason}") from None
+        if mode.startswith(("I", "F")):
+            raise UserError(f"{file}: has more than 8 bits a value; the model was trained on 8")
+        if pixels.shape[:2] != (self.size, self.size):
+            height, width = pixels.shape[:2]
+            raise UserError(
+                f"{file}: is {width}x{height} pixels; the model was trained on {self.size}x{self.size}: bring it to "
+                "that size as the training images were"
+            )
+        chw = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return torch.from_numpy(chw.astype(np.float32))

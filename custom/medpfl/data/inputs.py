@@ -1,0 +1,30 @@
+"""What a model takes, said so that it can be used later without the run: a file's way to the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How a file becomes the network's input; plain values, made without reading an image.
+
+    Attributes:
+        kind: ``scan``, a CT volume that becomes slices, or ``picture``, a 2-D image.
+        classes: names in the order of the labels.
+        channels: of a slice or picture.
+        size: its edge length in pixels as the network sees it.
+        slices: of a bag where a prediction takes all slices of a scan together; None where each slice has its own.
+        steps: dictionary transforms in MONAI's bundle notation, from ``{"image": file or files, "kind": ...}`` to
+            ``{"image": tensor}``, float32: (k, C, H, W) of a scan's k slices, (C, H, W) of a picture.
+        settings: what the user chose among these steps.
+    """
+
+    kind: Literal["scan", "picture"]
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    slices: int | None
+    steps: list[dict[str, Any]]
+    settings: dict[str, Any]

@@ -1,0 +1,124 @@
+"""A site's own model, left at the site in a form to use: weights, a card, and a MONAI bundle. Nothing of it is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, versions
+from medpfl.config import RunConfig
+from medpfl.data.inputs import Inputs
+from medpfl.parameters import State
+from medpfl.statefile import fingerprint, write_state
+
+Which = Literal["selected", "last"]
+WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Where a site's models go, and what is known of them before training.
+
+    Attributes:
+        folder: the site's own; gets the sub-folders ``selected`` and ``last``.
+        config: the run.
+        model: arguments of :func:`medpfl.models.build_model`.
+        inputs: how a file becomes the network's input; without it there is no bundle.
+    """
+
+    folder: Path
+    config: RunConfig
+    model: Mapping[str, Any]
+    inputs: Inputs | None
+
+    def write(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> None:
+        """Replaces the folder ``which`` as a whole.
+
+        Args:
+            which: the sub-folder.
+            site: its name.
+            round_: the round after whose mix this is the site's model.
+            state: the model's whole state.
+            record: ``samples`` by part, and the measures ``validation`` and ``test``.
+
+        Raises:
+            OSError: it cannot be written; what was there is still there.
+        """
+        card = self._card(which, site, round_, state, record)
+        new = self.folder / f".{which}.new"
+        shutil.rmtree(new, ignore_errors=True)
+        try:
+            new.mkdir(parents=True)
+            write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_})
+            (new / CARD).write_text(_json(card))
+            if self.inputs:
+                _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
+            _replace(new, self.folder / which)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+    def _card(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> dict[str, Any]:
+        config, inputs = self.config, self.inputs
+        return {
+            "schema": 1,
+            "site": site,
+            "which": which,
+            "round": round_,
+            "algorithm": config.algorithm,
+            "choices": config.choices(),
+            "settings": {k: v for k, v in config.all_settings.items() if k not in ("pretrain", "start")},  # paths
+            "seed": config.seed,
+            "data": Path(config.data).name,
+            "model": {**self.model, "values": sum(t.numel() for t in state.values() if t.is_floating_point())},
+            "classes": list(inputs.classes) if inputs else None,
+            "input": {
+                "kind": inputs.kind,
+                "channels": inputs.channels,
+                "size": inputs.size,
+                "preprocessing": inputs.settings,
+            }
+            if inputs
+            else None,
+            **record,
+            "sha256": fingerprint(state),
+            "versions": versions(),
+            "intended_use": INTENDED_USE,
+            "licence": LICENCE,
+            "bundle": BUNDLE if inputs else None,
+        }
+
+
+def _write_bundle(folder: Path, weights: Path, card: Mapping[str, Any], inputs: Inputs) -> None:
+    for name in ("configs", "models", "docs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "configs" / "metadata.json").write_text(_json(metadata(card, inputs)))
+    (folder / "configs" / "inference.json").write_text(_json(inference(card, inputs)))
+    (folder / "docs" / "README.md").write_text(readme(card, inputs))
+    try:
+        os.link(weights, folder / "models" / WEIGHTS)
+    except OSError:  # a file system without links
+        shutil.copyfile(weights, folder / "models" / WEIGHTS)
+
+
+def _replace(new: Path, place: Path) -> None:
+    """Moves a folder into its place; the one that was there is back if that fails."""
+    old = new.with_suffix(".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+    try:
+        new.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,69 @@
+"""A site's bundle gives a scan, as DICOM or as NIfTI, the probabilities that the site's own evaluation gives it."""
+
+import json
+
+import nibabel
+import numpy as np
+import pytest
+from hospitals import write_cohort
+from monai.bundle import ConfigWorkflow
+
+from medpfl.assemble import Federation
+from medpfl.config import make_config
+from medpfl.data.ct.volume import LoadScand
+from medpfl.engine.inprocess import run_in_process
+from medpfl.site.evaluation import predict
+from medpfl.site.store import DiskStore
+from medpfl.statefile import read_state
+
+SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
+SLICES = {"mean": 3, "attention": 14}
+"""The scans have 12 slices: bags of 14 repeat some."""
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, pooling):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cohort = write_cohort(tmp_path / "cohort", centres=2)
+    run_config = make_config(
+        algorithm="vit-heads",
+        data=str(cohort),
+        data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4]},
+        model_args=SMALL_VIT,
+        pooling=pooling,
+        sites=2,
+        rounds=1,
+        local_epochs=1,
+        fractions=(0.5, 0.0, 0.5),
+        device="cpu",
+    )
+    federation = Federation.of(run_config)
+    names = run_config.site_names
+    sites = {name: federation.site(name, DiskStore(tmp_path / "state" / name, durable=False)) for name in names}
+    run_in_process(federation.plan(), sites, federation.model, workers=1)
+
+    place = tmp_path / "state" / "site-1" / "last"
+    model = federation.model()
+    model.load_state_dict(read_state(place / "model.safetensors")[0])
+    expected, labels = predict(model, sites["site-1"].data, "test")
+    scans = federation.source._parts("centre-1")["test"]
+    assert [scan.label for scan in scans] == labels.tolist()
+
+    dicom = scans[1].files[0].parent
+    volume = LoadScand("image")({"image": list(map(str, scans[1].files)), "kind": "dicom"})["image"]
+    nifti = tmp_path / "scan.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(volume.numpy(), np.asarray(volume.affine)), nifti)
+    for path in (dicom, nifti):
+        found = classified(place / "bundle", path, tmp_path / "out.json")
+        assert found == pytest.approx(expected[1].tolist(), abs=1e-5), path
+
+
+def classified(bundle, path, output):
+    options = {"bundle_root": str(bundle), "input_path": str(path), "output_path": str(output)}
+    workflow = ConfigWorkflow(
+        config_file=str(bundle / "configs" / "inference.json"), workflow_type="inference", **options
+    )
+    workflow.initialize()
+    workflow.run()
+    [result] = json.loads(output.read_text())["results"]
+    return list(result["probabilities"].values())

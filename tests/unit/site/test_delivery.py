@@ -1,0 +1,167 @@
+"""What a site finds in its folder after a run: weights, a card, and a bundle that MONAI runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from monai.bundle import ConfigWorkflow
+from PIL import Image
+from tiny import config, run, same, sites_of
+
+from medpfl.assemble import Federation
+from medpfl.config import make_config
+from medpfl.engine.inprocess import run_in_process
+from medpfl.errors import UserError
+from medpfl.site.evaluation import predict
+from medpfl.site.store import DiskStore
+from medpfl.site.worker import MODEL
+from medpfl.statefile import fingerprint, read_state
+
+
+def trained(folder, run_config):
+    """Runs a federation whose sites keep their state in folders; returns it and its sites."""
+    federation = Federation.of(run_config)
+    names = run_config.site_names
+    sites = {name: federation.site(name, DiskStore(folder / name, durable=False)) for name in names}
+    state = run_in_process(federation.plan(), sites, federation.model, workers=1)
+    return federation, sites, state
+
+
+def card(folder):
+    return json.loads((folder / "card.json").read_text())
+
+
+def classified(bundle, path, output, **changes):
+    """What MONAI makes of a path with the bundle: the first result's probabilities in the order of the classes."""
+    config_file = str(bundle / "configs" / "inference.json")
+    options = {"bundle_root": str(bundle), "input_path": str(path), "output_path": str(output)} | changes
+    workflow = ConfigWorkflow(config_file=config_file, workflow_type="inference", **options)
+    workflow.initialize()
+    assert workflow.check_properties() == []
+    workflow.run()
+    return list(json.loads(output.read_text())["results"][0]["probabilities"].values())
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sites")
+    run_config = make_config(
+        algorithm="fedbn", sites=2, rounds=2, train_fraction=0.05, data_args={"pad": 32}, device="cpu"
+    )
+    return folder, *trained(folder, run_config)
+
+
+def test_both_models_are_there_and_are_those_of_the_store(pictures):
+    folder, federation, sites, state = pictures
+    for name, site in sites.items():
+        tested = state.final[name]["tested"]
+        for which in ("selected", "last"):
+            model, info = read_state(folder / name / which / "model.safetensors")
+            assert same(model, site.store.get(MODEL, tested[which]))
+            assert info == {"site": name, "round": tested[which]}
+            found = card(folder / name / which)
+            assert found["sha256"] == fingerprint(model)
+            assert found["test"] == json.loads(json.dumps(state.final[name]["test"][which]))
+            reported = state.history[tested[which] - 1]["sites"][name]["validation"]
+            assert found["validation"] == json.loads(json.dumps(reported))
+            assert found["samples"]["train"] == state.samples[name]
+            assert found["classes"] == federation.source.dataset.classes
+            assert found["model"]["image_size"] == 32
+
+
+def test_a_picture_in_the_bundle_has_the_sites_own_probabilities(pictures, tmp_path):
+    folder, federation, sites, _ = pictures
+    place = folder / "site-1" / "selected"
+    images, edge = sites["site-1"].data.images["test"], slice(2, 30)
+    Image.fromarray(images[3, 0, edge, edge].numpy()).save(tmp_path / "new.png")
+    model = federation.model()
+    model.load_state_dict(read_state(place / "model.safetensors")[0])
+    expected, _ = predict(model, sites["site-1"].data, "test")
+    found = classified(place / "bundle", tmp_path / "new.png", tmp_path / "out.json")
+    assert found == pytest.approx(expected[3].tolist(), abs=1e-5)
+
+
+def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path):
+    shutil.copytree(pictures[0] / "site-2" / "last" / "bundle", tmp_path / "moved")
+    Image.new("L", (28, 28), 90).save(tmp_path / "grey.png")
+    command = [sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json"]
+    command += ["--bundle_root", ".", "--input_path", str(tmp_path / "grey.png")]
+    done = subprocess.run(command, cwd=tmp_path / "moved", capture_output=True, text=True, timeout=200)
+    printed = json.loads(done.stdout[done.stdout.index("{") :])
+    assert sum(printed["results"][0]["probabilities"].values()) == pytest.approx(1)
+
+
+def test_what_is_wrong_is_said(pictures, tmp_path):
+    bundle = pictures[0] / "site-1" / "last" / "bundle"
+    Image.new("L", (30, 28)).save(tmp_path / "wide.png")
+    (tmp_path / "text.png").write_text("no picture")
+    for name, words in (
+        ("wide.png", "is 30x28 pixels; the model was trained on 28x28"),
+        ("text.png", "cannot be read as a picture"),
+        ("none.png", "there is no such file"),
+    ):
+        with pytest.raises(RuntimeError) as caught:
+            classified(bundle, tmp_path / name, tmp_path / "out.json")
+        cause = caught.value
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        assert isinstance(cause, UserError)
+        assert words in str(cause)
+
+
+def test_the_network_is_as_the_metadata_say(pictures):
+    from monai.bundle import verify_net_in_out
+
+    configs = pictures[0] / "site-1" / "last" / "bundle" / "configs"
+    meta, inference = (str(configs / f"{name}.json") for name in ("metadata", "inference"))
+    verify_net_in_out("network_def", meta, inference, device="cpu")
+
+
+def test_an_interrupted_write_leaves_the_old_folder(pictures, monkeypatch):
+    folder, _, sites, _ = pictures
+    site, place = sites["site-1"], folder / "site-1" / "last"
+    before = {f: f.read_bytes() for f in sorted(place.rglob("*")) if f.is_file()}
+    record = {"samples": {}, "validation": None, "test": None}
+    state = {"w": torch.zeros(2)}
+    with monkeypatch.context() as broken:
+
+        def full(*_):
+            raise OSError("no space left on device")
+
+        broken.setattr("medpfl.site.delivery._write_bundle", full)
+        with pytest.raises(OSError, match="no space left"):
+            site.delivery.write("last", "site-1", 9, state, record)
+    assert {f: f.read_bytes() for f in sorted(place.rglob("*")) if f.is_file()} == before
+    assert not list(place.parent.glob(".*"))
+
+
+def test_a_full_disk_does_not_lose_the_answer(tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("medpfl.site.delivery._replace", full)
+    _, _, state = trained(tmp_path, config("fedbn", rounds=1))
+    assert set(state.final) == {"site-1", "site-2", "site-3"}
+    assert "site-2: the last model could not be written: no space left" in caplog.text
+
+
+def test_ones_own_loaders_get_weights_and_card_but_no_bundle(tmp_path):
+    _, _, state = trained(tmp_path, config("fedbn", rounds=1))
+    place = tmp_path / "site-1" / "last"
+    assert sorted(f.name for f in place.iterdir()) == ["card.json", "model.safetensors"]
+    assert card(place)["bundle"] is None
+    in_memory, _ = run(config("fedbn", rounds=1))
+    assert state.final == in_memory.final
+
+
+def test_states_in_memory_are_not_delivered():
+    sites = sites_of(Federation.of(config("fedbn")))
+    assert all(site.delivery is None for site in sites.values())
+
+
+def test_describing_a_bundle_needs_no_monai():
+    code = "import sys, medpfl.site.delivery, medpfl.data.ct.source; assert 'monai' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
