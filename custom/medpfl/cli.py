@@ -51,6 +51,10 @@ Forgetting = Annotated[
 Track = Annotated[
     str | None, typer.Option(help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.")
 ]
+Join = Annotated[
+    Path | None,
+    typer.Option(help="Folder of a finished run: new sites (--data, or those held out) join it; nothing else trains."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.")]
 
 
@@ -68,9 +72,13 @@ def run(
     new_test: NewTest = None,
     forgetting: Forgetting = None,
     track: Track = "none",
+    join: Join = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
+    if join:
+        _join(algorithm, join, options, out)
+        return
     _require_simulated(env)
     from medpfl.experiment import run_experiment
     from medpfl.report.terminal import print_run
@@ -93,6 +101,15 @@ def run(
         )
     print_run(results, console)
     console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _join(algorithm: str, run: Path, options: opt.Options, out: Path | None) -> None:
+    from medpfl.joining_run import JOINED, join
+    from medpfl.report.joined import print_joined
+
+    folder = out or run
+    print_joined(join(algorithm, run, options.said(), folder), console)
+    console.print(f"Results: {folder / JOINED}", highlight=False, soft_wrap=True)
 
 
 @app.command()

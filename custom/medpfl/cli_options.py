@@ -122,8 +122,24 @@ class Options:
         from medpfl.data.kinds import kind_of
         from medpfl.data.sites import fixed_sites
 
-        given = {
-            "algorithm": algorithm,
+        given = {"algorithm": algorithm} | self._fields()
+        given |= changes
+        given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
+        data = given["data"] or "organamnist-sample"
+        if what := {"scans": "CT scans", "folders": "image folders"}.get(kind_of(data, given["data_args"])):
+            if self.partition not in (None, "natural"):
+                raise UserError(f"--partition {self.partition}: {what} are their own centres'; leave it out")
+            given["partition"] = "natural"
+        if self.sites is None and given["partition"]:
+            given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
+        return make_config(**given)
+
+    def said(self) -> dict[str, Any]:
+        """The fields of a configuration that the command line speaks of."""
+        return {name: value for name, value in self._fields().items() if value not in (None, False, {})}
+
+    def _fields(self) -> dict[str, Any]:
+        return {
             "data": self._data(),
             "data_args": key_values(self.data_arg, "--data-arg"),
             "pooling": self.pooling,
@@ -150,16 +166,6 @@ class Options:
             "large_updates": self.large_updates,
             "large_factor": self.large_factor,
         }
-        given |= changes
-        given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
-        data = given["data"] or "organamnist-sample"
-        if what := {"scans": "CT scans", "folders": "image folders"}.get(kind_of(data, given["data_args"])):
-            if self.partition not in (None, "natural"):
-                raise UserError(f"--partition {self.partition}: {what} are their own centres'; leave it out")
-            given["partition"] = "natural"
-        if self.sites is None and given["partition"]:
-            given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
-        return make_config(**given)
 
     def _data(self) -> str | None:
         from medpfl.data.kinds import meant

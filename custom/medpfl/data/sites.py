@@ -54,8 +54,8 @@ class DataSource(Protocol):
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """A share of all sites' training data together; UserError unless this is a simulation."""
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
-        """Centres that take no part in training, by name: all their samples as the test part."""
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """Centres that take no part in training, by name: all samples as the test part, or divided as a site's."""
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
         """What a federated impression starts from, (n, C, H, W) float32, by the settings ``start`` and ``images``."""
@@ -128,13 +128,16 @@ class PartitionedImages:
         chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`DataSource`: the last sites of the partition."""
         found = {}
         for site in self.partition.sites:
             if site.name not in self.config.site_names:
-                every = np.sort(np.concatenate([site.train, site.validation, site.test]))
-                found[site.name] = self._tensors({"train": every[:0], "validation": every[:0], "test": every}, device)
+                parts = {p: getattr(site, p) for p in ("train", "validation", "test")}
+                if not divided:
+                    every = np.sort(np.concatenate(list(parts.values())))
+                    parts = {"train": every[:0], "validation": every[:0], "test": every}
+                found[site.name] = self._tensors(parts, device)
         return found
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
@@ -239,8 +242,11 @@ class OwnData:
             "sites' own data cannot be pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
-        """See :class:`DataSource`: the function is asked for them by name, ``held-out-1`` and so on or as given."""
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`DataSource`: the function is asked for them by name, ``held-out-1`` and so on or as given.
+
+        They are as the function divides them.
+        """
         if not self.config.held_out:
             return {}
         if isinstance(self.config.held_out, int):

@@ -125,6 +125,18 @@ def _load(path: Path, config: RunConfig) -> ServerState:
     )
 
 
+def checkpoint_config(path: Path) -> RunConfig:
+    """The configuration of the run that a checkpoint is of.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        return RunConfig(**read_state(path)[1]["config"])
+    except TornFile as error:
+        raise UserError(f"{error}; the run cannot be read") from None
+
+
 def _same_run(path: Path, before: dict[str, Any], config: RunConfig) -> None:
     now = config.model_dump(mode="json")
     for name, value in now.items():

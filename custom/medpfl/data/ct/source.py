@@ -101,12 +101,13 @@ class Scans:
             raise UserError("start=holdout: no scans are set aside; use noise or the path of public images")
         return start_images(settings, self.model_arguments(), self.config.seed)
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.sites.DataSource`."""
-        return {
-            centre: self._tensors({"train": [], "validation": [], "test": self._scans(centre)}, device)
-            for centre in self.centres.held_out
-        }
+        found = {}
+        for centre in self.centres.held_out:
+            whole: dict[Part, list[Scan]] = {"train": [], "validation": [], "test": self._scans(centre)}
+            found[centre] = self._tensors(self._parts(centre) if divided else whole, device)
+        return found
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.sites.DataSource`. Parts and classes are counted in patients.

@@ -1,0 +1,288 @@
+"""Sites that join a finished run: what they start with, by hand, and what they report."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import Net, config, images, plan_of, same, sites_of
+from typer.testing import CliRunner
+
+from medpfl.assemble import Federation
+from medpfl.cli import app
+from medpfl.config import make_config
+from medpfl.engine.inprocess import run_in_process
+from medpfl.errors import UserError
+from medpfl.joining import newcomer_row, repeat_shared_heads, start, take_statistics
+from medpfl.joining_run import adapt, join
+from medpfl.messages import IMPRESSION
+from medpfl.models.layers import batch_norm_layers
+from medpfl.parameters import State
+from medpfl.seeding import generator
+from medpfl.server.rounds import ServerState
+from medpfl.site.evaluation import evaluate
+from medpfl.site.statistics import input_statistics
+from medpfl.site.training import train_epochs
+from medpfl.statefile import read_state, serialised_bytes
+
+SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 2, "num_heads": 3}
+HELD_OUT = {"held_out": "hospital-5,hospital-6"}
+
+
+def finished(folder, run_config):
+    """Runs a federation and leaves its checkpoint as a run's folder has it; returns the federation and the state."""
+    federation = Federation.of(run_config)
+    server = folder / "state" / "server"
+    server.mkdir(parents=True)
+    state = run_in_process(federation.plan(), sites_of(federation), federation.model, workers=1, checkpoint=server)
+    return federation, state
+
+
+def begun(federation, server, data, **plan) -> tuple[State, dict]:
+    found = start(replace(plan_of(federation), **plan), server, federation.initial_personal, federation.model, data)
+    return found
+
+
+def after(federation, shared, **fields):
+    """A server's state after the last round, with these shared states."""
+    return ServerState(phase="done", samples=dict.fromkeys(shared, 10), shared=shared, **fields)
+
+
+def statistics(*means):
+    return [{"norm": (np.array([mean]), np.ones(1))} for mean in means]
+
+
+def test_a_row_without_an_own_share_is_by_distance():
+    row = newcomer_row(statistics(1.0, 4.0), statistics(0.0)[0])
+    assert row.tolist() == pytest.approx([0.8, 0.2])  # 1/1 and 1/4
+    assert newcomer_row(statistics(2.0, 5.0, 2.0), statistics(2.0)[0]).tolist() == pytest.approx([0.5, 0, 0.5])
+
+
+def test_a_fedavg_newcomer_has_the_common_model(tmp_path):
+    federation, state = finished(tmp_path, config("fedavg", rounds=2))
+    found = begun(federation, state, images())
+    common = federation.model()
+    federation.split.load_shared(common, state.shared["site-2"])
+    assert same(found.state, common.state_dict())
+    assert sum(found.row.values()) == pytest.approx(1)
+    assert found.sent_bytes == 0
+    assert found.received_bytes == serialised_bytes(state.shared["site-1"])
+
+
+def test_uniform_is_the_mean(tmp_path):
+    federation = Federation.of(config("fedap", mixing="uniform"))
+    names = federation.config.site_names
+    shared = {n: {k: torch.full_like(t, i) for k, t in federation.initial_shared.items()} for i, n in enumerate(names)}
+    found = begun(federation, after(federation, shared), images())
+    assert list(found.row.values()) == pytest.approx([1 / 3] * 3)
+    assert torch.allclose(found.state["fc1.weight"], torch.ones(6, 16))
+    assert found.sent_bytes == 0
+
+
+def test_fedap_weighs_the_sites_by_its_own_statistics_under_f():
+    federation, data = Federation.of(config("fedap")), images(seed=3)
+    f = federation.model().state_dict()
+    model = federation.model()
+    own = input_statistics(model, batch_norm_layers(model), (x for x, _ in data.batches("train", 4)))
+    mean, variance = (t.numpy() for t in own["norm"])
+    far = np.zeros(6)
+    far[0] = 1.0
+    known = {f"site-{i + 1}": {"norm": (mean + step * far, variance)} for i, step in enumerate((1, 2, 4))}
+    shared = {n: {k: torch.full_like(t, i) for k, t in federation.initial_shared.items()} for i, n in enumerate(known)}
+    found = begun(federation, after(federation, shared, statistics=known), data, pretrained=f)
+    assert list(found.row.values()) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
+    assert torch.allclose(found.state["fc2.bias"], torch.full((3,), 2 / 7 + 2 / 7))
+    assert found.sent_bytes == serialised_bytes({"norm/0": own["norm"][0], "norm/1": own["norm"][1]})
+    assert found.received_bytes == serialised_bytes(f) + serialised_bytes(shared["site-1"])
+
+
+def test_batch_norm_is_the_first_models_with_statistics_of_the_own_data(tmp_path):
+    federation, state = finished(tmp_path, config("fedbn", rounds=2))
+    data = images(train=29, seed=5)
+    found = begun(federation, state, data).state
+    first = federation.model().state_dict()
+    for name in ("norm.weight", "norm.bias", "norm.num_batches_tracked"):
+        assert torch.equal(found[name], first[name])
+    x = torch.cat([x for x, _ in data.batches("train", 29)]).flatten(1)
+    inputs = x @ found["fc1.weight"].T + found["fc1.bias"]
+    assert torch.allclose(found["norm.running_mean"], inputs.mean(0), atol=1e-5)
+    assert torch.allclose(found["norm.running_var"], inputs.var(0, correction=0), rtol=1e-4)
+
+
+def test_statistics_are_those_that_each_layer_sees_in_use():
+    model = torch.nn.Sequential(Net(), torch.nn.BatchNorm1d(3))
+    data = images(train=40)
+    take_statistics(model, data)
+    seen = input_statistics(model, batch_norm_layers(model), (x for x, _ in data.batches("train", 7)))
+    for path, layer in batch_norm_layers(model).items():
+        assert torch.allclose(layer.running_mean.double(), seen[path][0], atol=1e-5)
+        assert torch.allclose(layer.running_var.double(), seen[path][1], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("p", "sources"), [(0.6, {0: 2, 1: 2}), (0.34, {0: 1})])
+def test_personal_heads_repeat_the_shared_ones_in_order(p, sources):
+    federation = Federation.of(
+        make_config(algorithm="vit-heads", settings={"p": p}, model_args=SMALL_VIT, sites=2, device="cpu")
+    )
+    model = federation.model()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    repeat_shared_heads(model, federation.split)
+    size, hidden = 4, 12
+    for block in range(2):
+        key = f"blocks.{block}.attn"
+        qkv, out = model.state_dict()[f"{key}.qkv.weight"], model.state_dict()[f"{key}.out_proj.weight"]
+        for head in range(3):
+            of = sources.get(head, head)
+            for part in range(3):
+                old = before[f"{key}.qkv.weight"][part * hidden + of * size : part * hidden + (of + 1) * size]
+                assert torch.equal(qkv[part * hidden + head * size : part * hidden + (head + 1) * size], old)
+            columns = before[f"{key}.out_proj.weight"][:, of * size : (of + 1) * size]
+            assert torch.equal(out[:, head * size : (head + 1) * size], columns)
+
+
+def test_local_and_fedper_begin_with_the_first_models_part(tmp_path):
+    federation, state = finished(tmp_path / "local", config("local", rounds=1))
+    assert same(begun(federation, state, images()).state, federation.model().state_dict())
+    federation, state = finished(tmp_path / "fedper", config("fedper", rounds=1))
+    found, first = begun(federation, state, images()).state, federation.model().state_dict()
+    assert torch.equal(found["fc2.weight"], first["fc2.weight"])
+    assert torch.equal(found["fc1.weight"], state.shared["site-1"]["fc1.weight"])
+
+
+def test_the_best_epoch_is_kept_and_none_may_be_the_best():
+    run_config = config("fedbn", settings={"lr": 0.3})
+    model, data = Federation.of(run_config).model(), images(train=31, validation=31)
+    kept, found = adapt(model, data, run_config, "new", 6)
+    scores = [measured["accuracy"] for measured in found]
+    assert len(scores) == 7
+    assert kept == scores.index(max(scores)) > 0
+    assert evaluate(model, data, "validation") == found[kept]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert adapt(model, data, config("fedbn", settings={"lr": 40.0}), "new", 2)[0] == 0
+    assert same(model.state_dict(), before)
+
+
+def test_training_that_diverges_is_said(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    with pytest.raises(UserError, match="hospital-5: the training loss became nan: lower the learning rate"):
+        join("fedbn", tmp_path, {"settings": {"lr": 1e30}}, tmp_path)
+
+
+def test_without_validation_samples_the_last_epoch_is_kept():
+    run_config = config("fedbn")
+    model, data = Federation.of(run_config).model(), images(validation=0)
+    assert adapt(model, data, run_config, "new", 2) == (2, [None] * 3)
+
+
+TINY = ["local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
+
+
+@pytest.mark.parametrize("algorithm", TINY)
+def test_every_algorithm_lets_sites_join(tmp_path, algorithm):
+    settings = {}
+    if algorithm in ("fedap", "d-fedap"):
+        save_file(Net().state_dict(), tmp_path / "f.safetensors")
+        settings["pretrain"] = str(tmp_path / "f.safetensors")
+    federation, _ = finished(tmp_path, config(algorithm, settings=settings, rounds=2, **HELD_OUT))
+    found = join(algorithm, tmp_path, {"local_epochs": 2}, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "join.json").read_text()) == json.loads(json.dumps(found))
+    assert list(found["sites"]) == ["hospital-5", "hospital-6"]
+    for name, site in found["sites"].items():
+        assert sum(site["weights"].values()) == (0 if algorithm == "local" else pytest.approx(1))
+        assert (site["sent_bytes"] > 0) == algorithm.endswith("fedap")
+        assert {site[which]["n"] for which in ("received", "adapted", "alone")} == {7}
+        assert len(site["validation"]) == 3
+        model = federation.model()
+        model.load_state_dict(read_state(tmp_path / "out" / "joined" / name / "selected" / "model.safetensors")[0])
+        data = federation.source.held_out(federation.device)[name]
+        assert evaluate(model, data, "test") == site["adapted"]
+
+
+def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
+    federation, _ = finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    found = join("fedbn", tmp_path, {"local_epochs": 1}, tmp_path / "out")["sites"]["hospital-5"]
+    model, data = federation.model(), federation.source.held_out(federation.device)["hospital-5"]
+    if found["alone_epoch"]:
+        order = generator(0, "hospital-5", "join", 1, "shuffle")
+        train_epochs(model, data, federation.config.all_settings, 1, order)
+    assert found["alone"] == evaluate(model, data, "test")
+
+
+SAMPLE = {"sites": 2, "held_out": 1, "rounds": 1, "local_epochs": 1, "train_fraction": 0.03, "device": "cpu"}
+
+
+def test_vit_heads_join(tmp_path):
+    finished(tmp_path, make_config(algorithm="vit-heads", model_args=SMALL_VIT, **SAMPLE))
+    found = join("vit-heads", tmp_path, {"local_epochs": 1}, tmp_path)
+    assert list(found["sites"]) == ["site-3"]
+    assert [rule["what"] for rule in found["rules"]["personal"]] == ["copies of the shared heads, in order"]
+
+
+def test_fedimpres_newcomers_train_with_the_last_impression(tmp_path):
+    settings = {"warmup": 1, "images": 8, "admm_iterations": 1, "inner_steps": 1}
+    fields = {"algorithm": "fedimpres", "model": "lenet5", "settings": settings, **SAMPLE, "rounds": 2}
+    _, state = finished(tmp_path, make_config(**fields))
+    assert f"{IMPRESSION}images" in state.impression
+    found = join("fedimpres", tmp_path, {"local_epochs": 1}, tmp_path)
+    [site] = found["sites"].values()
+    assert site["received_bytes"] > serialised_bytes(state.shared["site-1"])  # the impression came too
+    assert site["adapted"]["n"] == site["samples"]["test"]
+
+
+def test_new_data_are_given_by_their_own_name(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1))
+    found = join("fedbn", tmp_path, {"data": "tiny:site_data", "sites": 2, "local_epochs": 1}, tmp_path)
+    assert list(found["sites"]) == ["new-1", "new-2"]
+
+
+def test_what_cannot_be_is_said(tmp_path):
+    finished(tmp_path / "a", config("fedbn", rounds=1))
+    for algorithm, folder, said, words in (
+        ("fedbn", "none", {}, "there is no run in it"),
+        ("fedavg", "a", {}, "that run is of fedbn, not fedavg"),
+        ("fedbn", "a", {}, "held no centre out; give the new site's data with --data"),
+        ("fedbn", "a", {"model": "lenet5"}, "--model lenet5: the run in .* has 'tiny:Net'"),
+        ("fedbn", "a", {"data": "tiny:site_data", "settings": {"mu": 1.0}}, "--set mu: a new site may choose lr"),
+        ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1 has no training sample"),
+        ("fedbn", "a", {"data": "organamnist-sample"}, "new-1: its samples do not fit tiny:Net"),
+    ):
+        with pytest.raises(UserError, match=words):
+            join(algorithm, tmp_path / folder, said, tmp_path)
+
+
+def test_a_run_that_has_not_ended_is_refused(tmp_path):
+    federation = Federation.of(config("fedbn", rounds=3))
+    server = tmp_path / "state" / "server"
+    server.mkdir(parents=True)
+
+    def stop(state):
+        if state.round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(
+            federation.plan(), sites_of(federation), federation.model, workers=1, checkpoint=server, after_step=stop
+        )
+    with pytest.raises(UserError, match="has not ended, 1 of 3 rounds are done"):
+        join("fedbn", tmp_path, {}, tmp_path)
+
+
+def test_data_of_other_classes_are_refused(tmp_path):
+    finished(tmp_path / "run", make_config(algorithm="local", **SAMPLE))
+    rng = np.random.default_rng(0)
+    parts = {f"{part}_images": rng.integers(0, 255, (20, 28, 28), dtype=np.uint8) for part in ("train", "val", "test")}
+    labels = {f"{part}_labels": np.arange(20) % 4 for part in ("train", "val", "test")}
+    np.savez(tmp_path / "other.npz", **parts, **labels)
+    with pytest.raises(UserError, match=r"its classes are .*; the run's are bladder"):
+        join("local", tmp_path / "run", {"data": str(tmp_path / "other.npz")}, tmp_path)
+
+
+def test_the_command_prints_a_row_for_every_site(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path), "--local-epochs", "1"])
+    assert done.exit_code == 0, done.output
+    assert "hospital-5" in done.output
+    assert "Adapted against alone, mean accuracy" in done.output
+    assert (tmp_path / "join.json").exists()
