@@ -153,15 +153,11 @@ class Federation:
             initial_personal=self.initial_personal,
             data=self.source.site(name, self.device),
             store=store,
-            delivery=self._delivery(store.folder) if isinstance(store, DiskStore) else None,
+            delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
         )
 
-    def _delivery(self, folder: Path) -> Delivery:
+    def delivery(self, folder: Path) -> Delivery:
+        """What leaves a site's models in a folder of its own."""
         config = self.config
-        arguments = {"name": config.model, **self.source.model_arguments()}
-        return Delivery(
-            folder,
-            config,
-            {**arguments, "model_args": config.model_args, "pooling": config.pooling},
-            self.source.inputs(),
-        )
+        arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
+        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, self.source.inputs())

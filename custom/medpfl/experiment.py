@@ -229,9 +229,9 @@ def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     checkpoint = out / "state" / "server" / CHECKPOINT
     before = checkpoint_exists(checkpoint) or (out / RESULTS).exists()
     if before and overwrite and not resume:
-        for name in ("state", "models", "flare"):
+        for name in ("state", "models", "flare", "joined"):
             shutil.rmtree(out / name, ignore_errors=True)
-        for name in (RESULTS, "history.csv", "report.html", "partition.json", "flare.log"):
+        for name in (RESULTS, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
             (out / name).unlink(missing_ok=True)
         return None
     if before and not resume:

@@ -26,7 +26,6 @@ from medpfl.seeding import generator
 from medpfl.server.checkpoint import checkpoint_config, load_checkpoint
 from medpfl.server.rounds import ServerState
 from medpfl.site.data import Batch, SiteData, endless_batches
-from medpfl.site.delivery import Delivery
 from medpfl.site.evaluation import evaluate
 from medpfl.site.measures import MEASURES
 from medpfl.site.objectives import Objective, site_objective
@@ -153,6 +152,7 @@ def _given(federation: Federation, said: Mapping[str, Any]) -> dict[str, SiteDat
     if ours and theirs and ours.classes != theirs.classes:
         raise UserError(
             f"--data {data}: its classes are {', '.join(theirs.classes)}; the run's are {', '.join(ours.classes)}"
+            + ("; name them in that order in a manifest.json" if set(ours.classes) == set(theirs.classes) else "")
         )
     shapes = federation.source.model_arguments(), other.model_arguments()
     if all(shapes) and shapes[0] != shapes[1]:
@@ -245,16 +245,13 @@ def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
 def _deliver(
     federation: Federation, out: Path, name: str, round_: int, state: State, report: Mapping[str, Any]
 ) -> None:
-    config, source = federation.config, federation.source
-    arguments = {"name": config.model, **source.model_arguments(), "model_args": config.model_args}
-    delivery = Delivery(out / "joined" / name, config, {**arguments, "pooling": config.pooling}, source.inputs())
     record = {
         "samples": report["samples"],
         "validation": report["validation"][report["epoch"]],
         "test": report["adapted"],
         "joined": {"after_round": round_, "epochs": report["epoch"]},
     }
-    delivery.write("selected", name, round_, state, record)
+    federation.delivery(out / "joined" / name).write("selected", name, round_, state, record)
 
 
 def _mean(measured: list[dict[str, Any] | None]) -> dict[str, float | None]:

@@ -23,10 +23,9 @@ RUNS = {
     "fedbn": {"model": "lenet5", "model_args": SHAPE},
 }
 SITES = ("site-1", "site-2", "site-3")
-NUMBERS = set(
-    "samples train_loss validation test tested sent_bytes received_bytes seconds metrics train n accuracy "
-    "balanced_accuracy auroc auroc_ci95 auroc_classes selected last".split()
-)
+MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+NUMBERS = {"metrics", "samples", "train", "validation", "test", "train_loss", "tested", "selected", "last"} | MEASURES
+NUMBERS |= {"sent_bytes", "received_bytes", "seconds"}
 
 
 class Seen:

@@ -22,7 +22,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         table.add_column(head, justify="right")
     for name, site in joined["sites"].items():
         kept = f"{site['epoch']} of {epochs}"
-        table.add_row(Text(name), str(site["samples"]["test"]), *_cells(site), kept)
+        table.add_row(Text(name), str((site["received"] or {}).get("n", 0)), *_cells(site), kept)
     if len(joined["sites"]) > 1:
         table.add_section()
         table.add_row("mean", "", *_cells(joined["mean"]), "", style="bold")

@@ -66,6 +66,13 @@ def test_sites_are_the_centres_that_are_not_held_out(cohort):
     assert by_name.held_out(CPU)["centre-1"].samples("test") == 6 * 3
 
 
+def test_a_held_out_centre_is_divided_like_a_site_when_it_joins(cohort):
+    joining = open_source(config(cohort)).held_out(CPU, divided=True)["centre-3"]
+    assert [joining.samples(part) for part in ("train", "validation", "test")] == [3 * 3, 0, 3 * 3]
+    alone = open_source(config(cohort, sites=3, held_out=0)).site("site-3", CPU)
+    assert joining.digest() == alone.digest()
+
+
 def test_attention_takes_bags_of_equal_size(cohort):
     data = open_source(config(cohort, pooling="attention", data_args={"slices": 20})).site("site-1", CPU)
     assert data.images["train"].shape == (3, 20, 1, 16, 16)  # of 12 slices, the nearest repeated
