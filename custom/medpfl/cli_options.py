@@ -136,7 +136,11 @@ class Options:
 
     def said(self) -> dict[str, Any]:
         """The fields of a configuration that the command line speaks of."""
-        return {name: value for name, value in self._fields().items() if value not in (None, False, {})}
+        return {
+            name: value
+            for name, value in self._fields().items()
+            if value is not None and value is not False and value != {}
+        }
 
     def _fields(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from torch import nn
 
 from medpfl.assemble import Federation
 from medpfl.config import TRAINING, RunConfig, make_config
-from medpfl.data.ct.manifest import names_scans
+from medpfl.data.kinds import kind_of
 from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.errors import UserError
@@ -139,8 +139,8 @@ def _newcomers(federation: Federation, run: Path, said: Mapping[str, Any]) -> di
 def _given(federation: Federation, said: Mapping[str, Any]) -> dict[str, SiteData]:
     before, data = federation.config, said["data"]
     arguments = {k: v for k, v in before.data_args.items() if k != "classes"} | said.get("data_args", {})
-    scans = names_scans(data, arguments)
-    partition = "natural" if scans else said.get("partition", "iid")
+    centres = kind_of(data, arguments) in ("scans", "folders")
+    partition = "natural" if centres else said.get("partition", "iid")
     number = said.get("sites") or fixed_sites(data, partition, arguments) or 1
     fields = {k: said[k] for k in ("fractions", "train_fraction", "official") if k in said}
     new = {"data": data, "data_args": arguments, "partition": partition, "sites": number, "held_out": 0, "min_sites": 0}

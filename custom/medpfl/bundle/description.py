@@ -111,11 +111,10 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     """``docs/README.md``."""
-    takes = (
-        "a NIfTI file, the folder of a DICOM series, or a folder of several"
-        if inputs.kind == "scan"
-        else f"a picture of {inputs.settings['size']}x{inputs.settings['size']} pixels, or a folder of them"
-    )
+    size = inputs.settings["size"]
+    picture = "a picture" if inputs.settings.get("fit") else f"a picture of {size}x{size} pixels"
+    scan = "a NIfTI file, the folder of a DICOM series, or a folder of several"
+    takes = scan if inputs.kind == "scan" else f"{picture}, or a folder of them"
     return f"""# {card["model"]["name"]} of {card["site"]}, by {card["algorithm"]}
 
 {INTENDED_USE}

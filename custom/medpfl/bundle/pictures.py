@@ -11,6 +11,7 @@ import torch
 from monai.config import KeysCollection
 from monai.transforms import MapTransform
 
+from medpfl.data.folders.reading import Reading, read_picture
 from medpfl.errors import UserError
 
 
@@ -58,3 +59,23 @@ class LoadPictured(MapTransform):
             )
         chw = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
         return torch.from_numpy(chw.astype(np.float32))
+
+
+class ReadPictured(MapTransform):
+    """A picture file of any size to (C, size, size) float32 from 0 to 255, as folders of pictures are read.
+
+    Args:
+        keys: what to read.
+        reading: of :class:`medpfl.data.folders.reading.Reading`.
+    """
+
+    def __init__(self, keys: KeysCollection, **reading: Any):
+        super().__init__(keys)
+        self.reading = Reading(**reading)
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = torch.from_numpy(read_picture(Path(out[key]), self.reading).astype(np.float32))
+        return out

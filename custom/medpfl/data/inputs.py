@@ -28,3 +28,9 @@ class Inputs:
     slices: int | None
     steps: list[dict[str, Any]]
     settings: dict[str, Any]
+
+
+def to_unit_range() -> dict[str, Any]:
+    """The step that brings pixels from 0 to 255 to [-1, 1], as :func:`medpfl.site.data.scale` does in training."""
+    scaling = {"_target_": "monai.transforms.ScaleIntensityRanged", "keys": "image"}
+    return {**scaling, "a_min": 0, "a_max": 255, "b_min": -1.0, "b_max": 1.0}

@@ -27,7 +27,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import PICTURES
 from medpfl.data.folders.layout import read_layout
 from medpfl.data.folders.source import Folders
-from medpfl.data.inputs import Inputs
+from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.own_images import OwnImages, brought_by_sites
@@ -186,10 +186,9 @@ class PartitionedImages:
         if edge != original:
             target = {"_target_": "monai.transforms.SpatialPadd", "keys": "image", "spatial_size": [edge, edge]}
             steps.append({**target, "value": 0})
-        scaling = {"_target_": "monai.transforms.ScaleIntensityRanged", "keys": "image"}
-        steps.append({**scaling, "a_min": 0, "a_max": 255, "b_min": -1.0, "b_max": 1.0})
+        steps.append(to_unit_range())
         classes = tuple(self.dataset.classes)
-        return Inputs("picture", classes, channels, edge, None, steps, {"size": original, "pad": edge})
+        return Inputs("picture", classes, channels, edge, None, steps, {"size": original, "pad": edge, "fit": None})
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
         return padded(self.dataset.images_chw(rows), self._edge)

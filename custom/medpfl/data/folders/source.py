@@ -20,6 +20,7 @@ from medpfl.data.centres import Centres, described_elsewhere, read_arguments
 from medpfl.data.ct.manifest import named_classes
 from medpfl.data.folders.layout import Layout, Picture, read_layout
 from medpfl.data.folders.reading import Reading
+from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds import find_folder
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
@@ -102,12 +103,13 @@ class Folders:
             labels={part: labels[rows].to(device) for part, rows in chosen.items()},
         )
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.sites.DataSource`."""
-        return {
-            centre: self._tensors(centre, {"train": [], "validation": [], "test": self.layout.centres[centre]}, device)
-            for centre in self.centres.held_out
-        }
+        found = {}
+        for centre in self.centres.held_out:
+            whole = {"train": [], "validation": [], "test": self.layout.centres[centre]}
+            found[centre] = self._tensors(centre, self._parts(centre) if divided else whole, device)
+        return found
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
         """See :class:`medpfl.data.sites.DataSource`. ``holdout`` takes the pictures that every site sets aside."""
@@ -154,6 +156,14 @@ class Folders:
             "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
             **reading,
         }
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.sites.DataSource`."""
+        settings = self.reading.model_dump(mode="json", exclude={"patient"})
+        read = {"_target_": "medpfl.bundle.pictures.ReadPictured", "keys": "image", **settings}
+        shape, classes = self.model_arguments(), tuple(self._classes or self.layout.classes)
+        size = shape["image_size"]
+        return Inputs("picture", classes, shape["in_channels"], size, None, [read, to_unit_range()], settings)
 
     def _all_here(self) -> bool:
         try:
