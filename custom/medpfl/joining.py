@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from medpfl.messages import named_statistics
 from medpfl.models.attention import attention_blocks, head_entries
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State
@@ -96,7 +97,7 @@ def start(plan: Plan, server: ServerState, first: State, make_model: Callable[[]
         row = sample_weights([server.samples[s] if mixing == "samples" else 1 for s in sites])[0]
         if mixing.startswith("similarity"):
             own, received = _own_statistics(plan, _shared(server, sites, row), first, make_model(), data)
-            sent = serialised_bytes({f"{path}/{i}": t for path, pair in own.items() for i, t in enumerate(pair)})
+            sent = serialised_bytes(named_statistics(own))
             sites = [name for name in sites if name in server.statistics]
             row = newcomer_row([server.statistics[name] for name in sites], _arrays(own))
         shared = _shared(server, sites, row)

@@ -79,3 +79,12 @@ class Failure:
     site: str
     round: int
     reason: str
+
+
+def named_statistics(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Layers' means and variances under the names by which they travel."""
+    return {
+        f"{STATISTICS}{path}/{which}": value
+        for path, pair in statistics.items()
+        for which, value in zip(("mean", "variance"), pair, strict=True)
+    }

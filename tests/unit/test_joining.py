@@ -17,7 +17,7 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
 from medpfl.joining import newcomer_row, repeat_shared_heads, start, take_statistics
 from medpfl.joining_run import adapt, join
-from medpfl.messages import IMPRESSION
+from medpfl.messages import IMPRESSION, named_statistics
 from medpfl.models.layers import batch_norm_layers
 from medpfl.parameters import State
 from medpfl.seeding import generator
@@ -94,7 +94,7 @@ def test_fedap_weighs_the_sites_by_its_own_statistics_under_f():
     found = begun(federation, after(federation, shared, statistics=known), data, pretrained=f)
     assert list(found.row.values()) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
     assert torch.allclose(found.state["fc2.bias"], torch.full((3,), 2 / 7 + 2 / 7))
-    assert found.sent_bytes == serialised_bytes({"norm/0": own["norm"][0], "norm/1": own["norm"][1]})
+    assert found.sent_bytes == serialised_bytes(named_statistics(own))
     assert found.received_bytes == serialised_bytes(f) + serialised_bytes(shared["site-1"])
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.config import RunConfig
-from medpfl.messages import STATISTICS, Failure, Message, Update
+from medpfl.messages import Failure, Message, Update, named_statistics
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
@@ -97,7 +97,7 @@ class Site:
         layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
         at_once = max(1, 256 // self.data.images_per_sample)
         batches = (x for x, _ in self.data.batches("train", min(at_once, samples)))
-        return _named(input_statistics(model, layers, batches)), metrics
+        return named_statistics(input_statistics(model, layers, batches)), metrics
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -139,7 +139,7 @@ class Site:
         # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
         self.store.keep(PERSONAL, (round_ - 2, round_ - 1, round_))
         if message.info.get("statistics") == "running":
-            shared |= _named(running_statistics(model))
+            shared |= named_statistics(running_statistics(model))
         return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
 
     def _impression(self, message: Message, model: nn.Module) -> Iterator[Batch] | None:
@@ -251,11 +251,3 @@ def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
         return Failure(
             site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)"
         )
-
-
-def _named(statistics: Mapping[str, tuple[Tensor, Tensor]]) -> State:
-    return {
-        f"{STATISTICS}{path}/{which}": value
-        for path, pair in statistics.items()
-        for which, value in zip(("mean", "variance"), pair, strict=True)
-    }
