@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,10 @@ from rich.table import Table
 from medpfl import cli_options as opt
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
-from medpfl.errors import UserError
+from medpfl.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from medpfl.config import RunConfig
 
 app = typer.Typer(
     help="Personalized federated learning for medical imaging on NVIDIA FLARE.",
@@ -27,9 +30,21 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(site_app, name="site")
 console = Console()
+_INTERRUPTED = 130
 
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
 Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
+AnyEnv = Annotated[
+    str,
+    typer.Option(
+        help="sim: FLARE's simulator; inprocess: this process; poc: a server and sites on this machine; prod: a real "
+        "federation, by --kit."
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(min=0, help="GPUs a real site's FLARE must give the job.", show_default="1 with --device cuda"),
+]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Sites at once.", show_default="all in the simulator, one a core in this process"),
@@ -63,12 +78,20 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last fin
 def run(
     algorithm: AlgorithmName,
     options: opt.Options,
-    env: Env = "sim",
+    env: AnyEnv = "sim",
+    kit: Annotated[
+        Path | None, typer.Option(help="prod: startup kit of a user who may submit jobs.", show_default=False)
+    ] = None,
+    gpus: Gpus = None,
+    byoc: Annotated[bool, typer.Option("--byoc", help="prod: carry this package's code in the job.")] = False,
     threads: Threads = None,
     experiment: Annotated[str | None, typer.Option(help="Name of the run.", show_default="algorithm-seed-S")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    reference: Annotated[bool, typer.Option(help="Train every site alone too, to compare with.")] = True,
+    reference: Annotated[
+        bool | None,
+        typer.Option(help="Train every site alone too, to compare with.", show_default="yes, unless prod"),
+    ] = None,
     new_test: NewTest = None,
     forgetting: Forgetting = None,
     track: Track = "none",
@@ -79,26 +102,37 @@ def run(
     if join:
         _join(algorithm, join, options, out)
         return
-    _require_simulated(env)
-    from medpfl.experiment import run_experiment
+    _require(env, "sim", "inprocess", "poc", "prod")
     from medpfl.report.terminal import print_run
 
     config = options.config(algorithm)
     folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
+    simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
+    real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
+    _refuse(env, simulated if env == "prod" else real)
     with progress(console, algorithm, config.rounds) as watch:
-        results = run_experiment(
-            config,
-            folder,
-            env=env,
-            threads=threads,
-            resume=resume,
-            overwrite=overwrite,
-            reference=reference,
-            together=new_test,
-            forgotten=forgetting,
-            track=_tracker(track),
-            watch=watch,
-        )
+        common = {"resume": resume, "overwrite": overwrite, "track": _tracker(track), "watch": watch}
+        if env == "prod":
+            from medpfl.production import run_in_production
+
+            if kit is None:
+                raise UserError("--env prod: give --kit, the startup kit of a user who may submit jobs")
+            results = run_in_production(
+                config, folder, kit=kit, experiment=experiment, gpus=_gpus(gpus, config), byoc=byoc, **common
+            )
+        else:
+            from medpfl.experiment import run_experiment
+
+            results = run_experiment(
+                config,
+                folder,
+                env=env,
+                threads=threads,
+                reference=reference is not False,
+                together=new_test,
+                forgotten=forgetting,
+                **common,
+            )
     print_run(results, console)
     console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
 
@@ -130,7 +164,7 @@ def compare(
     ),
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
-    _require_simulated(env)
+    _require(env, "sim", "inprocess")
     from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
     from medpfl.config import published_defaults
     from medpfl.report.terminal import comparison_table
@@ -169,6 +203,7 @@ def export(
     options: opt.Options,
     byoc: Annotated[bool, typer.Option("--byoc", help="Carry this package's code in the job.")] = False,
     track: Track = None,
+    gpus: Gpus = None,
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
     from medpfl.flare.export import export_job
@@ -177,7 +212,8 @@ def export(
     if track is None:
         track = "tensorboard" if installed("tensorboard") else "none"
         console.print(f"Tracking: {track}" + ("" if track != "none" else " (tensorboard is not installed here)"))
-    folder = export_job(options.config(algorithm), job, byoc=byoc, track=_tracker(track))
+    config = options.config(algorithm)
+    folder = export_job(config, job, byoc=byoc, track=_tracker(track), gpus=_gpus(gpus, config))
     console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
 
 
@@ -307,11 +343,20 @@ def _tracker(name: str) -> str | None:
     return name
 
 
-def _require_simulated(env: str) -> None:
-    if env not in ("sim", "inprocess"):
-        raise UserError(
-            f"--env {env}: use sim (FLARE's simulator) or inprocess; `medpfl export` makes jobs for real sites"
-        )
+def _require(env: str, *known: str) -> None:
+    if env not in known:
+        raise UserError(f"--env {env}: use {', '.join(known[:-1])} or {known[-1]}")
+
+
+def _refuse(env: str, options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if value:
+            where = "one machine has all sites' data, not with prod" if env == "prod" else "the sites are real (prod)"
+            raise UserError(f"{name} is for runs where {where}; leave it out")
+
+
+def _gpus(given: int | None, config: RunConfig) -> int:
+    return int(config.device.startswith("cuda")) if given is None else given
 
 
 def main() -> None:
@@ -321,11 +366,17 @@ def main() -> None:
     except UserError as error:
         Console(stderr=True).print(f"medpfl: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print(
-            "medpfl: stopped; the same command with --resume goes on from the last finished round"
-        )
-        sys.exit(130)
+    except Interrupted as stop:
+        _say_stopped(str(stop))
+        sys.exit(_INTERRUPTED)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # what typer makes of an interrupt
+            _say_stopped("stopped; the same command with --resume goes on from the last finished round")
+        raise
+
+
+def _say_stopped(words: str) -> None:
+    Console(stderr=True).print(f"medpfl: {words}", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

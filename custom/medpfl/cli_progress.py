@@ -13,6 +13,7 @@ from medpfl.engine.progress import Progress as Moment
 from medpfl.engine.progress import Watch
 
 _PHASES = {
+    "submitted": "waiting for FLARE to start the job",
     "prepare": "preparing sites",
     "train": "training",
     "validate": "validating the last round",
@@ -35,22 +36,25 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
             done = now.round
             if now.phase == "train" and now.expected:
                 done += now.answered / now.expected
-            bar.update(task, completed=done, description=f"{title}: {_PHASES[now.phase]}{_sites(now)}")
+            bar.update(task, completed=done, description=f"{title}: {_PHASES[now.phase]}{_more(now)}")
 
         yield watch
 
 
-def _sites(now: Moment) -> str:
-    return f", {now.answered}/{now.expected} sites" if now.expected else ""
+def _more(now: Moment) -> str:
+    return f": {now.note}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
 
 
 def _lines(console: Console, title: str, rounds: int) -> Watch:
-    started, said = time.monotonic(), set[tuple[str, int]]()
+    started, said = time.monotonic(), set[tuple[str, int, str]]()
 
     def watch(now: Moment) -> None:
-        if (now.phase, now.round) in said:
+        nonlocal started
+        if (now.phase, now.round, now.note) in said:
             return
-        said.add((now.phase, now.round))
+        if not now.round:
+            started = time.monotonic()  # what rounds take is counted from where they begin
+        said.add((now.phase, now.round, now.note))
         if now.phase == "train" and now.round:
             spent = time.monotonic() - started
             left = spent / now.round * (rounds - now.round)
@@ -58,6 +62,7 @@ def _lines(console: Console, title: str, rounds: int) -> Watch:
                 f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
             )
         elif now.phase != "train":
-            console.print(f"{title}: {_PHASES[now.phase]}", highlight=False)
+            note = f": {now.note}" if now.note else ""
+            console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, soft_wrap=True)
 
     return watch

@@ -1,4 +1,4 @@
-"""Two exceptions: "the user can put this right", and "the user wants no more of it"."""
+"""Exceptions: "the user can put this right", "the user wants no more of it", "the user waits no longer"."""
 
 
 class UserError(Exception):
@@ -10,3 +10,7 @@ class UserError(Exception):
 
 class Stopped(Exception):
     """A run was ended from outside in the middle of a step; the step's result is not used."""
+
+
+class Interrupted(Exception):
+    """The user no longer waits for work that goes on elsewhere; the message says how to come back to it."""

@@ -29,7 +29,7 @@ from medpfl.site.store import DiskStore, MemoryStore
 from medpfl.site.worker import MODEL, Site
 from medpfl.statefile import write_bytes, write_state
 
-Env = Literal["sim", "inprocess"]
+Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"
 
 
@@ -52,8 +52,8 @@ def run_experiment(
     Args:
         config: the run.
         out: the experiment's folder.
-        env: FLARE's simulator, or this process.
-        threads: sites at once; by default all in the simulator, one a core in this process.
+        env: FLARE's simulator, FLARE's POC, or this process.
+        threads: sites at once; by default all in the simulator, one a core in this process. Always all in the POC.
         resume: go on where an earlier call with the same settings stopped; a finished one is only read.
         overwrite: throw away what is in the folder.
         reference: train every site alone too, for the difference to local training.
@@ -92,8 +92,8 @@ def run_experiment(
         federation.source.prepare()
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
-        if env == "sim":
-            plan, state, start = _in_simulator(federation, out, threads or config.sites, watch, track)
+        if env in ("sim", "poc"):
+            plan, state, start = _in_flare(env, federation, out, threads, watch, track)
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
@@ -189,18 +189,26 @@ def _site(federation: Federation, name: str, store: DiskStore) -> Site:
         raise UserError(f"data of {name}: {type(error).__name__}: {error}") from error
 
 
-def _in_simulator(
-    federation: Federation, out: Path, threads: int, watch: Watch, track: str | None
+def _in_flare(
+    env: Env, federation: Federation, out: Path, threads: int | None, watch: Watch, track: str | None
 ) -> tuple[Plan, ServerState, float]:
-    # Only this engine needs FLARE, whose import takes a second.
-    from medpfl.flare.simulator import simulate
-
-    if threads > federation.config.sites:
-        raise UserError(f"--threads {threads}: there are only {federation.config.sites} sites to run side by side")
+    sites = federation.config.sites
+    if env == "poc" and threads:
+        raise UserError("--threads: in a POC every site is a process of its own; leave it out")
+    if threads and threads > sites:
+        raise UserError(f"--threads {threads}: there are only {sites} sites to run side by side")
     checkpoint = out / "state" / "server" / CHECKPOINT
     start = 0.0
     if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
-        start = simulate(federation.config, out, threads=threads, watch=watch, track=track)
+        # Only these engines need FLARE, whose import takes a second.
+        if env == "poc":
+            from medpfl.flare.poc import run_in_poc
+
+            start = run_in_poc(federation.config, out, watch=watch)
+        else:
+            from medpfl.flare.simulator import simulate
+
+            start = simulate(federation.config, out, threads=threads or sites, watch=watch, track=track)
     state = load_checkpoint(checkpoint, federation.config)
     return Plan(federation.config, federation.split, federation.initial_shared), state, start
 

@@ -1,27 +1,88 @@
-"""A recipe in FLARE's POC environment: server and sites as processes that connect; the job carries the package."""
+"""A server and sites as processes that connect with TLS: the installed package, a job that carries it, a refusal."""
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
-from nvflare.recipe import PocEnv
+import psutil
+import pytest
 
-from medpfl.flare.recipes import FedAPRecipe
+from medpfl.config import make_config
+from medpfl.engine.progress import watch_nothing
+from medpfl.errors import Interrupted, UserError
+from medpfl.flare.export import export_job
+from medpfl.flare.poc import poc
+from medpfl.production import run_in_production
+
+CONFIG = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
 
 
-def test_fedap_in_poc(tmp_path, monkeypatch):
-    monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(tmp_path / "poc"))
-    env = PocEnv(num_clients=2)
-    try:
-        run = FedAPRecipe(sites=2, rounds=2, train_fraction=0.2, byoc=True).execute(env)
-        folder = run.get_result(timeout=300, clean_up=False)
-        assert "COMPLETED" in run.get_status()
-        results = json.loads((Path(folder) / "workspace" / "results.json").read_text())
-    finally:
-        env.stop(clean_up=False)
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    with poc(tmp_path_factory.mktemp("poc"), CONFIG.site_names) as system:
+        yield system
+        running = psutil.Process().children(recursive=True)
+        assert len(running) >= 6  # a supervisor and FLARE's own for the server and each site
+    assert not [p for p in running if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def forbid(kits: Path) -> None:
+    for file in kits.glob("*/local/resources.json"):
+        content = json.loads(file.read_text())
+        content["class_allow_list"].remove("medpfl.")
+        file.write_text(json.dumps(content))
+
+
+def check(results: dict) -> None:
     assert results["status"] == "finished"
     assert not results["failures"]
     assert [r["participants"] for r in results["rounds"]] == [["site-1", "site-2"]] * 2
-    kits = next((tmp_path / "poc").glob("*/prod_00"))
+
+
+def test_installed_package(system, tmp_path):
+    seen = []
+
+    def interrupt(now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="goes on at the server"):
+        run_in_production(CONFIG, tmp_path / "run", kit=system.folder, watch=interrupt)
+    results = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True, watch=seen.append)
+    check(results)
+    assert results["environment"]["env"] == "prod"
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+    assert (tmp_path / "run" / "report.html").exists()
+    assert {"submitted", "prepare", "train"} <= {now.phase for now in seen}
+    kits = system.folder.parent
     personal = [os.path.relpath(f, kits).split(os.sep)[0] for f in kits.rglob("personal-*.safetensors")]
     assert set(personal) == {"site-1", "site-2"}  # and none at the server
+    again = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True)
+    assert again == results
+
+
+def test_refused_class_is_named(system, tmp_path):
+    forbid(system.folder.parent)
+    with pytest.raises(UserError, match=r"site-1 and site-2 will not load medpfl\..*class_allow_list"):
+        run_in_production(CONFIG, tmp_path / "run", kit=system.folder)
+
+
+def test_job_folder_that_carries_the_package_goes_through_flares_own_command(system, tmp_path):
+    job = export_job(CONFIG, tmp_path / "jobs" / "mine", byoc=True)
+    command = [sys.executable, "-m", "nvflare.cli", "job", "submit", "-j", job, "--startup-kit", system.folder]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    job_id = re.search(r"job_id: (\S+)", said)[1]
+    check(system.complete(job_id, tmp_path, watch_nothing))
+
+
+def test_users_and_sites_that_flare_refuses(system, tmp_path):
+    other = system.folder.with_name("org-admin@nvidia.com")
+    with pytest.raises(UserError, match=r"org-admin@nvidia.com may not submit jobs"):
+        run_in_production(CONFIG, tmp_path / "run", kit=other)
+    three = CONFIG.model_copy(update={"sites": 3})
+    with pytest.raises(UserError, match=r"2 of 3 sites are connected and 3 are needed: site-3 is missing"):
+        run_in_production(three, tmp_path / "run", kit=system.folder)
+    with pytest.raises(UserError, match="knows no job"):
+        system.has_failed("0cfc76ca-f947-4747-b43f-a451ace0a897")

@@ -11,16 +11,18 @@ class Progress:
     """A moment of a run.
 
     Attributes:
-        phase: of the server's state.
+        phase: of the server's state; ``submitted`` while a job waits at FLARE's server.
         round: finished rounds.
         answered: sites that have answered in the step under way.
         expected: sites that were asked.
+        note: what a job waits for.
     """
 
     phase: str
     round: int
     answered: int = 0
     expected: int = 0
+    note: str = ""
 
 
 Watch = Callable[[Progress], None]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
+from nvflare.widgets.info_collector import InfoCollector
 
 from medpfl.assemble import Federation
 from medpfl.config import RunConfig
+from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
 from medpfl.flare.tracking import new_values, publish
@@ -28,6 +31,8 @@ from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_ch
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 
 CHECKPOINT = "server.safetensors"
+STATS = "medpfl"
+"""Group of the job's statistics (``show_stats``) that holds the fields of a :class:`Progress`."""
 _POLL_SECONDS = 0.02
 _WAIT_OR_RENAME = "wait for it to end, abort it, or submit with another experiment name"
 _LEAST_GRACE = 120.0
@@ -52,6 +57,16 @@ class PersonalizedController(BaseFedAvg):
         self.state_dir = state_dir
         self._lock = threading.Lock()
         self._replies: dict[str, Update | Failure] = {}
+        self._progress = Progress("prepare", 0)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Tells whoever asks FLARE for the job's statistics how far the run is. Called by FLARE."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
+            with self._lock:
+                answered = sum(isinstance(r, Update) for r in self._replies.values())
+            now = replace(self._progress, answered=answered)
+            fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR).set_info(STATS, asdict(now))
 
     def run(self) -> None:
         """The whole workflow. Called by FLARE."""
@@ -103,6 +118,7 @@ class PersonalizedController(BaseFedAvg):
 
     def _step(self, plan: Plan, state: ServerState) -> ServerState:
         outgoing = messages(plan, state)
+        self._progress = Progress(state.phase, state.round, expected=len(outgoing))
         training = state.phase == "train"
         if training:
             self.current_round = state.round + 1

@@ -16,21 +16,32 @@ from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe
 
 
-def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None) -> Path:
+def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None, gpus: int = 0) -> Path:
     """Writes a job folder, replacing a job of the same name there.
+
+    Args:
+        config: the run; made :func:`portable`.
+        job: the folder; its last part is the job's name.
+        byoc: carry this package's code in the job.
+        track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
+        gpus: GPUs every site must give.
+
+    Returns:
+        The job folder.
+    """
+    config = portable(config)
+    recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track, gpus=gpus)
+    job.parent.mkdir(parents=True, exist_ok=True)
+    recipe.export(str(job.parent))
+    return job
+
+
+def portable(config: RunConfig) -> RunConfig:
+    """The configuration as a job may carry it.
 
     Jobs travel to sites, paths do not: a file of an official data set becomes the data set's name, CT scans become
     their manifest's name (or the name they were found by) and classes, and image folders the folder's name and
     classes; every site finds that name in its own folders (:func:`medpfl.data.catalog.folders`).
-
-    Args:
-        config: the run.
-        job: the folder; its last part is the job's name.
-        byoc: carry this package's code in the job.
-        track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
-
-    Returns:
-        The job folder.
 
     Raises:
         UserError: the configuration names files that no other machine would have, or centres to hold out.
@@ -43,10 +54,7 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str |
         config = config.model_copy(update={"data": _official_name(config.data)})
     if config.partition.startswith("file:"):
         raise UserError("--partition file: a job cannot carry a path; use a partition that is drawn from the seed")
-    recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track)
-    job.parent.mkdir(parents=True, exist_ok=True)
-    recipe.export(str(job.parent))
-    return job
+    return config
 
 
 def _folders_by_name(config: RunConfig) -> RunConfig:

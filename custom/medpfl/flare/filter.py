@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from nvflare.apis.dxo import from_shareable
@@ -34,7 +35,7 @@ class AllowListFilter(Filter):
     def __init__(self, allowed: list[str] | dict[str, list[int] | None] | None = None):
         super().__init__()
         self.allowed = allowed
-        shapes = allowed if isinstance(allowed, dict) else dict.fromkeys(allowed or ())
+        shapes = _flat(allowed) if isinstance(allowed, dict) else dict.fromkeys(allowed or ())
         self._shapes = {name: shape for name, shape in shapes.items() if not name.endswith("/")}
         self._prefixes = tuple(name for name in shapes if name.endswith("/"))
 
@@ -74,3 +75,11 @@ class AllowListFilter(Filter):
         if name.endswith("/") and any(listed.startswith(name) for listed in self._shapes):
             return True
         return name.startswith(self._prefixes or ("\0",))
+
+
+def _flat(shapes: Mapping[str, Any], prefix: str = "") -> dict[str, list[int] | None]:
+    """Undoes what ``nvflare job submit`` does to a job: it writes the key ``a.b`` as ``b`` in an object ``a``."""
+    flat: dict[str, list[int] | None] = {}
+    for key, value in shapes.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

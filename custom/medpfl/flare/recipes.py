@@ -25,6 +25,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
+from nvflare.utils.job_launcher_utils import PORTABLE_RESOURCE_DEFAULT_KEY
 
 import medpfl
 from medpfl.assemble import Federation
@@ -51,6 +52,7 @@ class PersonalizedRecipe(Recipe):
         state_dir: where server and sites keep their state in a simulation; by default in their workspaces.
         byoc: carry this package's code in the job, for sites where it is not installed.
         track: ``tensorboard``, ``mlflow`` or ``wandb``: the server's receiver for the sites' measures.
+        gpus: GPUs that every site's resource manager must have free, and gives to the job.
         fields: of :class:`medpfl.config.RunConfig`. ``model`` may be a class or function that returns a
             ``torch.nn.Module``, ``data`` a function ``(site, seed, **data_args)`` that returns
             :class:`medpfl.site.data.SiteLoaders`; the files that define them travel with the job.
@@ -70,6 +72,7 @@ class PersonalizedRecipe(Recipe):
         state_dir: str | os.PathLike | None = None,
         byoc: bool = False,
         track: str | None = None,
+        gpus: int = 0,
         **fields: Any,
     ):
         sources: set[str] = set()
@@ -80,7 +83,8 @@ class PersonalizedRecipe(Recipe):
         if config is None:
             config = make_config(**{"algorithm": self.algorithm, **fields})
         self.config = config
-        federation = Federation.of(config)
+        # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
+        federation = Federation.of(config.model_copy(update={"device": "cpu"}))
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
         run_config = config.model_dump(mode="json")
@@ -89,7 +93,10 @@ class PersonalizedRecipe(Recipe):
         here = ("pretrain", "start")
         site_config = run_config | {"settings": {k: v for k, v in config.settings.items() if k not in here}}
         state = None if state_dir is None else str(Path(state_dir).resolve())
-        job.to_server(PersonalizedController(run_config, experiment, state), id="medpfl_controller")
+        if gpus:
+            job.job.add_resource_spec(PORTABLE_RESOURCE_DEFAULT_KEY, {"num_of_gpus": gpus})
+        server_config = run_config | ({"device": "auto"} if config.device.startswith("cuda") else {})
+        job.to_server(PersonalizedController(server_config, experiment, state), id="medpfl_controller")
         job.to_server(components_config())
         if serialised_bytes(federation.initial_shared) <= _INLINE_BYTES:
             # FLARE would announce every array and have it fetched in a message of its own: slower than a small model.
@@ -123,10 +130,14 @@ def _outgoing_filter(federation: Federation) -> AllowListFilter:
 
 
 def allow_package(local: Path) -> None:
-    """Adds this package to the class allow-list in a workspace's ``local/resources.json``; keeps all else there."""
+    """Adds this package to the class allow-list in a workspace's ``local/resources.json``; keeps all else there.
+
+    Where a startup kit has only FLARE's ``resources.json.default``, which that file replaces, it is begun from that.
+    """
     local.mkdir(parents=True, exist_ok=True)
     file = local / "resources.json"
-    resources = json.loads(file.read_text()) if file.exists() else {"format_version": 2}
+    found = next((f for f in (file, local / "resources.json.default") if f.exists()), None)
+    resources = json.loads(found.read_text()) if found else {"format_version": 2}
     allowed = resources.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
     if f"{PACKAGE}." not in allowed:
         allowed.append(f"{PACKAGE}.")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -21,26 +22,35 @@ _POLL_SECONDS = 2.0
 def main() -> None:
     """``python -m medpfl.flare.supervisor COMMAND...``; exits with the command's code."""
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-    threading.Thread(target=_kill_when_abandoned, args=(process.pid,), daemon=True).start()
+    abandoned = threading.Event()
+    killer = threading.Thread(target=_kill_when_abandoned, args=(process.pid, abandoned), daemon=True)
+    killer.start()
     family: set[psutil.Process] = set()
     while True:
         try:
             code = process.wait(_POLL_SECONDS)
             break
         except subprocess.TimeoutExpired:
-            family |= set(_descendants(psutil.Process(process.pid)))
+            with suppress(psutil.NoSuchProcess):
+                family |= set(_descendants(psutil.Process(process.pid)))
     # Whose parent has died is nobody's descendant any more, so its family is known from before.
     for left in family:
         _kill([left, *_descendants(left)])
+    if abandoned.is_set():
+        killer.join()  # it may have descendants still to kill
     os._exit(code if code >= 0 else 1)  # an ordinary exit would wait for the thread that reads
 
 
-def _kill_when_abandoned(pid: int) -> None:
+def _kill_when_abandoned(pid: int, abandoned: threading.Event) -> None:
     while os.read(0, 1):
         pass
-    root = psutil.Process(pid)
-    # Stopped from the root down, so that no parent can start or restart anything meanwhile.
-    _kill([root, *_descendants(root)])
+    abandoned.set()
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        # Stopped from the root down, so that no parent can start or restart anything meanwhile.
+        family = [root, *_descendants(root)]
+        _kill(family)
+        psutil.wait_procs(family, timeout=10)
     os._exit(1)
 
 
@@ -53,10 +63,8 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 if __name__ == "__main__":

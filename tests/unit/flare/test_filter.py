@@ -42,6 +42,13 @@ def test_with_shapes_a_whole_tensor_does_not_leave_under_the_name_of_its_slices(
         AllowListFilter({"weight": [1]}).process(shareable(weight=1), FLContext())
 
 
+def test_shapes_as_flares_submit_command_writes_them():
+    gate = AllowListFilter({"a": {"weight": [2], "0": {"bias": None}}, "statistics/": None})
+    gate.process(shareable(**{"a.weight": 1, "a.0.bias": 1, "statistics/x.mean": 1}), FLContext())
+    with pytest.raises(ValueError, match="'a' may not leave this site"):
+        gate.process(shareable(a=1), FLContext())
+
+
 def test_a_job_lists_the_shapes_of_the_shared_heads():
     app = PersonalizedRecipe(algorithm="vit-heads", sites=2)._job._deploy_map["@ALL"]
     [(_, [gate])] = app.app_config.task_result_filters

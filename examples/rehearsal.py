@@ -1,0 +1,134 @@
+"""A federation of three hospitals on one machine, with all that a real one has: certificates, TLS, processes, own data.
+
+    python examples/rehearsal.py [FOLDER] [--short]
+
+provisions startup kits, gives every hospital its own folder with its own CT scans (made by the computer), starts the
+server and the hospitals, runs ViT-heads on the scans and FedAP on real slices, fetches the results, lists the models
+that each hospital then has, and stops everything. The commands are printed as they are run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from medpfl.flare.poc import free_port, started
+from medpfl.flare.recipes import allow_package
+
+HOSPITALS = ["site-1", "site-2", "site-3"]
+ADMIN = "admin@example.org"
+CLASSES = 'classes=["no emphysema", "emphysema"]'
+
+
+def main() -> None:
+    """The rehearsal."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/rehearsal"), help="is made anew")
+    parser.add_argument("--short", action="store_true", help="fewer patients and rounds")
+    arguments = parser.parse_args()
+    folder, begun = arguments.folder.resolve(), time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    kits = provision(folder)
+    hospitals = hospital_folders(folder, patients=24 if arguments.short else 96)
+    rounds = ["--rounds", "2" if arguments.short else "10"]
+    environment = {name: {"MEDPFL_DATA": str(path), "XDG_CACHE_HOME": str(path)} for name, path in hospitals.items()}
+    sites = [kits / name for name in HOSPITALS]
+    say("starting the server and the hospitals")
+    with started(kits / ADMIN, kits / "localhost", sites, environment):
+        submit = ["--env", "prod", "--kit", kits / ADMIN, "--sites", len(HOSPITALS), *rounds]
+        scans = ["--data", "phantom-ct", "--data-arg", CLASSES, "--data-arg", "size=32", "--data-arg", "slices=8"]
+        scans += ["--model-arg", "patch_size=8", "--set", "batch_size=16", "--select-by", "auroc"]
+        run("medpfl", "run", "vit-heads", *scans, *submit, "--experiment", "scans", "--out", folder / "scans")
+        slices = ["--train-fraction", 0.2] if arguments.short else []
+        run("medpfl", "run", "fedap", *slices, *submit, "--experiment", "slices", "--out", folder / "slices")
+    say("stopped")
+    summary(folder, kits)
+    print(f"{time.monotonic() - begun:.0f} s", flush=True)
+
+
+def provision(folder: Path) -> Path:
+    """Startup kits for all, which allow this package's classes."""
+    builders = {
+        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
+        "static_file.StaticFileBuilder": {"config_folder": "config"},
+        "cert.CertBuilder": {},
+        "signature.SignatureBuilder": {},
+    }
+    server = {"name": "localhost", "type": "server", "org": "coordinator", "fed_learn_port": free_port()}
+    admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
+    project = {
+        "api_version": 3,
+        "name": "rehearsal",
+        "description": "three hospitals on one machine",
+        "participants": [
+            server,
+            *({"name": n, "type": "client", "org": n.replace("-", "_")} for n in HOSPITALS),
+            admin,
+        ],
+        "builders": [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in builders.items()],
+    }
+    file = folder / "project.yml"
+    file.write_text(yaml.safe_dump(project, sort_keys=False))
+    run("nvflare", "provision", "-p", file, "-w", folder / "kits", quiet=True)
+    kits = folder / "kits" / "rehearsal" / "prod_00"
+    for name in ["localhost", *HOSPITALS]:
+        allow_package(kits / name / "local")
+    return kits
+
+
+def hospital_folders(folder: Path, patients: int) -> dict[str, Path]:
+    """A folder for each hospital with the scans of one centre and a manifest of its own."""
+    run("medpfl", "data", "phantom", folder / "cohort", "--patients", patients, "--matrix", 64, quiet=True)
+    manifest = json.loads((folder / "cohort" / "manifest.json").read_text())
+    found = {}
+    for name, centre in zip(HOSPITALS, manifest["centres"], strict=False):
+        own = folder / "hospitals" / name / "phantom-ct"
+        own.mkdir(parents=True)
+        shutil.move(folder / "cohort" / centre["folder"], own / centre["folder"])
+        (own / "manifest.json").write_text(json.dumps(manifest | {"centres": [centre]}, indent=1))
+        found[name] = own.parent
+    shutil.rmtree(folder / "cohort")  # no hospital sees another's
+    return found
+
+
+def summary(folder: Path, kits: Path) -> None:
+    """Prints each run's figures by hospital, and the models in each hospital's workspace."""
+    for experiment in ("scans", "slices"):
+        results = json.loads((folder / experiment / "results.json").read_text())
+        print(f"\n{results['algorithm']}: {folder / experiment / 'report.html'}")
+        for name in HOSPITALS:
+            tested = results["final"]["selected"]["sites"][name]
+            models = sorted((kits / name / "medpfl" / experiment / name).glob("model-*.safetensors"))
+            size = sum(model.stat().st_size for model in models) / 1e6
+            print(f"  {name}: accuracy {tested['accuracy']:.3f} on {tested['n']}, {len(models)} models, {size:.1f} MB")
+        at_server = list((kits / "localhost").rglob("model-*.safetensors"))
+        print(f"  server: {len(at_server)} models of hospitals")
+
+
+def run(program: str, *arguments: object, quiet: bool = False) -> None:
+    """Runs a command of this Python's environment and shows it; its output too, unless all goes well quietly."""
+    words = [str(argument) for argument in arguments]
+    say(shlex.join([program, *words]))
+    module = {"medpfl": "medpfl.cli", "nvflare": "nvflare.cli"}[program]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
+    done = subprocess.run([sys.executable, "-m", module, *words], text=True, **output)
+    if done.returncode:
+        sys.exit(f"{program} ended with {done.returncode}\n{done.stdout or ''}")
+
+
+def say(line: str) -> None:
+    """Prints a step."""
+    print(f"$ {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
