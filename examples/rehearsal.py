@@ -21,9 +21,9 @@ from pathlib import Path
 import yaml
 
 from medpfl.flare.poc import free_port, started
-from medpfl.flare.recipes import allow_package
 
-HOSPITALS = ["site-1", "site-2", "site-3"]
+PROJECT = Path(__file__).parents[1] / "app_config" / "project.yml"
+HOSPITALS = ["north-hospital", "south-clinic", "east-institute"]
 ADMIN = "admin@example.org"
 CLASSES = 'classes=["no emphysema", "emphysema"]'
 
@@ -40,11 +40,14 @@ def main() -> None:
     kits = provision(folder)
     hospitals = hospital_folders(folder, patients=24 if arguments.short else 96)
     rounds = ["--rounds", "2" if arguments.short else "10"]
-    environment = {name: {"MEDPFL_DATA": str(path), "XDG_CACHE_HOME": str(path)} for name, path in hospitals.items()}
+    run("medpfl", "site", "init", kits / "localhost", quiet=True)
+    for name, scans in hospitals.items():
+        run("medpfl", "site", "init", kits / name, "--data", f"phantom-ct={scans}", quiet=True)
+    environment = {name: {"XDG_CACHE_HOME": str(scans.parent / "cache")} for name, scans in hospitals.items()}
     sites = [kits / name for name in HOSPITALS]
     say("starting the server and the hospitals")
     with started(kits / ADMIN, kits / "localhost", sites, environment):
-        submit = ["--env", "prod", "--kit", kits / ADMIN, "--sites", len(HOSPITALS), *rounds]
+        submit = ["--env", "prod", "--kit", kits / ADMIN, "--sites", ",".join(HOSPITALS), *rounds]
         scans = ["--data", "phantom-ct", "--data-arg", CLASSES, "--data-arg", "size=32", "--data-arg", "slices=8"]
         scans += ["--model-arg", "patch_size=8", "--set", "batch_size=16", "--select-by", "auroc"]
         run("medpfl", "run", "vit-heads", *scans, *submit, "--experiment", "scans", "--out", folder / "scans")
@@ -56,33 +59,13 @@ def main() -> None:
 
 
 def provision(folder: Path) -> Path:
-    """Startup kits for all, which allow this package's classes."""
-    builders = {
-        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
-        "static_file.StaticFileBuilder": {"config_folder": "config"},
-        "cert.CertBuilder": {},
-        "signature.SignatureBuilder": {},
-    }
-    server = {"name": "localhost", "type": "server", "org": "coordinator", "fed_learn_port": free_port()}
-    admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
-    project = {
-        "api_version": 3,
-        "name": "rehearsal",
-        "description": "three hospitals on one machine",
-        "participants": [
-            server,
-            *({"name": n, "type": "client", "org": n.replace("-", "_")} for n in HOSPITALS),
-            admin,
-        ],
-        "builders": [{"path": f"nvflare.lighter.impl.{path}", "args": args} for path, args in builders.items()],
-    }
+    """Startup kits for all who are in the project, whose server listens at a port that is free here."""
+    project = yaml.safe_load(PROJECT.read_text())
+    project["participants"][0]["fed_learn_port"] = free_port()
     file = folder / "project.yml"
     file.write_text(yaml.safe_dump(project, sort_keys=False))
-    run("nvflare", "provision", "-p", file, "-w", folder / "kits", quiet=True)
-    kits = folder / "kits" / "rehearsal" / "prod_00"
-    for name in ["localhost", *HOSPITALS]:
-        allow_package(kits / name / "local")
-    return kits
+    run("nvflare", "provision", "-p", file, "-w", folder / "federation", quiet=True)
+    return folder / "federation" / project["name"] / "prod_00"
 
 
 def hospital_folders(folder: Path, patients: int) -> dict[str, Path]:
@@ -95,7 +78,7 @@ def hospital_folders(folder: Path, patients: int) -> dict[str, Path]:
         own.mkdir(parents=True)
         shutil.move(folder / "cohort" / centre["folder"], own / centre["folder"])
         (own / "manifest.json").write_text(json.dumps(manifest | {"centres": [centre]}, indent=1))
-        found[name] = own.parent
+        found[name] = own
     shutil.rmtree(folder / "cohort")  # no hospital sees another's
     return found
 

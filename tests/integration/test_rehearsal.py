@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "rehearsal.py"
-HOSPITALS = ["site-1", "site-2", "site-3"]
+HOSPITALS = ["north-hospital", "south-clinic", "east-institute"]
 
 
 def test_short_rehearsal(tmp_path):
@@ -20,7 +20,7 @@ def test_short_rehearsal(tmp_path):
         assert (results["algorithm"], results["status"], results["failures"]) == (algorithm, "finished", [])
         assert results["environment"]["env"] == "prod"
         assert [r["participants"] for r in results["rounds"]] == [HOSPITALS] * 2
-        [kits] = (folder / "kits").glob("*/prod_00")
+        [kits] = (folder / "federation").glob("*/prod_00")
         owners = {file.relative_to(kits).parts[0] for file in kits.glob(f"*/medpfl/{experiment}/*/model-*.safetensors")}
         assert owners == set(HOSPITALS)  # each has its models, and the server none
     assert {p.name: [f.name for f in p.glob("phantom-ct/centre-*")] for p in (folder / "hospitals").iterdir()} == {
