@@ -14,6 +14,7 @@ from medpfl.experiment import RESULTS
 from medpfl.flare.export import portable
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.flare.remote import System
+from medpfl.flare.state import check_experiment, folder_name
 from medpfl.lock import claimed
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
@@ -60,8 +61,8 @@ def run_in_production(
         Interrupted: the user no longer follows; the job goes on.
     """
     config = portable(config)
-    if experiment and not all(c.isalnum() or c in "._-" for c in experiment):
-        raise UserError(f"--experiment {experiment}: sites keep a folder of that name; use letters, digits, . _ -")
+    if experiment:
+        check_experiment(experiment)
     system = System(kit)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ def run_in_production(
         if note and (out / RESULTS).exists():
             return load_results(out)
         if note is None or system.has_failed(note["job"]):
-            experiment = note["experiment"] if note else experiment or f"{out.resolve().name}-{secrets.token_hex(3)}"
+            experiment = note["experiment"] if note else experiment or f"{folder_name(out)}-{secrets.token_hex(3)}"
             recipe = PersonalizedRecipe(
                 config, name=config.algorithm, experiment=experiment, gpus=gpus, byoc=byoc, track=track
             )

@@ -34,3 +34,15 @@ def to_unit_range() -> dict[str, Any]:
     """The step that brings pixels from 0 to 255 to [-1, 1], as :func:`medpfl.site.data.scale` does in training."""
     scaling = {"_target_": "monai.transforms.ScaleIntensityRanged", "keys": "image"}
     return {**scaling, "a_min": 0, "a_max": 255, "b_min": -1.0, "b_max": 1.0}
+
+
+def stored_images(classes: tuple[str, ...], channels: int, size: int, edge: int) -> Inputs:
+    """Of a data set in one file: a picture of the set's kind, padded with black from ``size`` to ``edge`` pixels."""
+    steps: list[dict[str, Any]] = [
+        {"_target_": "medpfl.bundle.pictures.LoadPictured", "keys": "image", "channels": channels, "size": size}
+    ]
+    if edge != size:
+        target = {"_target_": "monai.transforms.SpatialPadd", "keys": "image", "spatial_size": [edge, edge]}
+        steps.append({**target, "value": 0})
+    steps.append(to_unit_range())
+    return Inputs("picture", classes, channels, edge, None, steps, {"size": size, "pad": edge, "fit": None})

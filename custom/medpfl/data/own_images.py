@@ -21,6 +21,7 @@ from medpfl.data.centres import described_elsewhere, read_arguments
 from medpfl.data.ct.manifest import named_classes
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.folders.reading import Reading
+from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.medmnist import load
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.split import PARTS, SiteIndices, official_parts, split_own
@@ -146,7 +147,7 @@ class OwnImages:
             "hospitals' images are not pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
 
-    def held_out(self, device: torch.device) -> dict[str, SiteData]:
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.sites.DataSource`: a job at sites has none."""
         return {}
 
@@ -155,6 +156,10 @@ class OwnImages:
         if settings["start"] == "holdout":
             raise UserError("start=holdout: hospitals' images do not leave them; use noise or a path of public images")
         return start_images(settings, self.model_arguments(), self.config.seed)
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.sites.DataSource`."""
+        return stored_images(self.classes, self.look.channels, self.look.size, self.look.edge)
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.sites.DataSource`: what the job says; numbers come from the sites."""

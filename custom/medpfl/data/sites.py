@@ -27,7 +27,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import PICTURES
 from medpfl.data.folders.layout import read_layout
 from medpfl.data.folders.source import Folders
-from medpfl.data.inputs import Inputs, to_unit_range
+from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
 from medpfl.data.medmnist_sets import image_shape, known_set
 from medpfl.data.own_images import OwnImages, brought_by_sites
@@ -177,18 +177,8 @@ class PartitionedImages:
 
     def inputs(self) -> Inputs:
         """See :class:`DataSource`."""
-        shape = self.model_arguments()
-        original, edge = self.dataset.size, shape["image_size"]
-        channels = self.dataset.channels
-        steps: list[dict[str, Any]] = [
-            {"_target_": "medpfl.bundle.pictures.LoadPictured", "keys": "image", "channels": channels, "size": original}
-        ]
-        if edge != original:
-            target = {"_target_": "monai.transforms.SpatialPadd", "keys": "image", "spatial_size": [edge, edge]}
-            steps.append({**target, "value": 0})
-        steps.append(to_unit_range())
-        classes = tuple(self.dataset.classes)
-        return Inputs("picture", classes, channels, edge, None, steps, {"size": original, "pad": edge, "fit": None})
+        d = self.dataset
+        return stored_images(tuple(d.classes), d.channels, d.size, self.model_arguments()["image_size"])
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
         return padded(self.dataset.images_chw(rows), self._edge)

@@ -23,6 +23,7 @@ from medpfl.config import RunConfig
 from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
+from medpfl.flare.state import state_folder
 from medpfl.flare.tracking import new_values, publish
 from medpfl.lock import claimed
 from medpfl.messages import Failure, Message, Update
@@ -111,8 +112,8 @@ class PersonalizedController(BaseFedAvg):
                 publish(context, *value)
 
     def _folder(self) -> Path:
-        root = Path(self.state_dir or Path(self.engine.get_workspace().get_root_dir()) / "medpfl")
-        folder = root / (self.experiment or self.fl_ctx.get_job_id()) / "server"
+        workspace, name = self.engine.get_workspace().get_root_dir(), self.experiment or self.fl_ctx.get_job_id()
+        folder = state_folder(workspace, self.state_dir, name) / "server"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

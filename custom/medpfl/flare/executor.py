@@ -72,6 +72,7 @@ class PersonalizedExecutor(Executor):
             from medpfl.config import RunConfig
             from medpfl.data.site_manifest import read_site_manifest
             from medpfl.flare.policy import check_policy
+            from medpfl.flare.state import state_folder
             from medpfl.memory import keep_freed_memory
             from medpfl.site.store import DiskStore
 
@@ -83,8 +84,8 @@ class PersonalizedExecutor(Executor):
             check_policy(fl_ctx, config.algorithm, federation.leaving())
             torch.set_num_threads(config.intra_op_threads)
             name = fl_ctx.get_identity_name()
-            root = Path(self.state_dir or Path(workspace.get_root_dir()) / "medpfl")
-            store = DiskStore(root / (self.experiment or fl_ctx.get_job_id()) / name, durable=True)
+            folder = state_folder(workspace.get_root_dir(), self.state_dir, self.experiment or fl_ctx.get_job_id())
+            store = DiskStore(folder / name, durable=True)
             self._ready = federation.site(name, store), federation.model()
         return self._ready
 

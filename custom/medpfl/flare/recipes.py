@@ -34,6 +34,7 @@ from medpfl.errors import UserError
 from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.state import check_experiment
 from medpfl.flare.tracking import add_receiver
 from medpfl.statefile import serialised_bytes
 
@@ -75,6 +76,8 @@ class PersonalizedRecipe(Recipe):
         gpus: int = 0,
         **fields: Any,
     ):
+        if experiment:
+            check_experiment(experiment)
         sources: set[str] = set()
         for key in ("model", "data"):
             if callable(fields.get(key)):

@@ -1,0 +1,40 @@
+"""Where server and sites keep what outlives a job."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from medpfl.errors import UserError
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def check_experiment(name: str) -> str:
+    """The name if it may be a folder's; a job must not choose one outside the folder that is kept for experiments.
+
+    Raises:
+        UserError: it has other characters, or begins with a dot.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"experiment {name!r}: server and sites keep a folder of that name; use letters, digits, . _ - and no dot "
+            "in front"
+        )
+    return name
+
+
+def state_folder(workspace: str, state_dir: str | None, experiment: str) -> Path:
+    """The folder of an experiment.
+
+    Args:
+        workspace: of the server or the site.
+        state_dir: of a simulation; by default ``medpfl`` in the workspace.
+        experiment: its name, or the job's id.
+    """
+    return Path(state_dir or Path(workspace) / "medpfl") / check_experiment(experiment)
+
+
+def folder_name(folder: Path) -> str:
+    """A folder's own name as an experiment's, other characters replaced."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", folder.resolve().name) or "run"
