@@ -112,8 +112,8 @@ class PersonalizedController(BaseFedAvg):
                 publish(context, *value)
 
     def _folder(self) -> Path:
-        workspace, name = self.engine.get_workspace().get_root_dir(), self.experiment or self.fl_ctx.get_job_id()
-        folder = state_folder(workspace, self.state_dir, name) / "server"
+        name = self.experiment or self.fl_ctx.get_job_id()
+        folder = state_folder(lambda: self.engine.get_workspace().get_root_dir(), self.state_dir, name) / "server"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -84,7 +84,7 @@ class PersonalizedExecutor(Executor):
             check_policy(fl_ctx, config.algorithm, federation.leaving())
             torch.set_num_threads(config.intra_op_threads)
             name = fl_ctx.get_identity_name()
-            folder = state_folder(workspace.get_root_dir(), self.state_dir, self.experiment or fl_ctx.get_job_id())
+            folder = state_folder(workspace.get_root_dir, self.state_dir, self.experiment or fl_ctx.get_job_id())
             store = DiskStore(folder / name, durable=True)
             self._ready = federation.site(name, store), federation.model()
         return self._ready

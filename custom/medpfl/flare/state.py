@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from medpfl.errors import UserError
@@ -24,15 +25,15 @@ def check_experiment(name: str) -> str:
     return name
 
 
-def state_folder(workspace: str, state_dir: str | None, experiment: str) -> Path:
+def state_folder(workspace: Callable[[], str], state_dir: str | None, experiment: str) -> Path:
     """The folder of an experiment.
 
     Args:
-        workspace: of the server or the site.
+        workspace: gives that of the server or the site.
         state_dir: of a simulation; by default ``medpfl`` in the workspace.
         experiment: its name, or the job's id.
     """
-    return Path(state_dir or Path(workspace) / "medpfl") / check_experiment(experiment)
+    return Path(state_dir or Path(workspace()) / "medpfl") / check_experiment(experiment)
 
 
 def folder_name(folder: Path) -> str:
