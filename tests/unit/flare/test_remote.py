@@ -72,7 +72,7 @@ def test_a_server_that_does_not_answer(tmp_path):
 
 
 def test_experiments_are_folders_names(tmp_path):
-    with pytest.raises(UserError, match=r"--experiment \.\./x"):
+    with pytest.raises(UserError, match=r"experiment '\.\./x'"):
         run_in_production(CONFIG, tmp_path / "out", kit=admin_kit(tmp_path, days=1), experiment="../x")
 
 
