@@ -25,6 +25,7 @@ from medpfl.flare.poc import free_port, started
 PROJECT = Path(__file__).parents[1] / "app_config" / "project.yml"
 HOSPITALS = ["north-hospital", "south-clinic", "east-institute"]
 ADMIN = "admin@example.org"
+MARK = ".rehearsal"
 CLASSES = 'classes=["no emphysema", "emphysema"]'
 
 
@@ -35,8 +36,11 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="fewer patients and rounds")
     arguments = parser.parse_args()
     folder, begun = arguments.folder.resolve(), time.monotonic()
+    if folder.exists() and not (folder / MARK).exists():
+        sys.exit(f"{folder} exists and is of no earlier rehearsal: name a folder that can be made anew")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    (folder / MARK).touch()
     kits = provision(folder)
     hospitals = hospital_folders(folder, patients=24 if arguments.short else 96)
     rounds = ["--rounds", "2" if arguments.short else "10"]

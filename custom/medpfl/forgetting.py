@@ -18,6 +18,7 @@ from torch import nn
 from medpfl.assemble import Federation
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.ensemble import MOST_PREDICTIONS
+from medpfl.messages import Failure
 from medpfl.parameters import State
 from medpfl.server.checkpoint import load_checkpoint
 from medpfl.server.rounds import next_round
@@ -25,6 +26,7 @@ from medpfl.site.data import SiteData
 from medpfl.site.evaluation import predict
 from medpfl.site.measures import measures
 from medpfl.site.store import DiskStore, MemoryStore, SiteStore
+from medpfl.site.worker import answer
 from medpfl.threads import intra_op_threads
 
 NOT_MEASURED = "forgetting was not measured: "
@@ -57,14 +59,16 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
         return f"{NOT_MEASURED}it takes {predictions:,} predictions; ask with --forgetting"
     state = load_checkpoint(folder / "server" / CHECKPOINT, federation.config)
     messages = next_round(federation.plan(pretraining=False), state)
-    found = {}
+    found: dict[str, Any] = {}
     with intra_op_threads(federation.config.intra_op_threads):
         model = federation.model()
         received = _Received()
         for name, message in messages.items():
             sites[name].load(message, model, state.round)
             before = received.predictions(model, tests)
-            sites[name].handle(message, model)
+            answered = answer(sites[name], message, model)
+            if isinstance(answered, Failure):
+                return f"{NOT_MEASURED}{name}: {answered.reason}"
             found[name] = _of_site(name, before, _predictions(model, tests))
     return {"round": state.round + 1, "sites": found, "mean": _mean(found)}
 

@@ -7,6 +7,8 @@ import pytest
 
 from medpfl.config import make_config
 from medpfl.experiment import run_experiment
+from medpfl.site import worker
+from medpfl.site.training import TrainingDiverged
 
 
 def start(out, algorithm="local", rounds=1, **options):
@@ -68,3 +70,16 @@ def test_it_is_made_for_a_finished_run_and_changes_nothing_else(tmp_path):
     assert {k: v for k, v in again.items() if k != "forgetting"} == first
     assert state_of(tmp_path) == before
     assert start(tmp_path, "fedbn", resume=True, forgotten=True) == again
+
+
+def test_a_site_that_cannot_train_is_named_and_the_run_keeps_its_results(tmp_path, monkeypatch):
+    first = start(tmp_path, "fedavg")
+
+    def diverges(*_):
+        raise TrainingDiverged("the training loss became nan")
+
+    monkeypatch.setattr(worker, "train_epochs", diverges)
+    again = start(tmp_path, "fedavg", resume=True, forgotten=True)
+    assert "forgetting" not in again
+    assert again["final"] == first["final"]
+    assert "forgetting was not measured: site-1: the training loss became nan" in again["notes"]

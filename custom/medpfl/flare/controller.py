@@ -25,6 +25,7 @@ from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
 from medpfl.flare.state import state_folder
 from medpfl.flare.tracking import new_values, publish
+from medpfl.flare.trust import check_job
 from medpfl.lock import claimed
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
@@ -73,7 +74,9 @@ class PersonalizedController(BaseFedAvg):
         """The whole workflow. Called by FLARE."""
         started = time.perf_counter()
         try:
-            federation = Federation.of(RunConfig(**self.run_config))
+            config = RunConfig(**self.run_config)
+            check_job(config, self.state_dir, self.fl_ctx)
+            federation = Federation.of(config)
             folder = self._folder()
             with claimed(folder, f"experiment {folder.parent.name!r} is in use by another job: {_WAIT_OR_RENAME}"):
                 self._go_through(federation, folder / CHECKPOINT, started)

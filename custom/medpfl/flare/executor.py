@@ -73,11 +73,13 @@ class PersonalizedExecutor(Executor):
             from medpfl.data.site_manifest import read_site_manifest
             from medpfl.flare.policy import check_policy
             from medpfl.flare.state import state_folder
+            from medpfl.flare.trust import check_job
             from medpfl.memory import keep_freed_memory
             from medpfl.site.store import DiskStore
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
+            check_job(config, self.state_dir, fl_ctx)
             workspace = fl_ctx.get_engine().get_workspace()
             own = read_site_manifest(Path(workspace.get_site_config_dir())).get(config.data)
             federation = Federation.of(config, own)

@@ -20,6 +20,7 @@ from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe, allow_package
 from medpfl.flare.remote import System, connected_sites
+from medpfl.flare.trust import REHEARSAL
 
 _PATIENCE = 120.0
 """Seconds until server and sites must have started."""
@@ -36,7 +37,8 @@ def poc(folder: Path, sites: Sequence[str]) -> Iterator[System]:
     kits = _provision(folder.resolve(), sites)
     for name in ["server", *sites]:
         allow_package(kits / name / "local")
-    with started(kits / "admin@nvidia.com", kits / "server", [kits / name for name in sites]) as system:
+    environment = {name: {REHEARSAL: "1"} for name in ["server", *sites]}
+    with started(kits / "admin@nvidia.com", kits / "server", [kits / name for name in sites], environment) as system:
         yield system
 
 

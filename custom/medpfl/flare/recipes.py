@@ -23,6 +23,7 @@ from typing import Any
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
+from nvflare.recipe.poc_env import PocEnv
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 from nvflare.utils.job_launcher_utils import PORTABLE_RESOURCE_DEFAULT_KEY
@@ -36,6 +37,7 @@ from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
 from medpfl.flare.state import check_experiment
 from medpfl.flare.tracking import add_receiver
+from medpfl.flare.trust import REHEARSAL
 from medpfl.statefile import serialised_bytes
 
 PACKAGE = "medpfl"
@@ -123,9 +125,15 @@ class PersonalizedRecipe(Recipe):
             add_receiver(self, track, job.name)
 
     def process_env(self, env: ExecEnv) -> None:
-        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name."""
+        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
+
+        The processes of a simulator or a POC, which begin after this as this process's children, may use the folder and
+        the code that this job names.
+        """
         if isinstance(env, SimEnv):
             allow_package(Path(env.workspace_root) / self._job.name / "local")
+        if isinstance(env, SimEnv | PocEnv):
+            os.environ[REHEARSAL] = "1"
 
 
 def _outgoing_filter(federation: Federation) -> AllowListFilter:

@@ -10,6 +10,7 @@ from tiny import same, sites_of
 from medpfl.assemble import Federation
 from medpfl.config import make_config
 from medpfl.flare.controller import CHECKPOINT, PersonalizedController
+from medpfl.flare.trust import REHEARSAL
 from medpfl.server import impression
 from medpfl.server.checkpoint import load_checkpoint
 
@@ -55,6 +56,11 @@ class Here(PersonalizedController):
 
     def panic(self, reason):
         raise AssertionError(reason)
+
+
+@pytest.fixture(autouse=True)
+def _rehearsal(monkeypatch):
+    monkeypatch.setenv(REHEARSAL, "1")
 
 
 @pytest.fixture
