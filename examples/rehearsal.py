@@ -91,10 +91,11 @@ def summary(folder: Path, kits: Path) -> None:
     """Prints each run's figures by hospital, and the models in each hospital's workspace."""
     for experiment in ("scans", "slices"):
         results = json.loads((folder / experiment / "results.json").read_text())
+        kept = json.loads((folder / experiment / "job.json").read_text())["experiment"]  # the name at the hospitals
         print(f"\n{results['algorithm']}: {folder / experiment / 'report.html'}")
         for name in HOSPITALS:
             tested = results["final"]["selected"]["sites"][name]
-            models = sorted((kits / name / "medpfl" / experiment / name).glob("model-*.safetensors"))
+            models = sorted((kits / name / "medpfl" / kept / name).glob("model-*.safetensors"))
             size = sum(model.stat().st_size for model in models) / 1e6
             print(f"  {name}: accuracy {tested['accuracy']:.3f} on {tested['n']}, {len(models)} models, {size:.1f} MB")
         at_server = list((kits / "localhost").rglob("model-*.safetensors"))

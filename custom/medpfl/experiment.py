@@ -17,7 +17,7 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.ensemble import NO_TEST, new_test
 from medpfl.errors import UserError
 from medpfl.forgetting import NOT_MEASURED, forgetting
-from medpfl.lock import claimed
+from medpfl.lock import run_folder
 from medpfl.memory import keep_freed_memory
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
@@ -31,6 +31,8 @@ from medpfl.statefile import write_bytes, write_state
 
 Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"
+JOB = "job.json"
+"""What a folder of a run at a real federation keeps of its job (:mod:`medpfl.production`)."""
 
 
 def run_experiment(
@@ -72,11 +74,7 @@ def run_experiment(
     keep_freed_memory()
     if track and env != "sim":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
-    with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
+    with run_folder(out):
         finished = _prepare_folder(config, out, resume, overwrite)
         if finished is not None:
             asked = {"new": together, "forgetting": forgotten}
@@ -235,13 +233,18 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
 def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
     """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
     checkpoint = out / "state" / "server" / CHECKPOINT
-    before = checkpoint_exists(checkpoint) or (out / RESULTS).exists()
+    before = any((checkpoint_exists(checkpoint), (out / RESULTS).exists(), (out / JOB).exists()))
     if before and overwrite and not resume:
         for name in ("state", "models", "flare", "joined"):
             shutil.rmtree(out / name, ignore_errors=True)
-        for name in (RESULTS, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
+        for name in (RESULTS, JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
             (out / name).unlink(missing_ok=True)
         return None
+    if (out / JOB).exists():
+        raise UserError(
+            f"{out} holds a run at a real federation: go on with it by --env prod --resume, give --overwrite alone, or "
+            "choose another --out"
+        )
     if before and not resume:
         raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
     if not checkpoint_exists(checkpoint):

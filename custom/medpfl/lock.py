@@ -27,3 +27,18 @@ def claimed(folder: Path, refusal: str) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(refusal) from None
         yield
+
+
+@contextmanager
+def run_folder(out: Path) -> Iterator[None]:
+    """Makes a run's folder where it is missing, and holds its lock.
+
+    Raises:
+        UserError: it cannot be made or written to, or another run holds the lock.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
+    with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
+        yield

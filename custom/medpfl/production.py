@@ -10,20 +10,18 @@ from typing import Any
 from medpfl.config import RunConfig
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.errors import Interrupted, UserError
-from medpfl.experiment import RESULTS
+from medpfl.experiment import JOB, RESULTS
 from medpfl.flare.export import portable
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.flare.remote import System
 from medpfl.flare.state import check_experiment, folder_name
-from medpfl.lock import claimed
+from medpfl.lock import run_folder
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
 from medpfl.report.results import load_results
 from medpfl.results import write_json
+from medpfl.server.checkpoint import difference, require_same_run
 from medpfl.statefile import write_bytes
-
-JOB = "job.json"
-"""What a run's folder keeps of its job: FLARE's id, the experiment's name at server and sites, the settings."""
 
 
 def run_in_production(
@@ -45,7 +43,9 @@ def run_in_production(
         config: the run; paths in it do not travel (:func:`medpfl.flare.export.portable`).
         out: the run's folder on this machine.
         kit: startup kit of a user who may submit jobs.
-        experiment: name of the run's state at server and sites; by default the folder's with random letters.
+        experiment: beginning of the name of the run's state at server and sites, by default the folder's name; random
+            letters follow. job.json keeps the name, beside FLARE's id of the job (null before it is submitted) and the
+            settings.
         gpus: GPUs every site must give.
         byoc: carry this package's code in the job.
         track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
@@ -64,22 +64,19 @@ def run_in_production(
     if experiment:
         check_experiment(experiment)
     system = System(kit)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
-    with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
+    with run_folder(out):
         note = _earlier(config, out, resume, overwrite)
-        if note and (out / RESULTS).exists():
-            return load_results(out)
-        if note is None or system.has_failed(note["job"]):
-            experiment = note["experiment"] if note else experiment or f"{folder_name(out)}-{secrets.token_hex(3)}"
+        if note and (results := _results_of(note["job"], out)):
+            return results
+        if note is None or note["job"] is None or system.has_failed(note["job"]):
+            if note is None:
+                # Random letters, also after the user's own name: --overwrite must not go on in the old state.
+                note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
+            note["config"] = config.model_dump(mode="json")
             recipe = PersonalizedRecipe(
-                config, name=config.algorithm, experiment=experiment, gpus=gpus, byoc=byoc, track=track
+                config, name=config.algorithm, experiment=note["experiment"], gpus=gpus, byoc=byoc, track=track
             )
-            job = system.submit(recipe, config.site_names)
-            note = {"job": job, "experiment": experiment, "config": config.model_dump(mode="json")}
-            write_json(out / JOB, note)
+            _submit(system, recipe, note, out)
         try:
             results = system.complete(note["job"], out / "flare", watch)
         except KeyboardInterrupt:
@@ -94,8 +91,34 @@ def run_in_production(
     return results
 
 
+def _submit(system: System, recipe: PersonalizedRecipe, note: dict[str, Any], out: Path) -> None:
+    """Submits the job and keeps its note: before, too, so that state which it leaves at server and sites is found."""
+    write_json(out / JOB, note)
+    try:
+        note["job"] = system.submit(recipe, recipe.config.site_names)
+        write_json(out / JOB, note)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "stopped while the job was being submitted: the same command with --resume submits it again; "
+            f"`nvflare job list --startup-kit {system.kit}` says whether the server has it already"
+        ) from None
+
+
+def _results_of(job: str | None, out: Path) -> dict[str, Any] | None:
+    """What the folder holds of the job's results; None if it holds none, or another run's."""
+    if job is None or not (out / RESULTS).exists():
+        return None
+    results = load_results(out, finished=False)
+    found = results.get("environment", {})
+    return results if (found.get("env"), found.get("job")) == ("prod", job) else None
+
+
 def _earlier(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-    """The note of the folder's job; None if there is to be a new one."""
+    """The note of the folder's job; None if there is to be a new one.
+
+    A note whose ``job`` is null is of a job that was not submitted, as far as is known: the same command may go on with
+    it, and another one begins anew.
+    """
     file = out / JOB
     if overwrite and not resume:
         for name in (JOB, RESULTS, "history.csv", "report.html"):
@@ -104,14 +127,10 @@ def _earlier(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dic
         if (out / RESULTS).exists():
             raise UserError(f"{out} already holds a run of another kind: choose another --out, or --overwrite")
         return None
-    if not resume:
-        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
     note = json.loads(file.read_text())
-    now = config.model_dump(mode="json")
-    for name, value in now.items():
-        if (before := note["config"].get(name)) != value:
-            raise UserError(
-                f"{out} holds a run with {name} = {before!r}, not {value!r}: resume with the same settings or choose "
-                "another --out"
-            )
+    if not resume:
+        if note["job"] is None:
+            return None if difference(note["config"], config) else note
+        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
+    require_same_run(out, note["config"], config)
     return note

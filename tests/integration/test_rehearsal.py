@@ -21,7 +21,9 @@ def test_short_rehearsal(tmp_path):
         assert results["environment"]["env"] == "prod"
         assert [r["participants"] for r in results["rounds"]] == [HOSPITALS] * 2
         [kits] = (folder / "federation").glob("*/prod_00")
-        owners = {file.relative_to(kits).parts[0] for file in kits.glob(f"*/medpfl/{experiment}/*/model-*.safetensors")}
+        kept = json.loads((folder / experiment / "job.json").read_text())["experiment"]
+        assert kept.startswith(f"{experiment}-")
+        owners = {file.relative_to(kits).parts[0] for file in kits.glob(f"*/medpfl/{kept}/*/model-*.safetensors")}
         assert owners == set(HOSPITALS)  # each has its models, and the server none
     assert {p.name: [f.name for f in p.glob("phantom-ct/centre-*")] for p in (folder / "hospitals").iterdir()} == {
         name: [f"centre-{i + 1}"] for i, name in enumerate(HOSPITALS)

@@ -185,6 +185,15 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
     assert set(models(tmp_path)) == set(SITES)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_at_a_real_federation_is_not_gone_on_with_here(tmp_path, resume):
+    (tmp_path / "job.json").write_text("{}")
+    with pytest.raises(UserError, match=r"real federation: .*--env prod --resume.*--overwrite"):
+        start(tmp_path, small("local", rounds=1), resume=resume, overwrite=resume)
+    assert start(tmp_path, small("local", rounds=1), overwrite=True)["status"] == "finished"
+    assert not (tmp_path / "job.json").exists()
+
+
 def test_two_runs_in_one_folder(tmp_path):
     refused = []
 

@@ -6,6 +6,7 @@ The state of the step before stays beside it: it is used when the last file turn
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
 
 def _load(path: Path, config: RunConfig) -> ServerState:
     tensors, info = read_state(path)
-    _same_run(path, info["config"], config)
+    require_same_run(path.parent, info["config"], config)
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     statistics: dict[str, dict[str, list[np.ndarray]]] = {}
     for key, tensor in sorted(tensors.items()):
@@ -137,13 +138,27 @@ def checkpoint_config(path: Path) -> RunConfig:
         raise UserError(f"{error}; the run cannot be read") from None
 
 
-def _same_run(path: Path, before: dict[str, Any], config: RunConfig) -> None:
-    now = config.model_dump(mode="json")
-    for name, value in now.items():
-        # A run of an earlier version did not know every field.
-        then = before.get(name, RunConfig.model_fields[name].get_default(call_default_factory=True))
-        if name not in _MAY_CHANGE and then != value:
-            raise UserError(
-                f"{path.parent} holds a run with {name} = {then!r}, not {value!r}: resume with the same "
-                "settings or choose another --out"
-            )
+def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:
+    """The first setting, in words, in which a run on record is another one than this; None if it is the same run.
+
+    Args:
+        before: the recorded configuration, as JSON has it; fields that an earlier version did not know have their
+            defaults.
+        config: of the run that is to go on; what does not touch the figures may differ.
+    """
+    # Not checked again: an earlier version may have allowed what is now refused.
+    then = RunConfig.model_construct(**before).model_dump(mode="json", warnings=False)
+    for name, value in config.model_dump(mode="json").items():
+        if name not in _MAY_CHANGE and then[name] != value:
+            return f"{name} = {then[name]!r}, not {value!r}"
+    return None
+
+
+def require_same_run(folder: Path, before: Mapping[str, Any], config: RunConfig) -> None:
+    """Refuses to go on with a run in a folder that has other settings (:func:`difference`).
+
+    Raises:
+        UserError: it names the first difference.
+    """
+    if found := difference(before, config):
+        raise UserError(f"{folder} holds a run with {found}: resume with the same settings or choose another --out")

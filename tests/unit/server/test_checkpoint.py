@@ -7,7 +7,7 @@ from tiny import config, no_space, plan_of, same, sites_of
 from medpfl.assemble import Federation
 from medpfl.errors import UserError
 from medpfl.messages import Failure
-from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import checkpoint_exists, difference, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.worker import answer
 
@@ -159,3 +159,13 @@ def test_a_run_of_a_version_that_knew_fewer_fields_can_be_resumed(tmp_path, monk
     assert load_checkpoint(path, run).phase == "train"
     with pytest.raises(UserError, match="large_updates = 'refuse', not 'clip'"):
         load_checkpoint(path, config(large_updates="clip"))
+
+
+def test_what_may_differ_when_a_run_goes_on():
+    run = config("fedavg")
+    before = run.model_dump(mode="json")
+    assert difference(before, run.model_copy(update={"timeout": 5.0, "grace": 1.0, "min_sites": 1})) is None
+    assert difference(before, config("fedavg", rounds=4)) == "rounds = 3, not 4"
+    earlier = {k: v for k, v in before.items() if k not in ("names", "pooling")} | {"of_another_version": 1}
+    assert difference(earlier, run) is None
+    assert difference(earlier, config("fedavg", names=("a", "b", "c"))) == "names = [], not ['a', 'b', 'c']"
