@@ -116,16 +116,22 @@ class Federation:
         """A fresh model on the device."""
         return seeded_model(self.config, self.source, self.device)
 
-    def plan(self, *, pretraining: bool = True, stop: Callable[[], bool] = lambda: False) -> Plan:
-        """The server's plan; pretrains f where the mixing needs it, unless it has W already.
+    def plan(
+        self, *, pretraining: bool = True, impressions: bool = True, stop: Callable[[], bool] = lambda: False
+    ) -> Plan:
+        """The server's plan.
 
-        ``stop`` ends the making of an impression.
+        Args:
+            pretraining: pretrain f where the mixing needs it; not needed where W is known already.
+            impressions: make them where the method does, which reads the images that they start from.
+            stop: ends the making of an impression.
         """
         pretrained = self.given_pretrained()
         if pretraining and self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
-        return Plan(self.config, self.split, self.initial_shared, pretrained, self._impress(stop))
+        impress = self._impress(stop) if impressions else None
+        return Plan(self.config, self.split, self.initial_shared, pretrained, impress)
 
     def _impress(self, stop: Callable[[], bool]) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
         if not self.config.makes_impressions:

@@ -99,7 +99,13 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
+    simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
+    real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
     if join:
+        kept = {"--experiment": experiment, "--resume": resume, "--overwrite": overwrite, "--track": track != "none"}
+        yes_or_no = {k: v is not None for k, v in simulated.items()}  # their --no-... are ignored as well
+        ignored = {"--env": env != "sim", **yes_or_no, **real, "--gpus": gpus is not None, **kept}
+        _refuse(ignored, "has no meaning with --join, where new sites join a finished run on this machine")
         _join(algorithm, join, options, out)
         return
     _require(env, "sim", "inprocess", "poc", "prod")
@@ -107,9 +113,10 @@ def run(
 
     config = options.config(algorithm)
     folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
-    simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
-    real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
-    _refuse(env, simulated if env == "prod" else real)
+    if env == "prod":
+        _refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
+    else:
+        _refuse(real, "is for runs where the sites are real (prod)")
     with progress(console, algorithm, config.rounds) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": _tracker(track), "watch": watch}
         if env == "prod":
@@ -348,11 +355,10 @@ def _require(env: str, *known: str) -> None:
         raise UserError(f"--env {env}: use {', '.join(known[:-1])} or {known[-1]}")
 
 
-def _refuse(env: str, options: dict[str, Any]) -> None:
+def _refuse(options: dict[str, Any], why: str) -> None:
     for name, value in options.items():
         if value:
-            where = "one machine has all sites' data, not with prod" if env == "prod" else "the sites are real (prod)"
-            raise UserError(f"{name} is for runs where {where}; leave it out")
+            raise UserError(f"{name} {why}; leave it out")
 
 
 def _gpus(given: int | None, config: RunConfig) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.errors import UserError
 from medpfl.joining import SHARED, Start, personal_rules, start
+from medpfl.lock import run_folder
 from medpfl.messages import Message
 from medpfl.parameters import State
 from medpfl.results import write_json
@@ -57,10 +57,15 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
         UserError: the run has not ended, is another algorithm's, or the new data do not fit it.
     """
     config, server = _finished(run, algorithm)
+    with run_folder(out):
+        return _join(config, server, run, said, out)
+
+
+def _join(config: RunConfig, server: ServerState, run: Path, said: Mapping[str, Any], out: Path) -> dict[str, Any]:
     federation = Federation.of(_with_training(config, run, said))
     sites = _newcomers(federation, run, said)
     epochs = said.get("local_epochs", EPOCHS)
-    plan = replace(federation.plan(), impress=None)
+    plan = federation.plan(impressions=False)
     model = federation.model()
     found: dict[str, Any] = {}
     with torch.random.fork_rng(), intra_op_threads(config.intra_op_threads):
@@ -73,7 +78,7 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
             _deliver(federation, out, name, server.round, state, found[name])
     results = {
         "schema": 1,
-        "run": {"folder": run.name, "algorithm": algorithm, "rounds": server.round, "sites": config.sites},
+        "run": {"folder": run.name, "algorithm": config.algorithm, "rounds": server.round, "sites": config.sites},
         "rules": {
             "shared": vars(SHARED[config.resolved_mixing]),
             "personal": [vars(rule) for rule in personal_rules(plan.split, model)],
@@ -143,7 +148,8 @@ def _given(federation: Federation, said: Mapping[str, Any]) -> dict[str, SiteDat
     partition = "natural" if centres else said.get("partition", "iid")
     number = said.get("sites") or fixed_sites(data, partition, arguments) or 1
     fields = {k: said[k] for k in ("fractions", "train_fraction", "official") if k in said}
-    new = {"data": data, "data_args": arguments, "partition": partition, "sites": number, "held_out": 0, "min_sites": 0}
+    new = {"data": data, "data_args": arguments, "partition": partition, "sites": number}
+    new |= {"names": (), "held_out": 0, "min_sites": 0}
     # Any method can be asked for the data alone; the run's own may need more sites than join.
     alone = {"algorithm": "local", "personal": None, "mixing": None, "settings": {}, "holdout": 0}
     config = make_config(**before.model_dump() | fields | new | alone)

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from medpfl.assemble import Federation
 from medpfl.cli import app
 from medpfl.config import make_config
+from medpfl.data.sites import PartitionedImages
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
 from medpfl.joining import newcomer_row, repeat_shared_heads, start, take_statistics
 from medpfl.joining_run import adapt, join
+from medpfl.lock import run_folder
 from medpfl.messages import IMPRESSION, named_statistics
 from medpfl.models.layers import batch_norm_layers
 from medpfl.parameters import State
@@ -220,11 +222,16 @@ def test_vit_heads_join(tmp_path):
     assert [rule["what"] for rule in found["rules"]["personal"]] == ["copies of the shared heads, in order"]
 
 
-def test_fedimpres_newcomers_train_with_the_last_impression(tmp_path):
+def test_fedimpres_newcomers_train_with_the_last_impression(tmp_path, monkeypatch):
     settings = {"warmup": 1, "images": 8, "admm_iterations": 1, "inner_steps": 1}
     fields = {"algorithm": "fedimpres", "model": "lenet5", "settings": settings, **SAMPLE, "rounds": 2}
     _, state = finished(tmp_path, make_config(**fields))
     assert f"{IMPRESSION}images" in state.impression
+
+    def unused(*_):
+        raise AssertionError("images to start an impression from are read")
+
+    monkeypatch.setattr(PartitionedImages, "start_images", unused)
     found = join("fedimpres", tmp_path, {"local_epochs": 1}, tmp_path)
     [site] = found["sites"].values()
     assert site["received_bytes"] > serialised_bytes(state.shared["site-1"])  # the impression came too
@@ -235,6 +242,18 @@ def test_new_data_are_given_by_their_own_name(tmp_path):
     finished(tmp_path, config("fedbn", rounds=1))
     found = join("fedbn", tmp_path, {"data": "tiny:site_data", "sites": 2, "local_epochs": 1}, tmp_path)
     assert list(found["sites"]) == ["new-1", "new-2"]
+
+
+def test_new_data_join_a_run_of_named_sites(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, sites=2, names=("north-1", "south-2")))
+    found = join("fedbn", tmp_path, {"data": "tiny:site_data", "local_epochs": 1}, tmp_path)
+    assert list(found["sites"]) == ["new-1"]
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    with run_folder(tmp_path), pytest.raises(UserError, match="is in use by another run"):
+        join("fedbn", tmp_path, {}, tmp_path)
 
 
 def test_what_cannot_be_is_said(tmp_path):
