@@ -22,8 +22,9 @@ ALLOWED_METRICS = {"samples", "validation", "train_loss", "test", "tested", "res
 class AllowListFilter(Filter):
     """Refuses an answer that holds any key that is not listed: nothing leaves by oversight.
 
-    A job carries it with the keys that its algorithm shares; a site can put one of its own into its ``privacy.json``,
-    which no job can loosen. It is no ``DXOFilter``: those let answers without tensors, and what is no DXO, pass unseen.
+    A job carries it with the keys that its algorithm shares; a site can put one of its own into each scope of its
+    ``privacy.json``, which no job can loosen. It sees answers to tasks, not federated events or streams. It is no
+    ``DXOFilter``: those let answers without tensors, and what is no DXO, pass unseen.
 
     Args:
         allowed: exact names of the tensors that may leave; a name that ends with ``/`` allows all that begin with it.

@@ -158,33 +158,45 @@ def _stop_log_streaming(plan: KitPlan, file: Path, resources: dict[str, Any]) ->
 
 
 def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
-    """A filter in the scope that jobs get by default, unless the site has one that lists names already."""
+    """A filter in every scope, for a job names its own; where the site's filter lists names already, that stays."""
     policy = read_object(file) if file.exists() else {}
-    allowed = None if job is None else job.allowed
     after = "only this package's answers, tensors of any name" if job is None else f"only what {job.name} sends"
-    added = {"path": FILTER, "args": {"allowed": allowed}}
     if not policy.get("scopes"):
-        policy |= {"scopes": [{"name": "medpfl", "task_result_filters": [added]}], "default_scope": "medpfl"}
+        policy |= {"scopes": [{"name": "medpfl", "task_result_filters": [_filter(job)]}], "default_scope": "medpfl"}
         plan.change(file, policy, "what may leave in scope medpfl", "anything", after)
         return
+    scopes = policy["scopes"]
+    if not isinstance(scopes, list) or not all(isinstance(scope, dict) and scope.get("name") for scope in scopes):
+        raise UserError(f"{file}: scopes must be a list of JSON objects, each with a name")
     if not (default := policy.get("default_scope")):
         plan.notes.append(f"{file.name}: no default_scope, so jobs without a scope are refused here; it is kept")
-        return
-    scope = next((s for s in policy["scopes"] if isinstance(s, dict) and s.get("name") == default), None)
-    if scope is None:
+    elif default not in [scope["name"] for scope in scopes]:
         raise UserError(f"{file}: default_scope {default!r} is none of its scopes")
-    own = [f for f in scope.setdefault("task_result_filters", []) if _is_own_filter(f)]
-    listed = [f for f in own if f.get("args", {}).get("allowed") is not None]
-    what = f"what may leave in scope {default}"
+    for scope in scopes:
+        if before := _limit_scope(plan, file, scope, job):
+            plan.change(file, policy, f"what may leave in scope {scope['name']}", before, after)
+
+
+def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None) -> str | None:
+    """Limits a scope in place; returns what might leave before, None where it stays as it is."""
+    filters = scope.setdefault("task_result_filters", [])
+    own = [f for f in filters if _is_own_filter(f)]
+    listed = [f["args"]["allowed"] for f in own if f.get("args", {}).get("allowed") is not None]
     if not own:
-        scope["task_result_filters"].append(added)
-        others = len(scope["task_result_filters"]) - 1
-        plan.change(file, policy, what, f"as {others} other filters say" if others else "anything", after)
-    elif listed and job is not None:
-        _compare(plan, file, [f["args"]["allowed"] for f in listed], job)
-    elif not listed and job is not None:
-        own[0].setdefault("args", {})["allowed"] = allowed
-        plan.change(file, policy, what, "tensors of any name", after)
+        others = len(filters)
+        filters.append(_filter(job))
+        return f"as {others} other filters say" if others else "anything"
+    if job is None:
+        return None
+    if listed:
+        _compare(plan, f"{file.name}, scope {scope['name']}", listed, job)
+        return None
+    own[0].setdefault("args", {})["allowed"] = job.allowed
+    return "tensors of any name"
+
+
+def _filter(job: Job | None) -> dict[str, Any]:
+    return {"path": FILTER, "args": {"allowed": None if job is None else job.allowed}}
 
 
 def _is_own_filter(entry: dict[str, Any]) -> bool:
@@ -192,15 +204,13 @@ def _is_own_filter(entry: dict[str, Any]) -> bool:
     return entry.get("path") == FILTER and str(entry.get("direction", "out")).lower() != "in"
 
 
-def _compare(plan: KitPlan, file: Path, lists: list[Any], job: Job) -> None:
+def _compare(plan: KitPlan, where: str, lists: list[Any], job: Job) -> None:
     """Notes what the site's own lists, which are kept, mean for a job."""
     refused = [name for allowed in lists for name in AllowListFilter(allowed).refuses(job.allowed)]
     if refused:
-        plan.notes.append(
-            f"{file.name}: its own list is kept; it lacks {refused[0]!r}, so {job.name} will be refused here"
-        )
+        plan.notes.append(f"{where}: its own list is kept; it lacks {refused[0]!r}, so {job.name} will be refused here")
     elif any(AllowListFilter(job.allowed).refuses(_shapes(allowed)) for allowed in lists):
-        plan.notes.append(f"{file.name}: its own list is kept; it allows more than {job.name} sends")
+        plan.notes.append(f"{where}: its own list is kept; it allows more than {job.name} sends")
 
 
 def _shapes(allowed: list[str] | dict[str, list[int] | None]) -> Mapping[str, list[int] | None]:

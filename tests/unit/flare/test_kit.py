@@ -147,22 +147,45 @@ def test_a_wider_list_of_the_site_stays_and_is_told(kit):
     assert read(kit, "privacy.json") == wider
 
 
-def test_other_scopes_and_filters_stay(kit):
+def test_every_scope_gets_the_filter_and_all_else_in_them_stays(kit):
     other = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "args": {"exclude_vars": ["secret"]}}
     research = {"name": "research", "properties": {"a": 1}, "task_result_filters": [other]}
     before = {"scopes": [research, {"name": "open"}], "default_scope": "research", "components": []}
     write(kit, "privacy.json", before)
-    assert "what may leave in scope research: as 1 other filters say" in done(kit)
+    output = done(kit)
+    assert "what may leave in scope research: as 1 other filters say" in output
+    assert "what may leave in scope open: anything" in output
     after = read(kit, "privacy.json")
-    assert after["scopes"][0]["task_result_filters"].pop() == {"path": FILTER, "args": {"allowed": None}}
+    for scope in after["scopes"]:
+        assert scope["task_result_filters"].pop() == {"path": FILTER, "args": {"allowed": None}}
+    assert after["scopes"][1].pop("task_result_filters") == []
     assert after == before
 
 
-def test_without_a_default_scope_jobs_stay_refused(kit):
-    before = {"scopes": [{"name": "research"}]}
-    write(kit, "privacy.json", before)
-    assert "jobs without a scope are refused here" in done(kit)
-    assert read(kit, "privacy.json") == before
+def test_a_job_cannot_pick_a_scope_without_a_limit(kit):
+    content = policy(["conv1.weight"])
+    content["scopes"] += [{"name": "open"}, *policy(None)["scopes"]]
+    content["scopes"][2]["name"] = "any"
+    write(kit, "privacy.json", content)
+    output = done(kit, "--job", FEDAP)
+    assert "scope own: its own list is kept" in output
+    assert "scope open: anything -> only what organamnist-fedap sends" in output
+    assert "scope any: tensors of any name -> only what organamnist-fedap sends" in output
+    manager = create_privacy_manager(Workspace(str(kit)), names_only=False)
+    for name, size in (("own", 1), ("open", 11), ("any", 11)):
+        [gate] = manager.get_scope(name).task_result_filters["out"]
+        assert len(gate.allowed) == size
+    before = files(kit)
+    assert "what may leave" not in done(kit, "--job", FEDAP)
+    assert files(kit) == before
+
+
+def test_without_a_default_scope_jobs_without_one_stay_refused(kit):
+    write(kit, "privacy.json", {"scopes": [{"name": "research"}]})
+    output = done(kit)
+    assert "jobs without a scope are refused here" in output
+    assert "what may leave in scope research: anything" in output
+    assert "default_scope" not in read(kit, "privacy.json")
 
 
 def test_a_filter_of_what_comes_in_is_no_limit_on_what_leaves(kit):
@@ -245,6 +268,8 @@ def test_mistakes_are_named(kit, provisioned, tmp_path, blood):
     assert "privacy.json: a JSON object" in mistake(kit)
     write(kit, "privacy.json", {"scopes": [{"name": "a"}], "default_scope": "b"})
     assert "default_scope 'b' is none of its scopes" in mistake(kit)
+    write(kit, "privacy.json", {"scopes": ["a"]})
+    assert "scopes must be a list of JSON objects" in mistake(kit)
     write(kit, "privacy.json", {})
     write(kit, "medpfl.json", {"data": ["/data"]})
     assert "data must say where" in mistake(kit)
