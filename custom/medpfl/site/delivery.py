@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, versions
 from medpfl.config import RunConfig
@@ -50,7 +50,7 @@ class Delivery:
             OSError: it cannot be written; what was there is still there.
         """
         card = self._card(which, site, round_, state, record)
-        new = self.folder / f".{which}.new"
+        new = self._new(which)
         shutil.rmtree(new, ignore_errors=True)
         try:
             new.mkdir(parents=True)
@@ -61,6 +61,16 @@ class Delivery:
             _replace(new, self.folder / which)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Removes both models of an earlier run, half-written ones too; OSError if that cannot be done."""
+        for which in get_args(Which):
+            for place in (self.folder / which, self._new(which), _old(self._new(which))):
+                if place.exists():
+                    shutil.rmtree(place)
+
+    def _new(self, which: Which) -> Path:
+        return self.folder / f".{which}.new"
 
     def _card(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> dict[str, Any]:
         config, inputs = self.config, self.inputs
@@ -107,7 +117,7 @@ def _write_bundle(folder: Path, weights: Path, card: Mapping[str, Any], inputs: 
 
 def _replace(new: Path, place: Path) -> None:
     """Moves a folder into its place; the one that was there is back if that fails."""
-    old = new.with_suffix(".old")
+    old = _old(new)
     shutil.rmtree(old, ignore_errors=True)
     if place.exists():
         place.rename(old)
@@ -118,6 +128,10 @@ def _replace(new: Path, place: Path) -> None:
             old.rename(place)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(new: Path) -> Path:
+    return new.with_suffix(".old")
 
 
 def _json(value: Any) -> str:

@@ -88,6 +88,8 @@ class Site:
             raise StateError(f"{self.name} has no training sample")
         for kind in (PERSONAL, MODEL):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
+        if self.delivery:
+            self.delivery.remove()
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
