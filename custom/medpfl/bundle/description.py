@@ -42,7 +42,7 @@ def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "preprocessing": {"_target_": "Compose", "transforms": _keeping_names(inputs.steps)},
         "dataset": {
             "_target_": "Dataset",
-            "data": f"$inference.items(@input_path, '{inputs.kind}')",
+            "data": f"$inference.items(@input_path, '{inputs.kind}', {inputs.arrays})",
             "transform": "@preprocessing",
         },
         "inferer": {"_target_": "SimpleInferer"},

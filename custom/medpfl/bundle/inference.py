@@ -10,13 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from medpfl.data.files import PICTURES
 from medpfl.errors import UserError
 from medpfl.models import build_model, logits
 from medpfl.site.data import ImageTensors
 from medpfl.site.evaluation import predict
 from medpfl.statefile import TornFile, read_state, write_bytes
-
-_PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".npy"}
 
 
 def network(**arguments: Any) -> nn.Module:
@@ -37,12 +36,13 @@ def restore(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(state)
 
 
-def items(path: str | Path, kind: Literal["scan", "picture"]) -> list[dict[str, Any]]:
+def items(path: str | Path, kind: Literal["scan", "picture"], arrays: bool = False) -> list[dict[str, Any]]:
     """What there is to classify at a path.
 
     Args:
         path: of scans: a NIfTI file, a DICOM file's folder, or a folder of several; of pictures: a file or a folder.
         kind: which of the two.
+        arrays: of a folder of pictures, take ``.npy`` files too.
 
     Returns:
         For each, ``image`` (a file, or a series' files), ``kind`` and ``name``.
@@ -53,14 +53,15 @@ def items(path: str | Path, kind: Literal["scan", "picture"]) -> list[dict[str, 
     where = Path(path)
     if not str(path) or not where.exists():
         raise UserError(f"--input_path {path}: there is no such file or folder")
-    found = _scans(where) if kind == "scan" else _pictures(where)
+    found = _scans(where) if kind == "scan" else _pictures(where, arrays)
     if not found:
         raise UserError(f"{where}: holds no {'DICOM series or NIfTI file' if kind == 'scan' else 'picture'}")
     return found
 
 
-def _pictures(where: Path) -> list[dict[str, Any]]:
-    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in _PICTURES)
+def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
+    suffixes = (*PICTURES, ".npy") if arrays else PICTURES
+    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in suffixes)
     return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
 
 

@@ -43,7 +43,11 @@ class LoadPictured(MapTransform):
         from PIL import Image
 
         try:
-            image = Image.fromarray(np.load(file, allow_pickle=False)) if file.suffix == ".npy" else Image.open(file)
+            image = (
+                Image.fromarray(np.load(file, allow_pickle=False))
+                if file.suffix.lower() == ".npy"
+                else Image.open(file)
+            )
             mode = image.mode
             pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))
         except Exception as error:  # Pillow and numpy raise errors of many kinds on files that are no pictures.

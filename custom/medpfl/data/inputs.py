@@ -19,6 +19,7 @@ class Inputs:
         steps: dictionary transforms in MONAI's bundle notation, from ``{"image": file or files, "kind": ...}`` to
             ``{"image": tensor}``, float32: (k, C, H, W) of a scan's k slices, (C, H, W) of a picture.
         settings: what the user chose among these steps.
+        arrays: a picture may be an ``.npy`` file too.
     """
 
     kind: Literal["scan", "picture"]
@@ -28,6 +29,7 @@ class Inputs:
     slices: int | None
     steps: list[dict[str, Any]]
     settings: dict[str, Any]
+    arrays: bool = False
 
 
 def to_unit_range() -> dict[str, Any]:
@@ -45,4 +47,5 @@ def stored_images(classes: tuple[str, ...], channels: int, size: int, edge: int)
         target = {"_target_": "monai.transforms.SpatialPadd", "keys": "image", "spatial_size": [edge, edge]}
         steps.append({**target, "value": 0})
     steps.append(to_unit_range())
-    return Inputs("picture", classes, channels, edge, None, steps, {"size": size, "pad": edge, "fit": None})
+    settings = {"size": size, "pad": edge, "fit": None}
+    return Inputs("picture", classes, channels, edge, None, steps, settings, arrays=True)

@@ -14,11 +14,11 @@ from torch.nn.functional import interpolate
 from medpfl import scratch
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import open_dataset
+from medpfl.data.files import PICTURES
 from medpfl.errors import UserError
 from medpfl.seeding import derive_seed
 from medpfl.site.data import scale
 
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 _AT_ONCE = 64
 """Images that are read and fitted at once."""
 
@@ -64,9 +64,9 @@ def public_images(path: Path, count: int, shape: tuple[int, int, int], seed: int
     """
     rng = np.random.default_rng(derive_seed(seed, "impression", "start"))
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _IMAGES)
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES)
         if not files:
-            raise UserError(f"start={path}: the folder holds no image ({', '.join(_IMAGES)})")
+            raise UserError(f"start={path}: the folder holds no image ({', '.join(PICTURES)})")
         drawn = [files[i] for i in np.sort(rng.permutation(len(files))[:count])]
         return gathered(len(drawn), shape, lambda rows: torch.cat([fitted(_read(file), shape) for file in drawn[rows]]))
     dataset = open_dataset(path)

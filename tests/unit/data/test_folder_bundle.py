@@ -46,6 +46,9 @@ def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, fit, c
         [found] = json.loads(output.read_text())["results"]
         assert list(found["probabilities"].values()) == pytest.approx(expected[number].tolist(), abs=1e-5)
 
+    config = json.loads((bundle / "configs" / "inference.json").read_text())
+    assert config["dataset"]["data"] == "$inference.items(@input_path, 'picture', False)"  # it cannot open .npy
+
     joined = join("fedbn", tmp_path, {"local_epochs": 1}, tmp_path)["sites"]
     assert list(joined) == ["west"]
     assert joined["west"]["samples"] == {part: len(p) for part, p in federation.source._parts("west").items()}

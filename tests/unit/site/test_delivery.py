@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from monai.bundle import ConfigWorkflow
@@ -12,9 +13,11 @@ from PIL import Image
 from tiny import config, run, same, sites_of
 
 from medpfl.assemble import Federation
+from medpfl.bundle.inference import items
 from medpfl.config import make_config
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
+from medpfl.server.rounds import ServerState, messages
 from medpfl.site.evaluation import predict
 from medpfl.site.store import DiskStore
 from medpfl.site.worker import MODEL
@@ -86,12 +89,17 @@ def test_a_picture_in_the_bundle_has_the_sites_own_probabilities(pictures, tmp_p
 
 def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path):
     shutil.copytree(pictures[0] / "site-2" / "last" / "bundle", tmp_path / "moved")
-    Image.new("L", (28, 28), 90).save(tmp_path / "grey.png")
+    (tmp_path / "in").mkdir()
+    Image.new("L", (28, 28), 90).save(tmp_path / "in" / "grey.png")
+    np.save(tmp_path / "in" / "grey.npy", np.full((28, 28), 90, np.uint8))
     command = [sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json"]
-    command += ["--bundle_root", ".", "--input_path", str(tmp_path / "grey.png")]
+    command += ["--bundle_root", ".", "--input_path", str(tmp_path / "in")]
     done = subprocess.run(command, cwd=tmp_path / "moved", capture_output=True, text=True, timeout=200)
     printed = json.loads(done.stdout[done.stdout.index("{") :])
-    assert sum(printed["results"][0]["probabilities"].values()) == pytest.approx(1)
+    array, picture = printed["results"]
+    assert (array["name"], picture["name"]) == ("grey.npy", "grey.png")
+    assert array["probabilities"] == picture["probabilities"]
+    assert sum(picture["probabilities"].values()) == pytest.approx(1)
 
 
 def test_what_is_wrong_is_said(pictures, tmp_path):
@@ -146,6 +154,27 @@ def test_a_full_disk_does_not_lose_the_answer(tmp_path, monkeypatch, caplog):
     _, _, state = trained(tmp_path, config("fedbn", rounds=1))
     assert set(state.final) == {"site-1", "site-2", "site-3"}
     assert "site-2: the last model could not be written: no space left" in caplog.text
+
+
+def test_no_model_of_an_earlier_run_survives_the_next_ones_first_task(tmp_path):
+    federation, sites, _ = trained(tmp_path, config("fedbn", rounds=1))
+    left = tmp_path / "site-1"
+    for which in ("selected", "last"):
+        for end in ("new", "old"):
+            shutil.copytree(left / which, left / f".{which}.{end}")
+    message = messages(federation.plan(), ServerState())["site-1"]
+    assert message.task == "prepare"
+    sites["site-1"].handle(message, federation.model())
+    assert not [*left.rglob("model*"), *left.rglob("card.json"), *left.glob("personal-*")]
+    assert (tmp_path / "site-2" / "last" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+def test_a_folders_arrays_are_taken_only_where_the_bundle_reads_them(tmp_path, arrays):
+    for name in ("a.png", "b.TIF", "c.npy", "notes.txt"):
+        (tmp_path / name).touch()
+    names = [item["name"] for item in items(tmp_path, "picture", arrays)]
+    assert names == ["a.png", "b.TIF", *(["c.npy"] if arrays else [])]
 
 
 def test_ones_own_loaders_get_weights_and_card_but_no_bundle(tmp_path):
