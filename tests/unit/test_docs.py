@@ -1,0 +1,49 @@
+"""Links in the documentation lead somewhere: to files of the repository and to headings in them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    file.relative_to(ROOT).as_posix()
+    for pattern in ("README.md", "docs/*.md", "benchmarks/README.md", "app_config/**/*.md")
+    for file in sorted(ROOT.glob(pattern))
+]
+
+
+def text_of(file):
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(file):
+    """What GitHub calls the headings: lower case, no punctuation, ``-`` for each blank, a number for repeated ones."""
+    found = []
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", text_of(file), flags=re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        seen = sum(re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", other) is not None for other in found)
+        found.append(f"{anchor}-{seen}" if seen else anchor)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    file = ROOT / document
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(file)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path) if path else file
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_anchors_are_githubs(tmp_path):
+    file = tmp_path / "a.md"
+    file.write_text("# A site's `own` model f, [here](b.md)\n## Two  words\n```\n# no heading\n```\n## Two  words\n")
+    assert anchors(file) == ["a-sites-own-model-f-here", "two--words", "two--words-1"]
