@@ -10,7 +10,7 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 
 from medpfl.flare.payload import INFO
 
@@ -47,7 +47,9 @@ class AllowListFilter(Filter):
             ValueError: a key may not leave; it is named.
         """
         if shareable.get_return_code() != ReturnCode.OK:
-            return shareable  # an error reply holds its reason and nothing else
+            if held := [str(key) for key in shareable if key != ReservedHeaderKey.HEADERS]:
+                raise ValueError(f"privacy: {held[0]!r} may not leave this site with an error")
+            return shareable
         dxo = from_shareable(shareable)
         info = dxo.meta.get(INFO, {})
         names = [name for name, array in (dxo.data or {}).items() if not self._may_leave(name, np.shape(array))]

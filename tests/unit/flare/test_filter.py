@@ -3,10 +3,12 @@
 import pytest
 import torch
 from nvflare.apis.dxo import from_shareable
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import make_reply
 
 from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.payload import update_of, update_to_shareable
+from medpfl.flare.payload import REASON, update_of, update_to_shareable
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.messages import Update
 
@@ -102,3 +104,13 @@ def _model(answer):
     from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
     return FLModelUtils.from_shareable(answer)
+
+
+def test_an_error_holds_its_reason_and_nothing_else():
+    gate = AllowListFilter(None)
+    error = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: "site-1 has no training sample"})
+    assert gate.process(error, FLContext()) is error
+    hidden = shareable(images=1)
+    hidden.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
+    with pytest.raises(ValueError, match="may not leave this site with an error"):
+        gate.process(hidden, FLContext())
