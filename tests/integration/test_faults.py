@@ -55,7 +55,9 @@ def test_no_path_or_patient_leaves(results):
     assert "archive" not in json.dumps(results)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("grace", 0.5), ("timeout", 8)])
+@pytest.mark.parametrize(
+    ("limit", "value"), [("grace", 0.5), pytest.param("timeout", 8, marks=pytest.mark.slow)], ids=["grace", "timeout"]
+)
 def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     recipe = FedBNRecipe(model=Net, data=slow_site_data, sites=3, rounds=1, min_sites=2, name="slow", **{limit: value})
     recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
