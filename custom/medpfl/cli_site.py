@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from medpfl.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.data.check import Finding
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
 console = Console()
@@ -42,7 +46,7 @@ def init(
     usable = True
     for name, path in named.items():
         _say(f"{name}: {path}")
-        usable &= print_findings(check(path), console)
+        usable &= print_findings([*check(path), *_several_centres(path)], console)
     if not usable:
         _say("Nothing was written: put the data right first.")
         raise typer.Exit(1)
@@ -71,6 +75,24 @@ def _named(item: str) -> tuple[str, Path]:
     if not name.strip(" .") or any(sign in name for sign in "/\\:=") or name.lower().endswith(".json"):
         raise UserError(f"--data {item}: {name!r} is no name for data: give NAME=PATH, NAME without / \\ : = and .json")
     return name, path
+
+
+def _several_centres(path: Path) -> list[Finding]:
+    """An error if the data are several centres': a site is one."""
+    from medpfl.data.check import Finding
+    from medpfl.data.ct.manifest import find_manifest, open_manifest
+    from medpfl.data.folders.layout import read_layout
+    from medpfl.data.kinds import is_ct, is_folders
+
+    names: list[str] = []
+    with suppress(UserError):  # the check has said what is wrong
+        if is_ct(str(path)):
+            names = [centre.name for centre in open_manifest(find_manifest(str(path))).centres]
+        elif is_folders(str(path)):
+            names = list(read_layout(path).centres)
+    if len(names) < 2:
+        return []
+    return [Finding("error", f"{path} has {len(names)} centres, and a site is one: give the data of one, {names[0]}")]
 
 
 def _name_of(path: Path) -> str:

@@ -130,8 +130,8 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
     if config.needs_pretraining and config.all_settings["pretrain"] == "pooled":
         notes.append(
             "The model under which similarity was measured was pretrained on "
-            f"{config.all_settings['pretrain_share']:.0%} of all sites' training images pooled, as in the paper; only "
-            "a simulation can do that."
+            f"{config.all_settings['pretrain_share']:.0%} of all sites' training images pooled, as in the paper; the "
+            "server holds this whole data set. Sites with data of their own need a checkpoint or f-FedAP."
         )
     if state.phase == "done" and not state.best_round:
         notes.append("There were no validation images, so the last round is reported.")

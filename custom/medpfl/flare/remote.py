@@ -120,7 +120,8 @@ class System:
                     f"{len(present)} of {len(sites)} sites are connected and {need} are needed: {', '.join(absent)} "
                     f"{'is' if len(absent) == 1 else 'are'} missing"
                     + (f" (there are also {', '.join(others)})" if others else "")
-                    + "; start them, or give --sites or --min-sites"
+                    + ("; name those that are meant: --sites NAME,NAME" if others else "; start them")
+                    + ", or give --min-sites"
                 )
             try:
                 return session.submit_job(str(job))

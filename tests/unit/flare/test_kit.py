@@ -11,6 +11,7 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.utils.class_loader import load_class
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
+from PIL import Image
 from typer.testing import CliRunner
 
 from medpfl.cli import app
@@ -276,3 +277,18 @@ def test_mistakes_are_named(kit, provisioned, tmp_path, blood):
     write(kit, "medpfl.json", {})
     (kit / "local" / "resources.json").write_text("{")
     assert "resources.json: not a JSON file" in mistake(kit)
+
+
+def test_data_of_several_centres_are_not_one_sites(kit, tmp_path):
+    for centre in ("north", "south"):
+        for name in ("glaucoma", "normal"):
+            folder = tmp_path / "fundus" / centre / name
+            folder.mkdir(parents=True)
+            for k in range(4):
+                Image.new("RGB", (8, 8), (k, 0, 0)).save(folder / f"{centre}-{name}-{k}.png")
+    before = files(kit)
+    result = init(kit, "--data", f"fundus={tmp_path / 'fundus'}")
+    assert result.exit_code == 1
+    assert "has 2 centres, and a site is one: give the data of one, north" in " ".join(result.output.split())
+    assert files(kit) == before
+    done(kit, "--data", f"fundus={tmp_path / 'fundus' / 'north'}")
