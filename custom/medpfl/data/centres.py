@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from medpfl.data.ct.manifest import named_classes
 from medpfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +56,25 @@ class Centres:
         if site not in self.sites:
             raise UserError(f"{self.root}: no centre for {site}: there are {', '.join(self.names)}")
         return self.sites[site]
+
+
+class OfCentres:
+    """What sources of centres' data have in common."""
+
+    config: RunConfig
+    centres: Centres
+
+    def _all_here(self) -> bool:
+        """Whether this machine has every centre's data, as in a simulation."""
+        try:
+            return bool(self.centres.sites)
+        except UserError:
+            return False
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        """The classes that the job names; empty where the data say them."""
+        return named_classes(self.config.data_args)
 
 
 def held_out_centres(names: Sequence[str], root: Path, asked: int | str) -> list[str]:

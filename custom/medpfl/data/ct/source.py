@@ -16,8 +16,8 @@ from torch import Tensor
 
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
-from medpfl.data.centres import Centres, described_elsewhere, read_arguments
-from medpfl.data.ct.manifest import Manifest, find_manifest, named_classes, open_manifest
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere, read_arguments
+from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest
 from medpfl.data.ct.preprocessing import Preprocessing, steps
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.sharing import shared
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Scans:
+class Scans(OfCentres):
     """The centres of a manifest. In a simulation the first is site-1 and so on; a hospital's own has one centre.
 
     ``data_args`` are :class:`~medpfl.data.ct.preprocessing.Preprocessing`, the same at all sites, and ``classes``, the
@@ -152,16 +152,6 @@ class Scans:
         classes = self._classes or self.manifest.classes
         settings = how.model_dump(mode="json")
         return Inputs("scan", tuple(classes), 1, how.size, how.slices if bags else None, made, settings)
-
-    def _all_here(self) -> bool:
-        try:
-            return bool(self.centres.sites)
-        except UserError:
-            return False
-
-    @property
-    def _classes(self) -> tuple[str, ...]:
-        return named_classes(self.config.data_args)
 
     def _scans(self, centre: str) -> list[Scan]:
         known = self.__dict__.setdefault("_known", {})

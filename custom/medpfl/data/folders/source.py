@@ -16,8 +16,7 @@ from torch import Tensor
 
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
-from medpfl.data.centres import Centres, described_elsewhere, read_arguments
-from medpfl.data.ct.manifest import named_classes
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere, read_arguments
 from medpfl.data.folders.layout import Layout, Picture, read_layout
 from medpfl.data.folders.reading import Reading
 from medpfl.data.inputs import Inputs, to_unit_range
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Folders:
+class Folders(OfCentres):
     """The centres of a folder. In a simulation the first is site-1 and so on; a hospital's own has one centre.
 
     ``data_args`` are :class:`~medpfl.data.folders.reading.Reading`, the same at all sites, and ``classes``, the class
@@ -164,16 +163,6 @@ class Folders:
         shape, classes = self.model_arguments(), tuple(self._classes or self.layout.classes)
         size = shape["image_size"]
         return Inputs("picture", classes, shape["in_channels"], size, None, [read, to_unit_range()], settings)
-
-    def _all_here(self) -> bool:
-        try:
-            return bool(self.centres.sites)
-        except UserError:
-            return False
-
-    @property
-    def _classes(self) -> tuple[str, ...]:
-        return named_classes(self.config.data_args)
 
     def _parts(self, centre: str) -> dict[Part, list[Picture]]:
         """A centre's parts, without what is set aside."""
