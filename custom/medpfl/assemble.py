@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from medpfl.config import RunConfig
-from medpfl.data.sites import DataSource, open_source
+from medpfl.data.sites import open_source
+from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS

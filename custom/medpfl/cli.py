@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from medpfl import cli_options as opt
+from medpfl.cli_data import data_app
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
 from medpfl.errors import Interrupted, UserError
@@ -23,9 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-)
-data_app = typer.Typer(
-    help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
 app.add_typer(site_app, name="site")
@@ -271,73 +269,6 @@ def models() -> None:
     for row in model_rows():
         table.add_row(row.name, row.what, row.input, row.paper)
     console.print(table)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """List the data sets and where they were found."""
-    from medpfl.data.catalog import rows
-
-    table = Table(box=None, pad_edge=False)
-    for head in ("data set", "what", "images", "classes", "licence", "where"):
-        table.add_column(head, overflow="fold")
-    for row in rows():
-        table.add_row(row.name, row.what, str(row.images), str(row.classes), row.licence, row.where)
-    console.print(table)
-
-
-@data_app.command("check")
-def data_check(
-    path: Annotated[
-        str, typer.Argument(help="File, folder or manifest of CT volumes, folder of pictures, or data set name.")
-    ],
-) -> None:
-    """Say in words whether data can be used. Exit code 1 if not."""
-    from medpfl.data.check import check
-    from medpfl.report.terminal import print_findings
-
-    if not print_findings(check(path), console):
-        raise typer.Exit(1)
-
-
-@data_app.command("prepare")
-def data_prepare(
-    name: Annotated[str, typer.Argument(help="A data set of `medpfl data list`.")],
-    size: Annotated[int, typer.Option(help="Edge length in pixels: 28, 64, 128 or 224.")] = 28,
-) -> None:
-    """Download a data set once and check it."""
-    from rich.progress import Progress
-
-    from medpfl.data.download import prepare
-
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"Fetching {name}", total=None)
-        path = prepare(name, size, lambda done, total: bar.update(task, completed=done, total=total))
-    console.print(f"{path}", highlight=False, soft_wrap=True)
-
-
-@data_app.command("phantom")
-def data_phantom(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    patients: Annotated[int, typer.Option(help="In all six centres together.")] = 240,
-    matrix: Annotated[int, typer.Option(help="Rows and columns of an image, 32 to 512.")] = 128,
-    seed: Annotated[int, typer.Option(help="Another seed, other patients.")] = 0,
-) -> None:
-    """Write a chest CT cohort of six centres, made by the computer, as DICOM series to rehearse with."""
-    from rich.progress import Progress
-
-    from medpfl.data.phantom.cohort import make_phantom
-
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Scanning phantoms", total=patients)
-        manifest = make_phantom(
-            folder,
-            patients=patients,
-            matrix=matrix,
-            seed=seed,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    console.print(f"{manifest}", highlight=False, soft_wrap=True)
 
 
 def _tracker(name: str) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from medpfl.assemble import Federation
 from medpfl.config import TRAINING, RunConfig
-from medpfl.data.sites import OwnData, PartitionedImages
+from medpfl.data.own_function import OwnData
+from medpfl.data.partitioned import PartitionedImages
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.ensemble import NO_TEST, new_test

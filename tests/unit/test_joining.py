@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from medpfl.assemble import Federation
 from medpfl.cli import app
 from medpfl.config import make_config
-from medpfl.data.sites import PartitionedImages
+from medpfl.data.partitioned import PartitionedImages
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
 from medpfl.joining import newcomer_row, repeat_shared_heads, start, take_statistics

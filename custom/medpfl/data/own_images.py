@@ -110,7 +110,7 @@ class OwnImages:
         return found
 
     def model_arguments(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         return {
             "in_channels": self.look.channels,
             "num_classes": len(self.classes),
@@ -118,11 +118,11 @@ class OwnImages:
         }
 
     def prepare(self) -> None:
-        """See :class:`medpfl.data.sites.DataSource`: there is nothing to simulate."""
+        """See :class:`medpfl.data.source.DataSource`: there is nothing to simulate."""
         _ = self.dataset
 
     def site(self, name: str, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`: the whole file, in its own parts or divided anew."""
+        """See :class:`medpfl.data.source.DataSource`: the whole file, in its own parts or divided anew."""
         parts = self._parts(name)
         if not len(parts.train):
             raise UserError(f"{self.file}: no training image is left; raise the share of training images")
@@ -142,25 +142,25 @@ class OwnImages:
         return split_own(name, len(self.dataset), c.fractions, c.train_fraction, c.seed)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         raise UserError(
             "hospitals' images are not pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
-        """See :class:`medpfl.data.sites.DataSource`: a job at sites has none."""
+        """See :class:`medpfl.data.source.DataSource`: a job at sites has none."""
         return {}
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
-        """See :class:`medpfl.data.sites.DataSource`; no image leaves a site for it."""
+        """See :class:`medpfl.data.source.DataSource`; no image leaves a site for it."""
         if settings["start"] == "holdout":
             raise UserError("start=holdout: hospitals' images do not leave them; use noise or a path of public images")
         return start_images(settings, self.model_arguments(), self.config.seed)
 
     def inputs(self) -> Inputs:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         return stored_images(self.classes, self.look.channels, self.look.size, self.look.edge)
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`: what the job says; numbers come from the sites."""
+        """See :class:`medpfl.data.source.DataSource`: what the job says; numbers come from the sites."""
         return described_elsewhere(self.config.data, self.classes)

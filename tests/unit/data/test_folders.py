@@ -16,7 +16,8 @@ from medpfl.data.folders.layout import read_layout
 from medpfl.data.folders.reading import Reading, picture_size, read_picture
 from medpfl.data.folders.source import Folders
 from medpfl.data.kinds import is_ct, is_folders, kind_of
-from medpfl.data.sites import OwnData, open_source
+from medpfl.data.own_function import OwnData
+from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.experiment import run_experiment
 from medpfl.flare.export import export_job

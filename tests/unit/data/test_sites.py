@@ -4,7 +4,9 @@ import tiny
 import torch
 
 from medpfl.config import make_config
-from medpfl.data.sites import OwnData, PartitionedImages, open_source
+from medpfl.data.own_function import OwnData
+from medpfl.data.partitioned import PartitionedImages
+from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.site.data import ImageTensors, SiteLoaders
 

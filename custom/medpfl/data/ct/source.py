@@ -67,7 +67,7 @@ class Scans(OfCentres):
         return read_arguments(Preprocessing, self.config.data_args)
 
     def model_arguments(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         classes = self._classes or self.manifest.classes
         return {"in_channels": 1, "num_classes": len(classes), "image_size": self.preprocessing.size}
 
@@ -86,23 +86,23 @@ class Scans(OfCentres):
             self._load([scan for part in self._parts(centre).values() for scan in part])
 
     def site(self, name: str, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         return self._tensors(self._parts(self.centres.of(name)), device)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         raise UserError(
             "hospitals' scans are not pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
         )
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
-        """See :class:`medpfl.data.sites.DataSource`; no scan is set aside for it."""
+        """See :class:`medpfl.data.source.DataSource`; no scan is set aside for it."""
         if settings["start"] == "holdout":
             raise UserError("start=holdout: no scans are set aside; use noise or the path of public images")
         return start_images(settings, self.model_arguments(), self.config.seed)
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         found = {}
         for centre in self.centres.held_out:
             whole: dict[Part, list[Scan]] = {"train": [], "validation": [], "test": self._scans(centre)}
@@ -110,7 +110,7 @@ class Scans(OfCentres):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`. Parts and classes are counted in patients.
+        """See :class:`medpfl.data.source.DataSource`. Parts and classes are counted in patients.
 
         Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
         than the job itself is known.
@@ -143,7 +143,7 @@ class Scans(OfCentres):
         }
 
     def inputs(self) -> Inputs:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         how, bags = self.preprocessing, self.config.pooling == "attention"
         made = steps(how)
         if bags:

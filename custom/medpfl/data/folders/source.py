@@ -60,7 +60,7 @@ class Folders(OfCentres):
         return read_arguments(Reading, self.config.data_args)
 
     def model_arguments(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         channels = 3 if self.reading.channels == "rgb" else 1
         classes = self._classes or self.layout.classes
         return {"in_channels": channels, "num_classes": len(classes), "image_size": self.reading.size}
@@ -80,12 +80,12 @@ class Folders(OfCentres):
             log.warning("%s", finding.message)
 
     def site(self, name: str, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         centre = self.centres.of(name)
         return self._tensors(centre, self._parts(centre), device)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():
             raise UserError(
                 "hospitals' pictures are not pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use "
@@ -103,7 +103,7 @@ class Folders(OfCentres):
         )
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         found = {}
         for centre in self.centres.held_out:
             whole = {"train": [], "validation": [], "test": self.layout.centres[centre]}
@@ -111,7 +111,7 @@ class Folders(OfCentres):
         return found
 
     def start_images(self, settings: Mapping[str, Value]) -> Tensor:
-        """See :class:`medpfl.data.sites.DataSource`. ``holdout`` takes the pictures that every site sets aside."""
+        """See :class:`medpfl.data.source.DataSource`. ``holdout`` takes the pictures that every site sets aside."""
         if settings["start"] != "holdout":
             return start_images(settings, self.model_arguments(), self.config.seed)
         if not self._all_here():
@@ -127,7 +127,7 @@ class Folders(OfCentres):
         return gathered(len(chosen), tuple(pool.shape[1:]), lambda rows: scale(pool[chosen[rows]]))
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`medpfl.data.sites.DataSource`.
+        """See :class:`medpfl.data.source.DataSource`.
 
         Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
         than the job itself is known.
@@ -157,7 +157,7 @@ class Folders(OfCentres):
         }
 
     def inputs(self) -> Inputs:
-        """See :class:`medpfl.data.sites.DataSource`."""
+        """See :class:`medpfl.data.source.DataSource`."""
         settings = self.reading.model_dump(mode="json", exclude={"patient"})
         read = {"_target_": "medpfl.bundle.pictures.ReadPictured", "keys": "image", **settings}
         shape, classes = self.model_arguments(), tuple(self._classes or self.layout.classes)

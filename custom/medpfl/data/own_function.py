@@ -1,0 +1,106 @@
+"""Sites' data that a function of the user's own reads."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from medpfl.algorithms.base import Value
+from medpfl.config import RunConfig
+from medpfl.data.centres import described_elsewhere
+from medpfl.errors import UserError
+from medpfl.site.data import SiteData, SiteLoaders
+
+
+@dataclass
+class OwnData:
+    """The user's function ``(site, seed, **data_args) -> SiteLoaders | ImageTensors``."""
+
+    config: RunConfig
+
+    @cached_property
+    def function(self) -> Callable[..., SiteData]:
+        """The function that the configuration names."""
+        return import_object(self.config.data, "data")
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`: nothing is known, the model's own arguments must say it."""
+        return {}
+
+    def prepare(self) -> None:
+        """See :class:`medpfl.data.source.DataSource`.
+
+        Asks for the centres that are held out, which are needed at the very end.
+        """
+        self.held_out(torch.device("cpu"))
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
+        if isinstance(data, SiteLoaders):
+            return _moved(data, device)
+        return replace(
+            data,
+            images={p: x.to(device) for p, x in data.images.items()},
+            labels={p: y.to(device) for p, y in data.labels.items()},
+        )
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        raise UserError(
+            "sites' own data cannot be pooled to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap"
+        )
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`medpfl.data.source.DataSource`.
+
+        The function is asked for them by name, ``held-out-1`` and so on or as given; they are as it divides them.
+        """
+        if not self.config.held_out:
+            return {}
+        if isinstance(self.config.held_out, int):
+            names = [f"held-out-{k + 1}" for k in range(self.config.held_out)]
+        else:
+            names = self.config.held_out.split(",")
+        found = {}
+        for name in map(str.strip, names):
+            try:
+                found[name] = self.site(name, device)
+            except UserError:
+                raise
+            except Exception as error:  # the user's own function may raise anything
+                raise UserError(f"data of held-out centre {name}: {type(error).__name__}: {error}") from error
+        return found
+
+    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
+        """See :class:`medpfl.data.source.DataSource`: the model's own arguments do not say what images look like."""
+        raise UserError("a federated impression needs the size of the images, which one's own loaders do not tell")
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`: the numbers come from the sites."""
+        return described_elsewhere(self.config.data)
+
+    def inputs(self) -> None:
+        """See :class:`medpfl.data.source.DataSource`: how the function reads files is not known."""
+
+
+def import_object(spec: str, what: str) -> Any:
+    """The object that ``package.module:name`` names; UserError says which half is wrong."""
+    module, _, name = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported") from None
+    except AttributeError:
+        raise UserError(f"{what} {spec!r}: module {module!r} has no {name!r}") from None
+
+
+def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
+    data.device = device
+    return data
