@@ -1,4 +1,4 @@
-"""Links in the documentation lead somewhere: to files of the repository and to headings in them."""
+"""What the documentation points to exists: files of the repository, headings in them, tests."""
 
 import re
 from pathlib import Path
@@ -41,6 +41,18 @@ def test_links_lead_somewhere(document):
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             broken.append(link)
     assert not broken
+
+
+def test_the_tests_that_faults_are_shown_by_exist():
+    known = {
+        (file.name, name)
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), flags=re.MULTILINE)
+    }
+    named = re.findall(r"(?:(test_\w+\.py)::)?\b(test_\w+)\b(?!\.py)", (ROOT / "docs" / "faults.md").read_text())
+    names = {name for _, name in known}
+    assert len(named) > 20
+    assert [pair for pair in named if pair not in known and (pair[0] or pair[1] not in names)] == []
 
 
 def test_anchors_are_githubs(tmp_path):

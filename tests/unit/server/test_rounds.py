@@ -3,87 +3,11 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from tiny import config, same
-from torch import nn
+from plans import MEANS, final_answer, hello, joined, make_plan, next_values, round_of, statistics, trained, validated
+from tiny import same
 
-from medpfl.declarations import parse_declaration
-from medpfl.messages import STATISTICS, Failure, Update
-from medpfl.parameters import ParameterSplit
-from medpfl.server.rounds import Plan, QuorumNotMet, ServerState, advance, messages, mixing_matrix
-
-
-def make_plan(algorithm="fedavg", **fields):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    run = config(algorithm, **fields)
-    split = ParameterSplit(model, parse_declaration(run.resolved_personal))
-    pretrained = model.state_dict() if run.needs_pretraining else None
-    return Plan(run, split, split.shared_state(model), pretrained)
-
-
-def statistics(mean, variance=1.0, layer="1"):
-    """Of one layer of two channels, of which only the first differs between sites."""
-    values = {"mean": [mean, 0.0], "variance": [variance, 1.0]}
-    return {f"{STATISTICS}{layer}/{k}": torch.tensor(v, dtype=torch.float64) for k, v in values.items()}
-
-
-def hello(site, train=10, **tensors):
-    return Update(site, 0, tensors, {"samples": {"train": train, "validation": 0, "test": 0}})
-
-
-def scored(accuracy):
-    """A site's measures with this accuracy."""
-    rest = {"balanced_accuracy": accuracy, "auroc": None, "auroc_ci95": None, "auroc_classes": 0}
-    return {"n": 10, "accuracy": accuracy, **rest}
-
-
-def trained(plan, site, round_, value, validation=None, extra=None):
-    """An update whose shared entries all have the same value."""
-    tensors = {name: torch.full_like(t, float(value)) for name, t in plan.initial_shared.items()}
-    scores = None if validation is None else scored(validation)
-    metrics = {"train_loss": float(value), "validation": scores}
-    return Update(site, round_, tensors | (extra or {}), metrics, sent_bytes=100, received_bytes=50)
-
-
-def validated(site, round_, accuracy):
-    return Update(site, round_, {}, {"validation": scored(accuracy)})
-
-
-def final_answer(site, round_):
-    test = {"selected": scored(1.0), "last": scored(1.0)}
-    return Update(site, round_, {}, {"test": test, "tested": {"selected": round_, "last": round_}})
-
-
-def joined(plan, means=None, samples=(10, 10, 10)):
-    names = plan.config.site_names
-    means = means or [None] * len(names)
-    replies = [
-        hello(s, n, **(statistics(m) if m is not None else {})) for s, n, m in zip(names, samples, means, strict=False)
-    ]
-    return advance(plan, ServerState(), replies, 0.0)
-
-
-def round_of(plan, state, *values, **options):
-    """The next state when site i answers with the i-th value; None: it does not answer."""
-    replies = [
-        trained(plan, s, state.round + 1, v, **options)
-        for s, v in zip(plan.config.site_names, values, strict=True)
-        if v is not None
-    ]
-    return advance(plan, state, replies, 1.5)
-
-
-def next_values(plan, state):
-    """Each site's next shared state as one number; all its entries must agree on it."""
-    values = []
-    for message in messages(plan, state).values():
-        (value,) = {v for t in message.tensors.values() for v in t.flatten().tolist()}
-        values.append(value)
-    return values
-
-
-# D = 1, 3 and 2 between the first, second and third site.
-MEANS = (0.0, 1.0, 3.0)
+from medpfl.messages import Failure, Update
+from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages, mixing_matrix
 
 
 def test_every_site_says_hello_first():
@@ -191,96 +115,6 @@ def test_without_a_quorum_the_state_is_intact(phase):
     assert before.round == 0
     assert before.failures == ()
     assert len(messages(plan, before)) == 3
-
-
-def without(tensors, name):
-    return {k: t for k, t in tensors.items() if k != name}
-
-
-def bad_update(kind, plan):
-    good = trained(plan, "site-2", 1, 99)
-    shared = good.tensors
-    tensors = {
-        "nan": shared | {"0.bias": torch.tensor([1.0, float("nan")])},
-        "infinite": shared | {"0.bias": torch.tensor([1.0, float("inf")])},
-        "shape": shared | {"0.weight": torch.ones(3, 2)},
-        "missing": without(shared, "0.bias"),
-        "extra": shared | {"backdoor": torch.ones(1)},
-        "personal": shared | {"1.weight": torch.ones(2)},
-        "statistics": shared | statistics(0.0),
-        "empty": {},
-    }
-    if kind == "round":
-        return trained(plan, "site-2", 7, 99)
-    return Update("site-2", 1, tensors[kind], good.metrics)
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        ("nan", "shared entry '0.bias' has non-finite values"),
-        ("infinite", "shared entry '0.bias' has non-finite values"),
-        ("shape", "shared entry '0.weight' has shape [3, 2], expected [2, 2]"),
-        ("missing", "shared entry '0.bias' is missing (1 in all)"),
-        ("extra", "entry 'backdoor' does not belong to the shared state (1 in all)"),
-        ("personal", "entry '1.weight' does not belong to the shared state (1 in all)"),
-        ("statistics", "statistics that were not asked for"),
-        ("empty", "shared entry '0.weight' is missing (2 in all)"),
-        ("round", "an answer for round 7, but round 1 is under way"),
-    ],
-)
-def test_a_bad_update_harms_nobody(kind, reason):
-    plan = make_plan("fedbn")
-    start = joined(plan, samples=(10, 20, 30))
-    others = [trained(plan, "site-1", 1, 1), trained(plan, "site-3", 1, 5)]
-    state = advance(plan, start, [bad_update(kind, plan), *others], 1.5)
-    assert [(f.site, f.reason) for f in state.failures] == [("site-2", reason)]
-    alone = round_of(plan, start, 1, None, 5)
-    assert all(same(state.shared[s], alone.shared[s]) for s in plan.config.site_names)
-    assert state.history == alone.history
-
-
-def test_answers_nobody_asked_for():
-    plan = make_plan()
-    replies = [trained(plan, s, 1, 2) for s in ("site-1", "site-2", "site-3")]
-    stranger = trained(plan, "site-9", 1, 99)
-    state = advance(plan, joined(plan), [stranger, *replies], 0)
-    assert [(f.site, f.reason) for f in state.failures] == [("site-9", "an answer that was not asked for")]
-    assert next_values(plan, state) == [2.0] * 3
-
-
-def test_a_second_answer_does_not_count_twice():
-    plan = make_plan()
-    replies = [trained(plan, "site-1", 1, 0), trained(plan, "site-2", 1, 3), trained(plan, "site-2", 1, 3)]
-    state = advance(plan, joined(plan), replies, 0)
-    assert next_values(plan, state) == [1.5] * 3
-    assert state.failures[0].site == "site-2"
-    assert "second answer" in state.failures[0].reason
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        statistics(0.0, layer="other"),
-        {k: torch.ones(5, dtype=torch.float64) for k in statistics(0.0)},
-        statistics(float("nan")),
-        statistics(0.0, variance=-1.0),
-        without(statistics(0.0), f"{STATISTICS}1/variance"),
-        {f"{STATISTICS}1": torch.ones(2)},
-        {},
-    ],
-    ids=["layer", "channels", "nan", "negative variance", "half", "name", "none"],
-)
-@pytest.mark.parametrize("liar", ["site-1", "site-3"])
-def test_statistics_that_cannot_be_compared_are_a_failure_of_their_site(wrong, liar):
-    plan = make_plan("fedap", min_sites=1)
-    replies = [hello(s, **(wrong if s == liar else statistics(i))) for i, s in enumerate(plan.config.site_names)]
-    state = advance(plan, ServerState(), replies, 0)
-    assert state.failures
-    assert set(state.samples) | {f.site for f in state.failures} == set(plan.config.site_names)
-    assert not np.isnan(state.weights).any()
-    if liar != "site-1":
-        assert set(state.samples) == {"site-1", "site-2"}
 
 
 def test_f_fedap_turns_after_half_of_the_rounds_and_asks_once():
@@ -406,26 +240,3 @@ def test_history_of_a_round():
         "received_bytes": 50,
         "seconds": 0.0,
     }
-
-
-@pytest.mark.parametrize(
-    ("metrics", "named"),
-    [
-        ({"train_loss": 1.0}, "validation"),
-        ({"train_loss": float("nan"), "validation": None}, "train_loss"),
-        ({"train_loss": "1", "validation": None}, "train_loss"),
-        ({"train_loss": 1.0, "validation": {**scored(0.5), "accuracy": 2.0}}, "validation.accuracy"),
-        ({"train_loss": 1.0, "validation": None, "patients": 3}, "patients"),
-    ],
-)
-def test_malformed_metrics_are_refused_by_name(metrics, named):
-    plan = make_plan()
-    state = joined(plan)
-    names = plan.config.site_names
-    good = [trained(plan, s, 1, 1) for s in names[1:]]
-    bad = Update(names[0], 1, dict(trained(plan, names[0], 1, 9).tensors), metrics)
-    state = advance(plan, state, [bad, *good], 0)
-    [failure] = state.failures
-    assert failure.site == names[0]
-    assert f"metric '{named}'" in failure.reason
-    assert state.history[0]["participants"] == names[1:]
