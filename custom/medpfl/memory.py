@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -14,9 +15,20 @@ def keep_freed_memory() -> None:
     A training step of a small network frees and takes some hundred kilobytes many times; each time the kernel would
     hand out zeroed pages again. Elsewhere than on Linux with glibc this does nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if (mallopt := _of_glibc("mallopt")) is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+def give_back_freed_memory() -> None:
+    """Gives blocks that are free to the kernel, those of other threads too: milliseconds, so once a round at most.
+
+    FLARE handles each message on a thread of a pool, and every thread's arena would keep what its largest needed.
+    """
+    if (malloc_trim := _of_glibc("malloc_trim")) is not None:
+        malloc_trim(0)
+
+
+def _of_glibc(function: str) -> Any:
+    """The function, or None where there is no glibc."""
+    return getattr(ctypes.CDLL(None), function, None) if sys.platform.startswith("linux") else None

@@ -27,6 +27,7 @@ from medpfl.flare.state import state_folder
 from medpfl.flare.tracking import new_values, publish
 from medpfl.flare.trust import check_job
 from medpfl.lock import claimed
+from medpfl.memory import give_back_freed_memory
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
@@ -108,6 +109,7 @@ class PersonalizedController(BaseFedAvg):
             seconds = {"total": time.perf_counter() - started, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
             write_json(Path(self.get_run_dir()) / "results.json", results)
+            give_back_freed_memory()
 
     def _track(self, before: ServerState, after: ServerState) -> None:
         with self.engine.new_context() as context:
