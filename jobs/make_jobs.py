@@ -8,6 +8,7 @@ from pathlib import Path
 from medpfl.config import make_config
 from medpfl.flare.export import export_job
 from medpfl.flare.recipes import allow_package
+from medpfl.flare.tracking import DEFAULT
 
 ALGORITHMS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap", "vit-heads")
 EMPHYSEMA = ["no emphysema", "emphysema"]
@@ -45,7 +46,7 @@ def make_jobs(folder: Path) -> list[Path]:
         holdout=0.1,
         settings={"start": "holdout"},
     )
-    return [export_job(config, folder / name) for name, config in jobs.items()]
+    return [export_job(config, folder / name, track=DEFAULT) for name, config in jobs.items()]
 
 
 if __name__ == "__main__":

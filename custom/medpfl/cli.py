@@ -62,7 +62,11 @@ Forgetting = Annotated[
     ),
 ]
 Track = Annotated[
-    str | None, typer.Option(help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.")
+    str | None,
+    typer.Option(
+        help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.",
+        show_default="tensorboard; none with inprocess",
+    ),
 ]
 Join = Annotated[
     Path | None,
@@ -92,7 +96,7 @@ def run(
     ] = None,
     new_test: NewTest = None,
     forgetting: Forgetting = None,
-    track: Track = "none",
+    track: Track = None,
     join: Join = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
@@ -100,7 +104,8 @@ def run(
     simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
     real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
     if join:
-        kept = {"--experiment": experiment, "--resume": resume, "--overwrite": overwrite, "--track": track != "none"}
+        kept = {"--experiment": experiment, "--resume": resume, "--overwrite": overwrite}
+        kept["--track"] = track not in (None, "none")
         yes_or_no = {k: v is not None for k, v in simulated.items()}  # their --no-... are ignored as well
         ignored = {"--env": env != "sim", **yes_or_no, **real, "--gpus": gpus is not None, **kept}
         _refuse(ignored, "has no meaning with --join, where new sites join a finished run on this machine")
@@ -109,6 +114,7 @@ def run(
     _require(env, "sim", "inprocess", "poc", "prod")
     from medpfl.report.terminal import print_run
 
+    tracker = _tracker(track, env)
     config = options.config(algorithm)
     folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
     if env == "prod":
@@ -116,7 +122,7 @@ def run(
     else:
         _refuse(real, "is for runs where the sites are real (prod)")
     with progress(console, algorithm, config.rounds) as watch:
-        common = {"resume": resume, "overwrite": overwrite, "track": _tracker(track), "watch": watch}
+        common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
             from medpfl.production import run_in_production
 
@@ -139,6 +145,8 @@ def run(
                 **common,
             )
     print_run(results, console)
+    if tracker:
+        _say_tracked(folder, tracker)
     console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
@@ -212,13 +220,9 @@ def export(
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
     from medpfl.flare.export import export_job
-    from medpfl.flare.tracking import installed
 
-    if track is None:
-        track = "tensorboard" if installed("tensorboard") else "none"
-        console.print(f"Tracking: {track}" + ("" if track != "none" else " (tensorboard is not installed here)"))
     config = options.config(algorithm)
-    folder = export_job(config, job, byoc=byoc, track=_tracker(track), gpus=_gpus(gpus, config))
+    folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
     console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
 
 
@@ -271,14 +275,22 @@ def models() -> None:
     console.print(table)
 
 
-def _tracker(name: str) -> str | None:
-    """What --track names, checked before any work; None for none."""
-    if name == "none":
+def _tracker(name: str | None, env: str) -> str | None:
+    """What --track names or the environment has by default, checked before any work; None for none."""
+    if name == "none" or (name is None and env == "inprocess"):
         return None
-    from medpfl.flare.tracking import check_tracker
+    from medpfl.flare.tracking import DEFAULT, check_tracker
 
+    name = name or DEFAULT
     check_tracker(name)
     return name
+
+
+def _say_tracked(folder: Path, tracker: str) -> None:
+    from medpfl.flare.tracking import how_to_see
+
+    if command := how_to_see(folder, tracker):
+        console.print(f"Tracking: {command}", highlight=False, soft_wrap=True)
 
 
 def _require(env: str, *known: str) -> None:

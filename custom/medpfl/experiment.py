@@ -63,7 +63,7 @@ def run_experiment(
         together: test the average of all sites' models too (:mod:`medpfl.ensemble`); None does so if it is cheap.
         forgotten: measure what local training makes models forget (:mod:`medpfl.forgetting`); None does so where the
             method is against it (FedImpres) and it is cheap.
-        track: ``tensorboard``, ``mlflow`` or ``wandb``, in the simulator.
+        track: ``tensorboard``, ``mlflow`` or ``wandb``, in the simulator or POC.
         watch: told of the run's progress.
 
     Returns:
@@ -73,8 +73,8 @@ def run_experiment(
         UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
     """
     keep_freed_memory()
-    if track and env != "sim":
-        raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim")
+    if track and env == "inprocess":
+        raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     with run_folder(out):
         finished = _prepare_folder(config, out, resume, overwrite)
         if finished is not None:
@@ -203,7 +203,7 @@ def _in_flare(
         if env == "poc":
             from medpfl.flare.poc import run_in_poc
 
-            start = run_in_poc(federation.config, out, watch=watch)
+            start = run_in_poc(federation.config, out, watch=watch, track=track)
         else:
             from medpfl.flare.simulator import simulate
 

@@ -5,16 +5,20 @@ import os
 import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
+import series
 
 from medpfl.config import make_config
 from medpfl.engine.progress import watch_nothing
 from medpfl.errors import Interrupted, UserError
 from medpfl.flare.export import export_job
 from medpfl.flare.poc import poc
+from medpfl.flare.tracking import installed
 from medpfl.production import run_in_production
 
 CONFIG = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
@@ -49,18 +53,30 @@ def test_installed_package(system, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="goes on at the server"):
-        run_in_production(CONFIG, tmp_path / "run", kit=system.folder, watch=interrupt)
+        run_in_production(CONFIG, tmp_path / "run", kit=system.folder, track="tensorboard", watch=interrupt)
     results = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True, watch=seen.append)
     check(results)
     assert results["environment"]["env"] == "prod"
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
     assert (tmp_path / "run" / "report.html").exists()
     assert {"submitted", "prepare", "train"} <= {now.phase for now in seen}
+    [events] = (tmp_path / "run" / "flare").glob("*/workspace/tb_events")
+    assert series.tensorboard(events) == series.expected(results)
     kits = system.folder.parent
     personal = [os.path.relpath(f, kits).split(os.sep)[0] for f in kits.rglob("personal-*.safetensors")]
     assert set(personal) == {"site-1", "site-2"}  # and none at the server
     again = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True)
     assert again == results
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(installed("wandb"), reason="wandb is installed")
+def test_tracker_that_the_server_lacks_is_named(system, tmp_path, monkeypatch):
+    here = ModuleType("wandb")
+    here.__spec__ = ModuleSpec("wandb", None, origin="wandb")
+    monkeypatch.setitem(sys.modules, "wandb", here)
+    with pytest.raises(UserError, match="--track wandb: the server has no package wandb; install it there"):
+        run_in_production(CONFIG, tmp_path / "run", kit=system.folder, track="wandb")
 
 
 def test_refused_class_is_named(system, tmp_path):

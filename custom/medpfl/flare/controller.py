@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel
@@ -24,7 +25,7 @@ from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.payload import REASON, message_to_model, update_of
 from medpfl.flare.state import state_folder
-from medpfl.flare.tracking import new_values, publish
+from medpfl.flare.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.trust import check_job
 from medpfl.lock import claimed
 from medpfl.memory import give_back_freed_memory
@@ -55,6 +56,7 @@ class PersonalizedController(BaseFedAvg):
     def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
         # Quorum and errors are the rounds' business: a failing site must not end the job for the others.
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=0.05)
+        stay_offline()  # FLARE makes the workflow before a receiver, which imports its tracker
         self.run_config = run_config
         self.experiment = experiment
         self.state_dir = state_dir
@@ -65,6 +67,8 @@ class PersonalizedController(BaseFedAvg):
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Tells whoever asks FLARE for the job's statistics how far the run is. Called by FLARE."""
         super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            keep_in(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             with self._lock:
                 answered = sum(isinstance(r, Update) for r in self._replies.values())

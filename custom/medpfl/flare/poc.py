@@ -116,7 +116,7 @@ def _wait(system: System, processes: Mapping[Path, subprocess.Popen], sites: set
         )
 
 
-def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing) -> float:
+def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, track: str | None = None) -> float:
     """Runs a federation in a POC of its own; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.
@@ -125,6 +125,7 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing) ->
         config: the run.
         out: the run's folder; the POC's workspaces and the job's results are kept in ``out/flare``.
         watch: told of the run's progress.
+        track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
 
     Returns:
         Seconds until the first task was done: processes, imports, joining.
@@ -135,7 +136,7 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing) ->
     out = out.resolve()
     if any(c.isspace() for c in str(out)):
         raise UserError(f"--out {out}: FLARE's start scripts cannot work in a folder with a space in its name")
-    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out)
+    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out, track=track)
     started = time.perf_counter()
     watch(Progress("submitted", 0, note="starting server and sites"))
     with poc(out / "flare", config.site_names) as system:

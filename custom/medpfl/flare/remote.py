@@ -43,6 +43,8 @@ _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationEr
 """What FLARE's session raises when something goes wrong on the way or at the server."""
 _REFUSED_CLASS = re.compile(r"Component '([\w.]+)'[^\n]* is not in allow_list")
 
+_NO_TRACKER = re.compile(r"Can't load class nvflare\.app_opt\.tracking\.[\w.]+: No module named '(\w+)'")
+
 
 class System:
     """A FLARE system as one of its administrators sees it.
@@ -217,6 +219,8 @@ class System:
         if workspace and (error := workspace / "error.json").exists():
             return json.loads(error.read_text())["error"]
         logs = {"the server": workspace / "error_log.txt"} if workspace else {}
+        if (log := logs.get("the server")) and log.exists() and (found := _NO_TRACKER.search(log.read_text())):
+            return f"--track {found[1]}: the server has no package {found[1]}; install it there, or take --track none"
         refused = {
             where: found[1]
             for where, file in (logs | self._site_logs(job)).items()

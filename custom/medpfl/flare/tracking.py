@@ -6,8 +6,10 @@ to events that sites send; the controller fires the same events for them, at the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
@@ -21,13 +23,21 @@ from medpfl.server.rounds import ServerState
 if TYPE_CHECKING:
     from nvflare.recipe.spec import Recipe
 
-TRACKERS = ("tensorboard", "mlflow", "wandb")
+_SHOWN_BY = {
+    "tensorboard": ("tb_events", "tensorboard --logdir {}"),
+    "mlflow": ("mlflow.db", "mlflow ui --backend-store-uri sqlite:///{}"),
+    "wandb": ("wandb", "wandb sync {}/offline-run-*"),
+}
+"""What each tracker's receiver writes into the server's run folder, and the command that takes it."""
+TRACKERS = tuple(_SHOWN_BY)
+DEFAULT = "tensorboard"
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
 
 def installed(tracker: str) -> bool:
-    """Whether the tracker's package can be imported here."""
-    return find_spec(tracker) is not None
+    """Whether the tracker's package can be imported here; a folder ``wandb`` of earlier runs is none."""
+    spec = find_spec(tracker)
+    return spec is not None and spec.origin is not None
 
 
 def check_tracker(tracker: str) -> None:
@@ -39,7 +49,8 @@ def check_tracker(tracker: str) -> None:
     if tracker not in TRACKERS:
         raise UserError(f"--track {tracker}: use {', '.join(TRACKERS)} or none")
     if not installed(tracker):
-        raise UserError(f"--track {tracker}: the package {tracker} is not installed here; pip install 'medpfl[track]'")
+        wanted = tracker if tracker == DEFAULT else "'medpfl[track]'"
+        raise UserError(f"--track {tracker}: the package {tracker} is not installed here; pip install {wanted}")
 
 
 def add_receiver(recipe: Recipe, tracker: str, name: str) -> None:
@@ -53,6 +64,30 @@ def add_receiver(recipe: Recipe, tracker: str, name: str) -> None:
     check_tracker(tracker)
     of_run = {"project": "medpfl", "name": name, "group": name, "job_type": "federation"}
     add_experiment_tracking(recipe, tracker, {"wandb_args": of_run} if tracker == "wandb" else None)
+
+
+def stay_offline() -> None:
+    """Turns off what MLflow and Weights & Biases report to their makers, unless the environment says otherwise.
+
+    Takes effect before their packages are imported.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
+
+def keep_in(folder: str) -> None:
+    """Lets Weights & Biases write into the run's folder, as the others do, and not where the server was started."""
+    os.environ.setdefault("WANDB_DIR", folder)
+
+
+def how_to_see(out: Path, tracker: str) -> str | None:
+    """The command that shows what a tracker's receiver wrote for the last run in ``out``; None if it wrote nothing."""
+    name, command = _SHOWN_BY[tracker]
+    runs = sorted(out.glob("flare/**/results.json"), key=lambda file: file.stat().st_mtime)
+    written = runs[-1].with_name(name) if runs else None
+    if written is None or not written.exists():
+        return None
+    return command.format(written.resolve() if tracker == "mlflow" else written)  # SQLAlchemy's address is absolute
 
 
 def new_values(before: ServerState, after: ServerState) -> Iterator[tuple[str, str, float, int]]:

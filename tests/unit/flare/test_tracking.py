@@ -1,19 +1,23 @@
 """Tracking up to FLARE's receivers; whether they get anything is tested in FLARE's simulator."""
 
 import json
+import os
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import pairwise
 from types import ModuleType
 
 import pytest
 from tiny import config, run
+from typer.testing import CliRunner
 
+from medpfl.cli import app
 from medpfl.config import make_config
 from medpfl.errors import UserError
 from medpfl.experiment import run_experiment
 from medpfl.flare.export import export_job
-from medpfl.flare.tracking import TRACKERS, check_tracker, installed, new_values
+from medpfl.flare.tracking import check_tracker, how_to_see, installed, new_values
 from medpfl.server.rounds import ServerState
 
 
@@ -40,12 +44,19 @@ def test_a_resumed_job_tells_all_that_went_before():
     assert sorted(new_values(ServerState(), states[-1])) == sorted(told)
 
 
-@pytest.mark.parametrize("tracker", [t for t in TRACKERS if not installed(t)])
+@pytest.mark.parametrize("tracker", [t for t in ("mlflow", "wandb") if not installed(t)])
 def test_a_tracker_that_is_not_installed_is_refused_before_the_run(tracker, tmp_path):
     reason = rf"--track {tracker}: the package {tracker} is not installed here; pip install 'medpfl\[track\]'"
     with pytest.raises(UserError, match=reason):
         export_job(make_config(algorithm="fedbn", sites=2), tmp_path / "job", track=tracker)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_earlier_runs_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "neptune").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_spec("neptune")
+    assert not installed("neptune")
 
 
 def test_an_unknown_tracker():
@@ -54,19 +65,48 @@ def test_an_unknown_tracker():
 
 
 def test_tracking_is_flares(tmp_path):
-    with pytest.raises(UserError, match="--track wandb: FLARE's receivers do the tracking; use --env sim"):
+    with pytest.raises(UserError, match="--track wandb: FLARE's receivers do the tracking; use --env sim, poc or prod"):
         run_experiment(make_config(algorithm="fedbn", sites=2), tmp_path / "run", env="inprocess", track="wandb")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_with_flares_receiver(tmp_path, monkeypatch):
     wandb = ModuleType("wandb")  # FLARE's receiver imports it and needs nothing of it before the job runs
-    wandb.__spec__ = ModuleSpec("wandb", None)
+    wandb.__spec__ = ModuleSpec("wandb", None, origin="wandb")
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     job = export_job(make_config(algorithm="fedbn", sites=2), tmp_path / "tracked", track="wandb")
     server = json.loads((job / "app" / "config" / "config_fed_server.json").read_text())
     (receiver,) = server["components"]
     assert receiver["path"] == "nvflare.app_opt.tracking.wandb.wandb_receiver.WandBReceiver"
+    assert receiver["args"].get("mode", "offline") == "offline"
     assert receiver["args"]["wandb_args"]["project"] == "medpfl"
     assert receiver["args"]["wandb_args"]["name"] == "tracked"
     assert "wandb" not in (job / "app" / "config" / "config_fed_client.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"), [([], ["nvflare.app_opt.tracking.tb.tb_receiver.TBAnalyticsReceiver"]), (["none"], [])]
+)
+def test_tensorboard_is_the_default(options, expected, tmp_path):
+    job = tmp_path / "mine"
+    arguments = ["export", "fedbn", "--sites", "2", "--job", str(job)]
+    done = CliRunner().invoke(app, [*arguments, *(["--track", *options] if options else [])])
+    assert done.exit_code == 0, done.output
+    server = json.loads((job / "app" / "config" / "config_fed_server.json").read_text())
+    assert [component["path"] for component in server["components"]] == expected
+    # FLARE makes components in this order; the controller turns reports to a tracker's makers off before its import.
+    assert list(server).index("workflows") < list(server).index("components")
+
+
+def test_the_command_that_shows_the_last_run(tmp_path):
+    assert how_to_see(tmp_path, "tensorboard") is None
+    for age, job in enumerate(("last", "first")):
+        folder = tmp_path / "flare" / job / "workspace"
+        (folder / "tb_events").mkdir(parents=True)
+        (folder / "results.json").write_text("{}")
+        os.utime(folder / "results.json", (1000 - age, 1000 - age))
+    last = tmp_path / "flare" / "last" / "workspace"
+    assert how_to_see(tmp_path, "tensorboard") == f"tensorboard --logdir {last / 'tb_events'}"
+    assert how_to_see(tmp_path, "mlflow") is None
+    (last / "mlflow.db").touch()
+    assert how_to_see(tmp_path, "mlflow") == f"mlflow ui --backend-store-uri sqlite:///{last / 'mlflow.db'}"
