@@ -50,7 +50,9 @@ def check_tracker(tracker: str) -> None:
         raise UserError(f"--track {tracker}: use {', '.join(TRACKERS)} or none")
     if not installed(tracker):
         wanted = tracker if tracker == DEFAULT else "'medpfl[track]'"
-        raise UserError(f"--track {tracker}: the package {tracker} is not installed here; pip install {wanted}")
+        raise UserError(
+            f"--track {tracker}: the package {tracker} is not installed here; pip install {wanted}, or --track none"
+        )
 
 
 def add_receiver(recipe: Recipe, tracker: str, name: str) -> None:
