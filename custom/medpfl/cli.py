@@ -184,11 +184,12 @@ def compare(
 
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     schedule, training = published_defaults([v.algorithm for v in variants])
-    usual = options.model or schedule.get("model", "lenet5")
+    said = options.said()
+    usual = said.get("model") or schedule.get("model", "lenet5")
     variants = with_local(variants, usual)
-    each = settings_of(variants, training | opt.key_values(options.settings, "--set"))
+    each = settings_of(variants, training | said.get("settings", {}))
     models = [v.choices.get("model", usual) for v in variants]
-    arguments = model_arguments_of(list(dict.fromkeys(models)), opt.key_values(options.model_arg, "--model-arg"))
+    arguments = model_arguments_of(list(dict.fromkeys(models)), said.get("model_args", {}))
     runs = [
         (v.folder, options.config(v.algorithm, schedule, seed=seed, settings=own, model_args=arguments[m], **v.choices))
         for seed in range(seeds)

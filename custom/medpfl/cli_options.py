@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Options:
-    """What the command line said, before it is checked."""
+    """What the command line said, before it is checked; what it did not say, a preset may."""
 
+    preset: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file of options by name, e.g. of app_config/presets; what the command line says goes first.",
+            show_default=False,
+        ),
+    ] = None
     data: Annotated[
         str | None,
         typer.Option(
@@ -70,8 +77,9 @@ class Options:
         float | None, typer.Option(help="Share of each site's training images that is used.", show_default="1")
     ] = None
     official: Annotated[
-        bool, typer.Option("--official", help="Keep the data set's own training/validation/test parts.")
-    ] = False
+        bool | None,
+        typer.Option(help="Keep the data set's own training/validation/test parts.", show_default="no-official"),
+    ] = None
     holdout: Annotated[
         float | None,
         typer.Option(help="Share of the images that no site gets, for FedImpres to start from.", show_default="0"),
@@ -115,6 +123,8 @@ class Options:
         float | None,
         typer.Option(help="How many times the others' median an update may be.", show_default="100"),
     ] = None
+    without: tuple[str, ...] = ()
+    """Fields that the command does not take; no option itself."""
 
     def config(self, algorithm: str, defaults: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
         """The checked configuration, with defaults for what was not said. Raises UserError for what is wrong."""
@@ -122,45 +132,62 @@ class Options:
         from medpfl.data.kinds import kind_of
         from medpfl.data.sites import fixed_sites
 
-        given = {"algorithm": algorithm} | self._fields()
+        given = {"algorithm": algorithm} | self._fields
         given |= changes
         given |= {k: v for k, v in (defaults or {}).items() if given[k] is None}
-        data = given["data"] or "organamnist-sample"
+        data, partition = given["data"] or "organamnist-sample", given["partition"]
         if what := {"scans": "CT scans", "folders": "image folders"}.get(kind_of(data, given["data_args"])):
-            if self.partition not in (None, "natural"):
-                raise UserError(f"--partition {self.partition}: {what} are their own centres'; leave it out")
+            if partition not in (None, "natural"):
+                raise UserError(f"--partition {partition}: {what} are their own centres'; give natural or leave it out")
             given["partition"] = "natural"
-        if self.sites is None and given["partition"]:
+        if given["sites"] is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
         return make_config(**given)
 
     def said(self) -> dict[str, Any]:
-        """The fields of a configuration that the command line speaks of."""
-        return {
-            name: value
-            for name, value in self._fields().items()
-            if value is not None and value is not False and value != {}
+        """The fields of a configuration that the command line and its preset speak of."""
+        return {name: value for name, value in self._fields.items() if value is not None and value != {}}
+
+    @cached_property
+    def _fields(self) -> dict[str, Any]:
+        """Fields of a configuration: the command line's or else the preset's, None or empty where neither says any.
+
+        Of ``data_args``, ``model_args`` and ``settings`` each entry counts by itself. Paths in a preset are what they
+        would be on the command line. Raises UserError for a preset that cannot be used.
+        """
+        line, preset = self._line(), self._preset()
+        fields = {name: preset.get(name) if value is None else value for name, value in line.items()}
+        fields |= {name: preset.get(name, {}) | value for name, value in line.items() if isinstance(value, dict)}
+        held_out = fields["held_out"]
+        return fields | {
+            "data": _whole_path(fields["data"]),
+            **_sites(fields["sites"]),
+            "partition": _partition(fields["partition"]),
+            "fractions": _fractions(fields["fractions"]),
+            "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
+            "settings": _settings(fields["settings"]),
         }
 
-    def _fields(self) -> dict[str, Any]:
+    def _line(self) -> dict[str, Any]:
+        """What the command line says, by the names that a configuration and a preset have for it."""
         return {
-            "data": self._data(),
+            "data": self.data,
             "data_args": key_values(self.data_arg, "--data-arg"),
             "pooling": self.pooling,
             "model": self.model,
             "model_args": key_values(self.model_arg, "--model-arg"),
-            **_sites(self.sites),
+            "sites": self.sites,
             "rounds": self.rounds,
             "local_epochs": self.local_epochs,
-            "partition": self._partition(),
-            "fractions": _fractions(self.fractions),
+            "partition": self.partition,
+            "fractions": self.fractions,
             "train_fraction": self.train_fraction,
             "official": self.official,
             "holdout": self.holdout,
-            "held_out": int(self.held_out) if (self.held_out or "").isdecimal() else self.held_out,
+            "held_out": self.held_out,
             "personal": self.personal,
             "mixing": self.mixing,
-            "settings": self._settings(),
+            "settings": key_values(self.settings, "--set"),
             "device": self.device,
             "seed": self.seed,
             "select_by": self.select_by,
@@ -171,28 +198,12 @@ class Options:
             "large_factor": self.large_factor,
         }
 
-    def _data(self) -> str | None:
-        from medpfl.data.kinds import meant
+    def _preset(self) -> dict[str, Any]:
+        from medpfl.preset import read_preset
 
-        if not self.data or not (path := Path(self.data)).exists():
-            return self.data
-        # A folder may happen to be called like a data set that is meant.
-        if path.is_dir() and meant(self.data) != path:
-            return self.data
-        # Sites run in other folders: a file is named by its whole path.
-        return str(path.resolve())
-
-    def _settings(self) -> dict[str, Any]:
-        settings = key_values(self.settings, "--set")
-        for name, words in (("pretrain", ("pooled",)), ("start", ("noise", "holdout"))):
-            if isinstance(path := settings.get(name), str) and path not in words:
-                settings[name] = str(Path(path).resolve())
-        return settings
-
-    def _partition(self) -> str | None:
-        if self.partition and self.partition.startswith("file:"):
-            return f"file:{Path(self.partition.removeprefix('file:')).resolve()}"
-        return self.partition
+        if self.preset is None:
+            return {}
+        return read_preset(self.preset, [name for name in self._line() if name not in self.without])
 
 
 def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -207,7 +218,7 @@ def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[...
         common = [
             Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
             for f in fields(Options)
-            if f.name not in without
+            if f.name not in ("without", *without)
         ]
         hints = get_type_hints(command, include_extras=True)
         own = [
@@ -219,7 +230,8 @@ def takes_options(*without: str) -> Callable[[Callable[..., None]], Callable[...
 
         @wraps(command)
         def with_options(**values: Any) -> None:
-            command(options=Options(**{p.name: values.pop(p.name) for p in common}), **values)
+            options = Options(**{p.name: values.pop(p.name) for p in common}, without=without)
+            command(options=options, **values)
 
         parameters = [*first, *common, *rest]
         with_options.__signature__ = Signature(parameters)
@@ -243,24 +255,50 @@ def key_values(items: list[str] | None, option: str) -> dict[str, Any]:
     return values
 
 
-def _sites(given: str | int | None) -> dict[str, Any]:
-    """``sites`` and ``names`` of a number or of names with commas between."""
+def _whole_path(data: str | None) -> str | None:
+    from medpfl.data.kinds import meant
+
+    if not data or not (path := Path(data)).exists():
+        return data
+    # A folder may happen to be called like a data set that is meant.
+    if path.is_dir() and meant(data) != path:
+        return data
+    # Sites run in other folders: a file is named by its whole path.
+    return str(path.resolve())
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    settings = dict(given)
+    for name, words in (("pretrain", ("pooled",)), ("start", ("noise", "holdout"))):
+        if isinstance(path := settings.get(name), str) and path not in words:
+            settings[name] = str(Path(path).resolve())
+    return settings
+
+
+def _partition(given: str | None) -> str | None:
+    if given and given.startswith("file:"):
+        return f"file:{Path(given.removeprefix('file:')).resolve()}"
+    return given
+
+
+def _sites(given: str | int | list[str] | None) -> dict[str, Any]:
+    """``sites`` and ``names`` of a number, or of names in a list or with commas between."""
     if given is None:
         return {"sites": None, "names": None}
     text = str(given).strip()
     if text.removeprefix("-").isdecimal():
         return {"sites": int(text), "names": None}
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(given) if isinstance(given, list) else tuple(name.strip() for name in text.split(","))
     return {"sites": len(names), "names": names}
 
 
-def _fractions(text: str | None) -> tuple[float, ...] | None:
-    if text is None:
+def _fractions(given: str | list[float] | None) -> tuple[float, ...] | None:
+    if given is None:
         return None
     try:
-        parts = tuple(float(part) for part in text.split(","))
+        parts = tuple(float(part) for part in (given.split(",") if isinstance(given, str) else given))
     except ValueError:
         parts = ()
     if len(parts) != 3:
-        raise UserError(f"--fractions {text}: give three shares, e.g. 0.5,0.1,0.4 for training, validation and test")
+        raise UserError(f"--fractions {given}: give three shares, e.g. 0.5,0.1,0.4 for training, validation and test")
     return parts
