@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from medpfl.cli_options import key_values
+
 data_app = typer.Typer(
     help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
@@ -33,12 +35,16 @@ def data_check(
     path: Annotated[
         str, typer.Argument(help="File, folder or manifest of CT volumes, folder of pictures, or data set name.")
     ],
+    data_arg: Annotated[
+        list[str] | None,
+        typer.Option("--data-arg", help="KEY=VALUE as `run` takes it or a job has it: classes, patient, size, ..."),
+    ] = None,
 ) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
     from medpfl.data.check import check
     from medpfl.report.terminal import print_findings
 
-    if not print_findings(check(path), console):
+    if not print_findings(check(path, key_values(data_arg, "--data-arg")), console):
         raise typer.Exit(1)
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from medpfl.errors import UserError
 
 if TYPE_CHECKING:
+    from medpfl.config import RunConfig
     from medpfl.data.check import Finding
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
@@ -30,23 +31,30 @@ def init(
         list[str] | None,
         typer.Option(help="NAME=PATH: where the data are that jobs call NAME; or PATH. Repeatable."),
     ] = None,
-    job: Annotated[Path | None, typer.Option(help="Job folder: let only what it sends leave this site.")] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
 ) -> None:
-    """Let this package's jobs run here, limit what may leave, and say where the data are. Exit code 1 if data are bad.
+    """Let this package's jobs run here, limit what may leave, and say where the data are.
 
-    Changes files in KIT/local alone, and never loosens what the site has restricted.
+    Exit code 1 if data are not there, cannot be used or are not as the job says. Changes files in KIT/local alone, and
+    never loosens what the site has restricted.
     """
-    from medpfl.data.check import check
     from medpfl.flare.kit import plan_kit, read_job
     from medpfl.report.terminal import print_findings
 
     named = dict(_named(item) for item in data or [])
-    plan = plan_kit(kit, named, read_job(job) if job else None)
+    wanted = read_job(job) if job else None
+    plan = plan_kit(kit, named, wanted)
     usable = True
     for name, path in named.items():
         _say(f"{name}: {path}")
-        usable &= print_findings([*check(path), *_several_centres(path)], console)
+        described = wanted.config if wanted and wanted.config.data == name else None
+        usable &= print_findings(_findings(path, described), console)
     if not usable:
         _say("Nothing was written: put the data right first.")
         raise typer.Exit(1)
@@ -68,7 +76,7 @@ def _named(item: str) -> tuple[str, Path]:
     name, equals, rest = item.partition("=")
     alone = not equals or Path(item).expanduser().exists()
     path = Path(item if alone else rest).expanduser().absolute()
-    if not path.exists():
+    if alone and not path.exists():
         raise UserError(f"--data {item}: there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")
     if alone:
         name = _name_of(path)
@@ -77,7 +85,24 @@ def _named(item: str) -> tuple[str, Path]:
     return name, path
 
 
-def _several_centres(path: Path) -> list[Finding]:
+def _findings(path: Path, job: RunConfig | None) -> list[Finding]:
+    """What a check of the data found, and whether they are as the job that names them says."""
+    from medpfl.data.check import Finding, check
+
+    if not path.exists():
+        return [Finding("error", f"there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")]
+    if job is None:
+        return [*check(path), *_several_centres(path, ())]
+    from medpfl.data.ct.manifest import named_classes
+    from medpfl.data.fit import check_fit, other_kind
+
+    fit = other_kind(job, path) or check_fit(job, path)
+    if any(finding.level == "error" for finding in fit):
+        return fit
+    return [*check(path, job.data_args), *_several_centres(path, named_classes(job.data_args)), *fit]
+
+
+def _several_centres(path: Path, classes: tuple[str, ...]) -> list[Finding]:
     """An error if the data are several centres': a site is one."""
     from medpfl.data.check import Finding
     from medpfl.data.ct.manifest import find_manifest, open_manifest
@@ -87,9 +112,9 @@ def _several_centres(path: Path) -> list[Finding]:
     names: list[str] = []
     with suppress(UserError):  # the check has said what is wrong
         if is_ct(str(path)):
-            names = [centre.name for centre in open_manifest(find_manifest(str(path))).centres]
+            names = [centre.name for centre in open_manifest(find_manifest(str(path)), classes).centres]
         elif is_folders(str(path)):
-            names = list(read_layout(path).centres)
+            names = list(read_layout(path, classes).centres)
     if len(names) < 2:
         return []
     return [Finding("error", f"{path} has {len(names)} centres, and a site is one: give the data of one, {names[0]}")]

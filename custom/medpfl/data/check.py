@@ -3,53 +3,91 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from medpfl.data.catalog import open_dataset
+from medpfl.data.catalog import find
 from medpfl.data.dataset import SPLITS, ImageDataset
 from medpfl.data.kinds import is_ct, is_folders
-from medpfl.data.medmnist_sets import official_md5
+from medpfl.data.medmnist import load
+from medpfl.data.medmnist_sets import known_set, official_md5
 from medpfl.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.data.own_images import OwnImages
+
+_PATIENTS = (
+    "the file does not say whose an image is, so each counts as its own patient: where parts are pooled, images of one "
+    "patient can be in training and in test; --official keeps the file's own parts"
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is right, odd or wrong; a file with an ``error`` cannot be used."""
+    """One thing that is right, worth knowing, odd or wrong; data with an ``error`` cannot be used."""
 
-    level: Literal["ok", "warning", "error"]
+    level: Literal["ok", "note", "warning", "error"]
     message: str
 
 
-def check(name_or_path: str | Path) -> list[Finding]:
+def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) -> list[Finding]:
     """Reads a data set's npz file, a folder or manifest of CT volumes, or folders of pictures, and looks for what would
     spoil a result.
 
     Never raises for data that are wrong.
+
+    Args:
+        name_or_path: the data.
+        data_args: as a run has them; what a job says of its data, they must be.
+
+    Raises:
+        UserError: an argument that such data do not have, or a wrong value of one.
     """
+    said = data_args or {}
     if is_ct(str(name_or_path)):
         # DICOM and NIfTI readers take a second to import, and images need none of them.
         from medpfl.data.ct.check import check_ct
 
-        return check_ct(name_or_path)
+        return check_ct(name_or_path, said)
     if is_folders(str(name_or_path)):
         from medpfl.data.folders.check import check_folders
 
-        return check_folders(str(name_or_path))
+        return check_folders(str(name_or_path), said)
+    described = _described(name_or_path, said)
     try:
-        dataset = open_dataset(name_or_path)
+        file = find(name_or_path)
+        dataset = replace(described, file=file).dataset if described else load(file)
     except UserError as error:
         return [Finding("error", str(error))]
     return [
         *_contents(dataset),
         *_classes(dataset),
+        *_order(dataset, described.classes if described else ()),
+        Finding("note", _PATIENTS),
         _checksum(dataset),
         *_constant_images(dataset),
         *_repeated_images(dataset),
     ]
+
+
+def _described(name_or_path: str | Path, said: Mapping[str, Any]) -> OwnImages | None:
+    """A hospital's own file as a job describes it by its classes; None where none are said."""
+    if "classes" not in said:
+        if unknown := [name for name in said if name != "pad"]:
+            raise UserError(f"--data-arg {unknown[0]}: images have the argument pad, or classes, size and channels")
+        return None
+    from medpfl.config import make_config
+    from medpfl.data.own_images import OwnImages
+
+    name = Path(name_or_path).stem
+    job = make_config(algorithm="local", data=name, data_args=dict(said), partition="natural", sites=1)
+    images = OwnImages(job)
+    images.model_arguments()  # names a wrong argument
+    return images
 
 
 def _contents(dataset: ImageDataset) -> list[Finding]:
@@ -80,6 +118,22 @@ def _classes(dataset: ImageDataset) -> list[Finding]:
     if unseen := [dataset.classes[c] for c in np.flatnonzero((training == 0) & (counts > 0))]:
         findings.append(Finding("warning", f"no training image of class {', '.join(unseen)}"))
     return findings
+
+
+def _order(dataset: ImageDataset, named: Sequence[str]) -> list[Finding]:
+    """What the labels mean, where the file cannot say it."""
+    if named:
+        listed = ", ".join(f"{label} {name}" for label, name in enumerate(named))
+        return [Finding("ok", f"labels are taken as the job's classes by number: {listed}")]
+    if known_set(dataset.name):
+        return []
+    return [
+        Finding(
+            "note",
+            "the file does not name its classes, and label 0 is the first class of the job: ask for their order; "
+            "--data-arg classes=..., size and channels as the job has them test the file against it",
+        )
+    ]
 
 
 def _checksum(dataset: ImageDataset) -> Finding:

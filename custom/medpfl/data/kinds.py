@@ -30,6 +30,11 @@ def kind_of(data: str, data_args: Mapping[str, Any]) -> Kind:
         return "folders"
     if is_ct(data):
         return "scans"
+    return said_kind(data_args)
+
+
+def said_kind(data_args: Mapping[str, Any]) -> Kind:
+    """What a job that says this takes, whatever is here by the name of its data."""
     if "classes" in data_args:
         return "scans" if _OF_FOLDERS.isdisjoint(data_args) else "folders"
     return "set"

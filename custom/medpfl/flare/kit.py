@@ -13,6 +13,7 @@ from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
+from medpfl.config import RunConfig, make_config
 from medpfl.data.site_manifest import FILE, read_content, read_object
 from medpfl.errors import UserError
 from medpfl.flare.filter import AllowListFilter
@@ -31,12 +32,12 @@ class Job:
 
     Attributes:
         name: the folder's.
-        data: the name of the data.
+        config: the run.
         allowed: names and shapes of the tensors that leave.
     """
 
     name: str
-    data: str
+    config: RunConfig
     allowed: dict[str, list[int] | None]
 
 
@@ -120,7 +121,11 @@ def read_job(folder: Path) -> Job:
         runs = [e.get("executor", {}).get("args", {}).get("run_config") for e in content.get("executors", [])]
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
-        found.append(Job(folder.resolve().name, runs[0].get("data", ""), allowed[0]))
+        try:
+            config = make_config(**runs[0])
+        except UserError as error:
+            raise UserError(f"{file}: not a job of this version of the package: {error}") from None
+        found.append(Job(folder.resolve().name, config, allowed[0]))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
@@ -224,6 +229,11 @@ def _say_where(plan: KitPlan, file: Path, data: Mapping[str, Path], job: Job | N
         if before != after:
             content["data"][name] = after
             plan.change(file, content, name, before or "not said", after)
-    if job is not None and job.data not in content["data"]:
+    if job is None or (wanted := job.config.data) in data:
+        return
+    takes = f"{job.name} takes data called {wanted!r}"
+    if wanted not in content["data"]:
         known = ", ".join(content["data"]) or "no name"
-        plan.notes.append(f"{job.name} takes data called {job.data!r}, and {file.name} has {known}")
+        plan.notes.append(f"{takes}, and {file.name} has {known}")
+    else:
+        plan.notes.append(f"{takes}: {content['data'][wanted]}, not given with --data and so not checked")

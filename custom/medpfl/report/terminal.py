@@ -172,7 +172,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
 
 def print_findings(findings: Sequence[Finding], console: Console) -> bool:
     """Prints what a check of data found; False if they cannot be used."""
-    styles = {"ok": "green", "warning": "yellow", "error": "red"}
+    styles = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
     for finding in findings:
         mark = Text(f"{finding.level:<7}", style=styles[finding.level])
         console.print(mark, Text(finding.message), soft_wrap=True)

@@ -1,4 +1,5 @@
 import hashlib
+import re
 import urllib.error
 
 import numpy as np
@@ -119,11 +120,38 @@ def test_prepare_refuses(home):
 
 def test_check_of_a_good_file(write):
     findings = check(write())
-    assert {finding.level for finding in findings} == {"ok"}
+    assert {finding.level for finding in findings} == {"ok", "note"}
     text = "\n".join(finding.message for finding in findings)
     assert "51 grey images, 8×8 pixels" in text
     assert "train 30, validation 9, test 12" in text
     assert "3 classes: 0 17, 1 17, 2 17" in text
+    assert "label 0 is the first class of the job: ask for their order" in text
+    assert "each counts as its own patient" in text
+
+
+LOOK = {"classes": "a,b,c", "size": 8, "channels": "grey"}
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "said"),
+    [
+        ({}, "ok", "labels are taken as the job's classes by number: 0 a, 1 b, 2 c"),
+        ({"classes": "a,b"}, "error", "has the label 2; .* 2 classes, 0 to 1: a, b"),
+        ({"size": 28}, "error", "images of 8 pixels; .* 28"),
+        ({"channels": "rgb"}, "error", "grey images; .* colour ones"),
+    ],
+)
+def test_check_of_a_file_as_a_job_describes_it(write, change, level, said):
+    found = check(write(), LOOK | change)
+    assert any(f.level == level and re.search(said, f.message) for f in found)
+    assert ("error" in {f.level for f in found}) == (level == "error")
+
+
+def test_check_of_a_file_with_arguments_that_images_do_not_have(write):
+    with pytest.raises(UserError, match="--data-arg window: images have the argument pad, or classes, size and chann"):
+        check(write(), {"window": [0, 1]})
+    with pytest.raises(UserError, match="--data-arg window: "):
+        check(write(), LOOK | {"window": [0, 1]})
 
 
 def test_check_finds_what_spoils_results(write, arrays):

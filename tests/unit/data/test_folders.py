@@ -366,7 +366,9 @@ def test_what_does_not_fit_is_said(fundus, fields, message):
 
 
 def test_a_partition_and_a_file_are_refused(fundus):
-    with pytest.raises(UserError, match="--partition iid: image folders are their own centres'; leave it out"):
+    with pytest.raises(
+        UserError, match="--partition iid: image folders are their own centres'; give natural or leave it out"
+    ):
         Options(data=str(fundus), partition="iid").config("fedavg")
     with pytest.raises(UserError, match=r"n0_left.png: a picture; give a folder with one for each centre"):
         open_source(config(fundus / "north" / "normal" / "n0_left.png"))
@@ -423,6 +425,25 @@ def test_check_says_what_is_there(fundus):
     assert ("warning", "south: no picture of class normal") in found
     assert any(level == "warning" and "west: pictures of one colour: 1, the first is" in text for level, text in found)
     assert ("ok", "1 other file in the folder, not read") in found
+
+
+def test_check_says_whose_pictures_are_whose_and_what_the_order_is(fundus):
+    found = {f.message: f.level for f in check(fundus)}
+    assert [level for text, level in found.items() if "each picture counts as its own patient" in text] == ["warning"]
+    assert [level for text, level in found.items() if "the job's may differ" in text] == ["note"]
+    told = {f.message: f.level for f in check(fundus, {"patient": "^([^_]+)_", "classes": "normal,glaucoma"})}
+    assert told["fundus, 3 centres, classes: normal, glaucoma"] == "ok"
+    assert told["north: 12 pictures of 6 patients: normal 6, glaucoma 6"] == "ok"
+    assert set(told.values()) == {"ok"}
+
+
+def test_check_with_other_arguments(fundus):
+    (found,) = check(fundus, {"classes": "normal,cataract"})
+    assert (found.level, "'glaucoma' is none of the classes normal, cataract" in found.message) == ("error", True)
+    (found,) = check(fundus, {"patient": "^([0-9]+)"})
+    assert (found.level, "finds no patient in the file's name" in found.message) == ("error", True)
+    with pytest.raises(UserError, match="--data-arg window: "):
+        check(fundus, {"window": [0, 1]})
 
 
 def test_a_run(fundus, home):

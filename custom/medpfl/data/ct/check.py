@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
 
 from medpfl.config import RunConfig
+from medpfl.data.centres import read_arguments
 from medpfl.data.check import Finding
 from medpfl.data.ct.centre import Reading, examine, findings
-from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest, unused_folders
+from medpfl.data.ct.manifest import (
+    MANIFEST,
+    Manifest,
+    find_manifest,
+    named_classes,
+    open_manifest,
+    require_classes,
+    unused_folders,
+)
+from medpfl.data.ct.preprocessing import Preprocessing
 from medpfl.data.ct.reader import SeriesReader
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.series import Series
@@ -23,22 +34,40 @@ from medpfl.errors import UserError
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _SHARES = "/".join(f"{share:g}" for share in _FRACTIONS)
+_ORDER = "this order of the classes must be the job's: --data-arg classes=... as the job has it tells whether it is"
+_DERIVED = (
+    "this order of the classes is made of the labels, and the job's may differ: give --data-arg classes=... as the job "
+    "has it"
+)
 _WHOLE_CHEST = 150.0
 """mm that a scan covers at least if it shows both lungs of an adult."""
 _MOST = 20
 """Problems of one level that are listed for a centre; the rest is counted."""
 
 
-def check_ct(path: str | Path) -> list[Finding]:
-    """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data."""
+def check_ct(path: str | Path, data_args: Mapping[str, Any]) -> list[Finding]:
+    """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data.
+
+    Args:
+        path: folder or manifest, or a name of one.
+        data_args: the job's; the classes must be those that it names.
+
+    Raises:
+        UserError: an argument that scans do not have, or a wrong value of one.
+    """
+    asked = named_classes(data_args)
+    read_arguments(Preprocessing, data_args)
     try:
         found = find_manifest(str(path))
-        manifest, unused = open_manifest(found), unused_folders(found)
+        manifest, unused = open_manifest(found, asked), unused_folders(found)
+        require_classes(manifest, asked)
     except UserError as error:
         return [Finding("error", str(error))]
     classes = ", ".join(manifest.classes)
     phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
     report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, classes: {classes}")]
+    if not asked:
+        report.append(Finding("note", _ORDER if (manifest.root / MANIFEST).is_file() or found.is_file() else _DERIVED))
     report += [Finding("warning", message) for message in unused]
     readings: dict[str, Reading] = {}
     for centre in manifest.centres:

@@ -149,6 +149,15 @@ def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
     return _from_folders(path, centres, classes)
 
 
+def require_classes(manifest: Manifest, asked: tuple[str, ...]) -> None:
+    """UserError if a job names classes, and these are others or in another order."""
+    if asked and asked != manifest.classes:
+        raise UserError(
+            f"{manifest.root}: its classes are {', '.join(manifest.classes)}, the job's are {', '.join(asked)}"
+            + ("; the order matters" if set(asked) == set(manifest.classes) else "")
+        )
+
+
 def unused_folders(path: Path) -> list[str]:
     """Sub-folders that are no centre for want of a table, in words; none where a manifest or a table is in ``path``."""
     if not path.is_dir() or (path / MANIFEST).is_file() or _source(path):

@@ -17,7 +17,7 @@ from torch import Tensor
 from medpfl.algorithms.base import Value
 from medpfl.data.catalog import cache_folder
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, read_arguments
-from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest
+from medpfl.data.ct.manifest import Manifest, find_manifest, open_manifest, require_classes
 from medpfl.data.ct.preprocessing import Preprocessing, steps
 from medpfl.data.ct.scan import Scan
 from medpfl.data.ct.sharing import shared
@@ -50,10 +50,7 @@ class Scans(OfCentres):
     def manifest(self) -> Manifest:
         """What there is; UserError if its classes are not the job's."""
         manifest = open_manifest(find_manifest(self.config.data), self._classes)
-        if (asked := self._classes) and asked != manifest.classes:
-            raise UserError(
-                f"{manifest.root}: its classes are {', '.join(manifest.classes)}, the job's are {', '.join(asked)}"
-            )
+        require_classes(manifest, self._classes)
         return manifest
 
     @cached_property

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from medpfl.config import RunConfig
+from medpfl.data.centres import read_arguments
 from medpfl.data.check import Finding
+from medpfl.data.ct.manifest import named_classes
 from medpfl.data.files import files_below
 from medpfl.data.folders.layout import Layout, Picture, read_layout
 from medpfl.data.folders.reading import Reading, picture_size, read_picture
@@ -19,6 +22,14 @@ from medpfl.data.split import PARTS
 from medpfl.errors import UserError
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
+_ORDER = (
+    "this order of the classes is that of the folders' sorted names, and the job's may differ: give "
+    "--data-arg classes=... as the job has it"
+)
+_PATIENTS = (
+    "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
+    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
+)
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
@@ -26,15 +37,28 @@ Seen = tuple[tuple[int, int], bool] | str
 """Width and height of a picture, and whether all its pixels are alike; or why it cannot be read."""
 
 
-def check_folders(data: str) -> list[Finding]:
-    """Reads every picture and lists what was found; never raises for wrong data."""
+def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
+    """Reads every picture and lists what was found; never raises for wrong data.
+
+    Args:
+        data: the folder, or a name of one.
+        data_args: the job's: ``classes`` and those of :class:`~medpfl.data.folders.reading.Reading`.
+
+    Raises:
+        UserError: an argument that pictures do not have, or a wrong value of one.
+    """
+    asked, reading = named_classes(data_args), read_arguments(Reading, data_args)
     try:
-        layout = read_layout(find_folder(data))
+        layout = read_layout(find_folder(data), asked, reading.patient)
     except UserError as error:
         return [Finding("error", str(error))]
     number = len(layout.centres)
     head = f"{layout.root.resolve().name}, {number} centre{'s' * (number != 1)}, classes: {', '.join(layout.classes)}"
     report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
+    if not asked:
+        report.append(Finding("note", _ORDER))
+    if not reading.patient:
+        report.append(Finding("warning", _PATIENTS))
     good: dict[str, list[Picture]] = {}
     for centre, pictures in layout.centres.items():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -51,7 +75,9 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str
     pictures = layout.centres[centre]
     counts = Counter(picture.label for picture in pictures)
     listed = ", ".join(f"{name} {counts[label]:,}" for label, name in enumerate(layout.classes))
-    found = [("ok", f"{len(pictures):,} pictures: {listed}")]
+    people = len({picture.patient for picture in pictures})
+    whose = f" of {people:,} patients" if people < len(pictures) else ""
+    found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
     good = [what for what in seen if not isinstance(what, str)]
     if good:
         found.append(("ok", _sizes([size for size, _ in good])))

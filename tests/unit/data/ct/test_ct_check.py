@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from medpfl.cli import app
 from medpfl.data.check import check
+from medpfl.errors import UserError
 
 
 def _words(path, level):
@@ -239,6 +240,17 @@ def test_what_is_given_instead_of_a_folder(tmp_path):
     assert "a table: give its folder" in _words(tmp_path / "a" / "labels.csv", "error")[0]
     archive = shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "a")
     assert "a zip: unpack it" in _words(archive, "error")[0]
+
+
+def test_the_order_of_the_classes(tmp_path):
+    write_centre(tmp_path, [0, 1])
+    assert len(_found(tmp_path, "note", "order of the classes is made of the labels")) == 1
+    given = [f for f in check(tmp_path, {"classes": ["0", "1"]}) if "order of the classes" in f.message]
+    assert not given
+    (wrong,) = check(tmp_path, {"classes": ["healthy", "ill"]})
+    assert (wrong.level, "its classes are 0, 1, the job's are healthy, ill" in wrong.message) == ("error", True)
+    with pytest.raises(UserError, match=r"--data-arg fit: .* there are size, slices"):
+        check(tmp_path, {"fit": "crop"})
 
 
 def test_the_command_says_it_and_exits_with_1_on_errors(tmp_path):

@@ -130,7 +130,7 @@ def test_a_spreadsheet_instead_of_the_manifests_table(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "labels.xlsx").touch()
     _write(tmp_path, GOOD)
-    assert "labels.csv: there is no such file; labels.xlsx is there" in check(tmp_path)[1].message
+    assert "labels.csv: there is no such file; labels.xlsx is there" in check(tmp_path)[2].message
 
 
 def test_an_empty_folder_and_no_folder(tmp_path):
