@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +19,38 @@ from medpfl.site.data import ImageTensors
 from medpfl.site.evaluation import predict
 from medpfl.statefile import TornFile, read_state, write_bytes
 
+T = TypeVar("T")
+
+_WANTED = {
+    "scan": "a NIfTI file, the folder of a DICOM series, or a folder of several",
+    "picture": "a picture, or a folder of them",
+}
+
+
+def _in_one_line(function: Callable[..., T]) -> Callable[..., T]:
+    """Ends MONAI's command with what the user can put right; in any other program the error goes its way.
+
+    MONAI wraps every exception that a configuration raises, and its command prints them all as tracebacks.
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            main = getattr(sys.modules["__main__"], "__spec__", None)
+            if main is None or main.name != "monai.bundle.__main__" or (cause := _user_error(error)) is None:
+                raise
+            sys.exit(f"medpfl: {cause}")
+
+    return call
+
+
+def _user_error(error: BaseException | None) -> UserError | None:
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__
+    return error
+
 
 def network(**arguments: Any) -> nn.Module:
     """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect."""
@@ -25,6 +59,7 @@ def network(**arguments: Any) -> nn.Module:
     return model
 
 
+@_in_one_line
 def restore(model: nn.Module, path: str | Path) -> None:
     """Loads a delivered ``model.safetensors`` into the network; UserError if the file is not as it was written."""
     try:
@@ -36,6 +71,7 @@ def restore(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(state)
 
 
+@_in_one_line
 def items(path: str | Path, kind: Literal["scan", "picture"], arrays: bool = False) -> list[dict[str, Any]]:
     """What there is to classify at a path.
 
@@ -50,17 +86,23 @@ def items(path: str | Path, kind: Literal["scan", "picture"], arrays: bool = Fal
     Raises:
         UserError: nothing is there, or a series cannot be used.
     """
-    where = Path(path)
-    if not str(path) or not where.exists():
-        raise UserError(f"--input_path {path}: there is no such file or folder")
+    if not str(path):
+        raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
+    if not (where := Path(path)).exists():
+        raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
     found = _scans(where) if kind == "scan" else _pictures(where, arrays)
     if not found:
-        raise UserError(f"{where}: holds no {'DICOM series or NIfTI file' if kind == 'scan' else 'picture'}")
+        what = "DICOM series or NIfTI file" if kind == "scan" else f"picture ({', '.join(_suffixes(arrays))})"
+        raise UserError(f"--input_path {where}: holds no {what}; give {_WANTED[kind]}")
     return found
 
 
+def _suffixes(arrays: bool) -> tuple[str, ...]:
+    return (*PICTURES, ".npy") if arrays else PICTURES
+
+
 def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
-    suffixes = (*PICTURES, ".npy") if arrays else PICTURES
+    suffixes = _suffixes(arrays)
     files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in suffixes)
     return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
 
@@ -109,6 +151,7 @@ class Classification:
         self.network, self.dataset, self.classes, self.whole = network, dataset, list(classes), whole
         self.model, self.output_path = dict(model), output_path
 
+    @_in_one_line
     def run(self) -> dict[str, Any]:
         """Classifies, prints and writes; returns what it prints."""
         found = {"model": self.model, "results": [self._classified(item) for item in self.dataset]}

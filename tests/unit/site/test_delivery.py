@@ -102,6 +102,19 @@ def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path)
     assert sum(picture["probabilities"].values()) == pytest.approx(1)
 
 
+def test_monais_command_ends_with_what_is_wrong_in_one_line(pictures, tmp_path):
+    bundle = pictures[0] / "site-2" / "last" / "bundle"
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "monai.bundle", "run", "--config_file", "configs/inference.json"]
+    command += ["--bundle_root", ".", "--input_path", str(tmp_path / "empty")]
+    done = subprocess.run(command, cwd=bundle, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"medpfl: --input_path {tmp_path / 'empty'}: holds no picture (.png, ")
+    assert last.endswith("give a picture, or a folder of them")
+    assert "Traceback" not in done.stderr
+
+
 def test_what_is_wrong_is_said(pictures, tmp_path):
     bundle = pictures[0] / "site-1" / "last" / "bundle"
     Image.new("L", (30, 28)).save(tmp_path / "wide.png")
