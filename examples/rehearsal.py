@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from medpfl.flare.poc import free_port, started
+from medpfl.report.words import count
 
 PROJECT = Path(__file__).parents[1] / "app_config" / "project.yml"
 HOSPITALS = ["north-hospital", "south-clinic", "east-institute"]
@@ -97,9 +98,10 @@ def summary(folder: Path, kits: Path) -> None:
             tested = results["final"]["selected"]["sites"][name]
             models = sorted((kits / name / "medpfl" / kept / name).glob("model-*.safetensors"))
             size = sum(model.stat().st_size for model in models) / 1e6
-            print(f"  {name}: accuracy {tested['accuracy']:.3f} on {tested['n']}, {len(models)} models, {size:.1f} MB")
+            kept_models = f"{count(len(models), 'model')}, {size:.1f} MB"
+            print(f"  {name}: accuracy {tested['accuracy']:.3f} on {tested['n']}, {kept_models}")
         at_server = list((kits / "localhost").rglob("model-*.safetensors"))
-        print(f"  server: {len(at_server)} models of hospitals")
+        print(f"  server: {count(len(at_server), 'model')} of hospitals")
 
 
 def run(program: str, *arguments: object, quiet: bool = False) -> None:

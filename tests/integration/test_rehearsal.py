@@ -15,6 +15,8 @@ def test_short_rehearsal(tmp_path):
     folder = tmp_path / "rehearsal"
     done = subprocess.run([sys.executable, SCRIPT, folder, "--short"], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "server: 0 models of hospitals" in done.stdout
+    assert " 1 models" not in done.stdout
     for experiment, algorithm in (("scans", "vit-heads"), ("slices", "fedap")):
         results = json.loads((folder / experiment / "results.json").read_text())
         assert (results["algorithm"], results["status"], results["failures"]) == (algorithm, "finished", [])

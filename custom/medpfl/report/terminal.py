@@ -31,6 +31,7 @@ from medpfl.report.words import (
     algorithm_name,
     auroc_interval,
     data_name,
+    folded,
     further,
     points,
     score,
@@ -45,12 +46,23 @@ _WORST_SHOWN = 10
 _FIRST = ("AUC", "Accuracy", "Worst site", "To local (points)", "New AUC", "Held-out AUC", "Better than local", "Round")
 _LABEL = 16
 _GAP = 2
+# Characters that the columns beside the sites' names need: without the difference to local, and that one's.
+_NUMBERS, _DIFFERENCE = 61, 10
+_INTERVAL = 6
+"""Characters that are saved where an AUC's interval has a line of its own."""
+_CELL = 8
+"""The longest name that fits below a number of the last row."""
 
 
-def run_table(results: Results) -> Table:
+def run_table(results: Results, width: int = 80) -> Table:
     """One row for every site, then mean ± standard deviation over sites and the lowest value of each measure.
 
-    With more than 30 sites only the 10 with the lowest accuracy have a row; the caption says so.
+    With more than 30 sites only the 10 with the lowest accuracy have a row; the caption says so. Long names are broken
+    after hyphens, and where they do not fit into the last row the caption has them.
+
+    Args:
+        results: of a finished run.
+        width: characters in a line of the terminal.
 
     Raises:
         UserError: the run has not ended.
@@ -64,26 +76,30 @@ def run_table(results: Results) -> Table:
     classes = len(class_names(results))
     # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
     table = _plain_table(title=_title(results))
-    table.add_column("site", overflow="fold")
+    table.add_column("site", no_wrap=True)
     tested = "patients\ntest" if results["data"].get("preprocessing") else "n test"
     for head in (tested, "accuracy", "balanced\naccuracy", "AUC [95% CI]", "classes\nin AUC"):
         table.add_column(head, justify="right", overflow="fold")
     if change:
         table.add_column("to local\n(points)", justify="right", overflow="fold")
 
-    sites = list(scores["sites"])
+    sites, below = list(scores["sites"]), []
     if len(sites) > _MOST_ROWS:
         accuracy = site_scores(scores, "accuracy")
-        table.caption = f"the {_WORST_SHOWN} sites with the lowest accuracy, of {len(sites)}"
+        below.append(f"the {_WORST_SHOWN} sites with the lowest accuracy, of {len(sites)}")
         sites = sorted(sites, key=lambda name: accuracy.get(name, 1.0))[:_WORST_SHOWN]
+    names = {name: site_name(results, name) for name in sites}
+    free = width - _NUMBERS - (_DIFFERENCE if change else 0)
+    if tight := max(map(len, names.values()), default=0) > free:
+        free += _INTERVAL
     for name in sites:
         entry = scores["sites"][name]
         row = [
-            Text(site_name(results, name)),
+            Text(folded(names[name], free)),
             NONE if entry.get("n") is None else str(entry["n"]),
             score(entry.get("accuracy")),
             score(entry.get("balanced_accuracy")),
-            auroc_interval(entry),
+            auroc_interval(entry).replace(" [", "\n[") if tight else auroc_interval(entry),
             _classes(entry.get("auroc_classes"), classes),
         ]
         table.add_row(*row, *([_coloured(change.get(name))] if change else []))
@@ -92,14 +108,21 @@ def run_table(results: Results) -> Table:
         spread(scores["mean"].get(measure), scores["std"].get(measure)).replace(" ±", "\n±") for measure in MEASURES
     ]
     table.add_row("mean\n± sd", "", *means, "", *([_coloured(fmean(change.values()))] if change else []), style="bold")
-    lowest = []
-    for measure in MEASURES:
-        worst = worst_site(scores, measure)
-        lowest.append(Text(f"{worst[1]:.3f}\n{worst[0]}" if worst else NONE))
+    worst = {measure: found for measure in MEASURES if (found := worst_site(scores, measure))}
+    lowest = [Text(f"{worst[m][1]:.3f}" if m in worst else NONE) for m in MEASURES]
+    whose = [worst[m][0] if m in worst else "" for m in MEASURES]
     if change:
-        name = min(change, key=change.__getitem__)
-        lowest += ["", _coloured(change[name]).append(f"\n{name}", style="default")]
-    table.add_row("worst\nsite", "", *lowest)
+        least = min(change, key=change.__getitem__)
+        lowest += [Text(""), _coloured(change[least])]
+        whose += ["", least]
+    if max(map(len, whose)) <= _CELL:
+        lowest = [cell.append(f"\n{name}", style="default") for cell, name in zip(lowest, whose, strict=True)]
+    else:
+        heads = (*(measure.replace("_", " ").replace("auroc", "AUC") for measure in MEASURES), "", "to local")
+        sites_of = {name: [h for h, n in zip(heads, whose, strict=False) if n == name] for name in whose if name}
+        below += [f"worst in {', '.join(measures)}: {name}" for name, measures in sites_of.items()]
+    table.add_row("worst\nsite" if max(map(len, whose)) <= _CELL else "worst", "", *lowest)
+    table.caption = Text("\n".join(below)) if below else None
     return table
 
 
@@ -130,7 +153,7 @@ def _coloured(difference: float | None) -> Text:
 
 def print_run(results: Results, console: Console) -> None:
     """The run's table, and the result and what must be known about it in plain lines."""
-    console.print(run_table(results))
+    console.print(run_table(results, console.width))
     for line in (summary(results), *further(results), *(results.get("notes") or ())):
         console.print(Text(line))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 from medpfl.report.results import Results, differences, is_local, local_reference, selected, site_scores, worst_site
@@ -107,6 +108,11 @@ def data_name(data: dict[str, Any]) -> str:
     """The data set's name; a phantom is called one wherever it is named."""
     name = str(data.get("name"))
     return f"{name} (phantom, no patients)" if data.get("phantom") else name
+
+
+def folded(name: str, width: int) -> str:
+    """A name in lines of at most so many characters, broken after hyphens and at blanks where it can be."""
+    return "\n".join(wrap(name, width)) or name
 
 
 def site_name(results: Results, site: str) -> str:

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from medpfl.errors import UserError
 from medpfl.report.compare import compare, comparison_rows
+from medpfl.report.joined import print_joined
 from medpfl.report.terminal import comparison_table, print_run, run_table
 
 
@@ -73,6 +74,68 @@ def test_many_sites_show_the_ten_worst(make_run):
     assert cells(text, "site-9")[2] == "0.590"
     assert "site-10" not in text
     assert cells(text, "mean")[1] == "0.695"
+
+
+LONG = ("north-university-hospital", "south-clinic", "saint-elsewhere-medical-center-2")
+
+
+def site_column(lines, width):
+    """What stands in the first column, the pieces of a name put together again."""
+    return "".join(line[1 : 1 + width].strip() for line in lines if line.startswith(" "))
+
+
+def test_long_names_are_whole_and_broken_where_they_can_be(make_run):
+    accuracy = {name: 0.8 + 0.03 * i for i, name in enumerate(LONG)}
+    lines = shown(run_table(make_run("fedap", accuracy, dict.fromkeys(LONG, 0.9)))).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    found = site_column(lines, 15)
+    assert all(name in found for name in LONG)
+    assert cells("\n".join(lines), "north-")[:4] == ["north-", "100", "0.800", "0.750"]
+    assert cells("\n".join(lines), "hospital") == ["hospital"]
+    text = " ".join(" ".join(lines).split())
+    assert "worst in accuracy, balanced accuracy, AUC, to local: north-university-hospital" in text
+
+
+def test_wide_terminals_break_no_name(make_run):
+    accuracy = dict.fromkeys(LONG, 0.8)
+    text = shown(run_table(make_run("fedap", accuracy, accuracy), 120), width=120)
+    assert cells(text, LONG[2])[:6] == [LONG[2], "100", "0.800", "0.750", "0.860", "[0.840,"]
+
+
+def joined_of(**tested):
+    """A report on joined sites with so many test samples each."""
+    measured = {"accuracy": 0.8, "auroc": 0.9}
+    ways = ("received", "adapted", "alone")
+    return {
+        "run": {"algorithm": "fedap", "rounds": 20, "sites": 5},
+        "epochs": 5,
+        "sites": {name: {"epoch": 3, **{w: measured | {"n": n} for w in ways}} for name, n in tested.items()},
+        "mean": dict.fromkeys(ways, measured),
+        "rules": {"shared": {"what": "a", "why": "b"}, "personal": []},
+    }
+
+
+def printed(joined):
+    stream = io.StringIO()
+    print_joined(joined, Console(file=stream, width=80))
+    return stream.getvalue()
+
+
+def test_joined_sites_with_long_names():
+    text = printed(joined_of(**dict.fromkeys(LONG, 400)))
+    assert "…" not in text
+    assert all(name in site_column(text.splitlines(), 11) for name in LONG)
+    assert cells(text, "clinic") == ["clinic"]
+    assert cells(text, "south-")[:2] == ["south-", "400"]
+
+
+def test_joined_sites_with_few_test_samples_are_named():
+    text = printed(joined_of(north=25, south=400))
+    assert cells(text, "north")[:2] == ["north", "25"]
+    # 0.5 / sqrt(25) is 0.1.
+    assert "caution: north 25; with 25 the standard error of an accuracy is up to 10 points." in text
+    assert "caution" not in printed(joined_of(north=100, south=400))
 
 
 def test_nulls_and_markup_in_names(empty, make_run):
