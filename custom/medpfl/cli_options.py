@@ -142,7 +142,10 @@ class Options:
             given["partition"] = "natural"
         if given["sites"] is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
-        return make_config(**given)
+        try:
+            return make_config(**given)
+        except UserError as error:
+            raise UserError(f"{error} (with --preset {self.preset})" if self.preset else str(error)) from None
 
     def said(self) -> dict[str, Any]:
         """The fields of a configuration that the command line and its preset speak of."""

@@ -102,7 +102,7 @@ def test_two_shares(preset):
 
 
 def test_a_setting_that_the_method_does_not_have(preset):
-    with pytest.raises(UserError, match="setting 'lambda' has no meaning for fedavg"):
+    with pytest.raises(UserError, match=r"setting 'lambda' has no meaning for fedavg.*\(with --preset .*mine\.yml\)"):
         config_of(f"medpfl run fedavg --preset {preset('settings: {lambda: 0.5}')}")
 
 
