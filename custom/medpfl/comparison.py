@@ -75,17 +75,28 @@ def with_local(variants: Sequence[Variant], model: str) -> list[Variant]:
 def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each variant's settings: its own, and those of the common ones that have a meaning for it.
 
+    What some methods do and others could do too (``mu``, ``consistency``) is set for the former alone, so that
+    ``fedavg fedprox`` with ``mu`` stays a comparison of the two.
+
     Raises:
         UserError: a common setting has a meaning for none of them.
     """
     accepted = [accepted_settings(v.algorithm, v.choices.get("personal"), v.choices.get("mixing")) for v in variants]
-    for name in common:
-        if not any(_own_name(name, known) for known in accepted):
+    found: list[dict[str, Any]] = [{} for _ in variants]
+    for name, value in common.items():
+        own = [_own_name(name, known) for known in accepted]
+        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(variants[i], mine, accepted[i])]
+        takers = takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != "local"]
+        for i in takers:
+            found[i][own[i]] = value
+        if not takers:
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
-    return [
-        {_own_name(name, known): value for name, value in common.items() if _own_name(name, known)} | dict(v.settings)
-        for v, known in zip(variants, accepted, strict=True)
-    ]
+    return [common | dict(v.settings) for common, v in zip(found, variants, strict=True)]
+
+
+def _only_addable(variant: Variant, setting: str, accepted: Mapping[str, Any]) -> bool:
+    """Whether a method could have a setting and is published without it."""
+    return setting in ("mu", "consistency") and not accepted[setting] and setting not in variant.settings
 
 
 def _own_name(setting: str, accepted: Mapping[str, Any]) -> str | None:
