@@ -21,6 +21,7 @@ _TAGS = [
 ]  # fmt: skip
 _ENHANCED = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
 _SUFFIXES = (".dcm", ".dicom", ".ima")
+_REMEDY = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or convert the series"
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,18 @@ def _undecodable(syntax: Any) -> str | None:
         decoder = get_decoder(syntax)
     except NotImplementedError:
         return f"compressed as {getattr(syntax, 'name', syntax)}, which pydicom cannot decode: convert the series"
-    if decoder.is_available:
-        return None
     return (
-        f"compressed as {syntax.name}, for which no decoder is installed: "
-        "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or convert the series"
+        None if decoder.is_available else f"compressed as {syntax.name}, for which no decoder is installed: {_REMEDY}"
     )
+
+
+def more_decoders(syntax: str) -> str:
+    """What else can be installed for pixels in a transfer syntax, and what else helps; empty if nothing can be."""
+    try:
+        missing = " ".join(get_decoder(syntax).missing_dependencies)
+    except NotImplementedError:
+        return ""
+    return _REMEDY if "pylibjpeg-libjpeg" in missing or "pylibjpeg-openjpeg" in missing else ""
 
 
 def _fragments_complete(file: IO[bytes], left: int) -> bool:

@@ -10,6 +10,7 @@ from monai.data import PydicomReader
 from monai.utils import ensure_tuple
 from pydicom import Dataset, dcmread
 
+from medpfl.data.ct.header import more_decoders
 from medpfl.data.ct.preprocessing import AIR
 from medpfl.errors import UserError
 
@@ -46,7 +47,7 @@ class SeriesReader(PydicomReader):
             values = np.asarray(super()._get_array_data(img, filename), dtype=np.float32)
             padding = _padding(img)
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.
-            raise UserError(f"{filename}: its pixels cannot be decoded: {_first_line(error)}") from None
+            raise UserError(f"{filename}: its pixels cannot be decoded: {_reason(error, img)}") from None
         if padding is not None:
             values[padding] = AIR
         # Decoded now; a volume's encoded bytes need not stay in memory beside it.
@@ -80,6 +81,14 @@ def _read(name: str) -> Dataset:
     if "ImagePositionPatient" not in dataset or "ImageOrientationPatient" not in dataset:
         raise UserError(f"{name}: has no slice position and orientation")
     return dataset
+
+
+def _reason(error: Exception, img: Dataset) -> str:
+    """In one line; of compressed pixels pydicom lists behind a heading what each decoder said."""
+    heading, *decoders = map(str.strip, str(error).splitlines() or [type(error).__name__])
+    said = "; ".join(decoders) if heading.endswith(":") and decoders else heading
+    remedy = more_decoders(img.file_meta.get("TransferSyntaxUID", ""))
+    return f"{said}. Other decoders may help: {remedy}" if remedy else said
 
 
 def _first_line(error: Exception) -> str:

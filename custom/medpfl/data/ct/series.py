@@ -101,7 +101,7 @@ def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series
     folder = Path(os.path.commonpath([h.path.parent for h in headers]))
     nearby = {h.path.parent for h in headers}
     problems = [Finding("error", message) for path, message in broken if path.parent in nearby]
-    problems += [Finding("error", f"{h.path}: {h.problem}") for h in headers if h.problem]
+    problems += _of_files(headers)
     fatal = _not_a_volume(headers)
     ordered, step = tuple(sorted(headers, key=lambda h: (h.instance or 0, h.path))), 0.0
     if fatal:
@@ -126,6 +126,18 @@ def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series
         kernel=first.kernel,
         problems=tuple(problems),
     )
+
+
+def _of_files(headers: Sequence[Header]) -> list[Finding]:
+    """What is wrong with single files, once for all that it is wrong with: a series is compressed as a whole."""
+    wrong: dict[str, list[Path]] = {}
+    for header in headers:
+        if header.problem:
+            wrong.setdefault(header.problem, []).append(header.path)
+    return [
+        Finding("error", f"{paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else "") + f": {problem}")
+        for problem, paths in wrong.items()
+    ]
 
 
 def _coverage(header: Header, slices: int, step: float) -> float:
