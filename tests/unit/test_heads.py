@@ -45,10 +45,11 @@ def test_rows_of_separate_projections():
     }
 
 
-def test_personal_rows_alone_decide_what_the_personal_heads_see():
+@pytest.mark.parametrize("fused", [True, False])
+def test_personal_rows_alone_decide_what_the_personal_heads_see(fused):
     """The layout, from the block's own output: only what the declaration calls personal moves the first head's part."""
     torch.manual_seed(0)
-    block, x = SABlock(6, 3, qkv_bias=True), torch.randn(2, 5, 6)
+    block, x = SABlock(6, 3, qkv_bias=True, use_combined_linear=fused), torch.randn(2, 5, 6)
     block.out_proj = nn.Identity()  # the heads side by side
     before = block(x)
     split = ParameterSplit(block, Heads(0.3))

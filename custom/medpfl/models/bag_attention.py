@@ -43,7 +43,10 @@ class BagAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of bags."""
-        features = self._features(x)
+        return self.classify(self._features(x))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits (B, classes) of bags whose slices have these features (B, S, D)."""
         return self.head(torch.einsum("bs,bsd->bd", self._weights(features), features))
 
     def attention_weights(self, x: Tensor) -> Tensor:

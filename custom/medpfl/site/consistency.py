@@ -15,6 +15,7 @@ from torch.nn.functional import linear, log_softmax, scaled_dot_product_attentio
 
 from medpfl.models import logits
 from medpfl.models.attention import attention_blocks
+from medpfl.models.bag_attention import BagAttention
 
 ThreeLogits = tuple[Tensor, Tensor, Tensor]
 
@@ -44,11 +45,15 @@ def sub_network_logits(model: nn.Module, heads: Mapping[str, tuple[int, int]]) -
         heads: by block, how many heads (the first ones) are personal and how many there are; both kinds must exist.
 
     Returns:
-        For MONAI's ``ViT``, one pass that computes what the three have in common once; three passes for other models.
+        For MONAI's ``ViT``, also as the trunk of attention over slices, one pass that computes what the three have in
+        common once; three passes for other models.
     """
     counts = {path: personal for path, (personal, _) in heads.items()}
     if _is_plain_vit(model):
         return lambda x: _one_pass(model, counts, x)
+    if isinstance(model, BagAttention) and _is_plain_vit(model.trunk):
+        of_trunk = {path.removeprefix("trunk."): personal for path, personal in counts.items()}
+        return lambda x: _one_pass_of_bags(model, of_trunk, x)
     return lambda x: _three_passes(model, counts, x)
 
 
@@ -87,7 +92,7 @@ def _is_plain_vit(model: nn.Module) -> bool:
 
     return (
         type(model) is ViT
-        and isinstance(getattr(model, "classification_head", None), nn.Linear)
+        and isinstance(getattr(model, "classification_head", None), nn.Linear | nn.Identity)
         and not any(m.p for m in model.modules() if isinstance(m, nn.Dropout))
         and not any(block.with_cross_attention or block.attn.save_attn for block in model.blocks)
     )
@@ -110,6 +115,15 @@ def _one_pass(model: nn.Module, counts: Mapping[str, int], x: Tensor) -> ThreeLo
         z = z + block.mlp(block.norm2(z))
     scores = model.classification_head(model.norm(z[..., 0, :]))
     whole, shared, personal = scores if scores.ndim == 3 else scores.expand(3, -1, -1)
+    return whole, shared, personal
+
+
+def _one_pass_of_bags(model: BagAttention, counts: Mapping[str, int], x: Tensor) -> ThreeLogits:
+    """:func:`_one_pass` over the slices of bags (B, S, C, H, W); each of the three weighs its own slices' features."""
+    whole, shared, personal = (
+        model.classify(features.unflatten(0, x.shape[:2]))
+        for features in _one_pass(model.trunk, counts, x.flatten(0, 1))
+    )
     return whole, shared, personal
 
 

@@ -3,12 +3,14 @@ import math
 
 import pytest
 import torch
+from monai.networks.blocks import PatchEmbeddingBlock
 from monai.networks.nets import ViT
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from medpfl.declarations import Heads
 from medpfl.models import logits
+from medpfl.models.bag_attention import BagAttention
 from medpfl.parameters import ParameterSplit
 from medpfl.site.consistency import consistency_term, sub_network_logits
 from medpfl.site.objectives import site_objective
@@ -80,6 +82,36 @@ def test_gradients_of_one_pass_are_those_of_three():
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_layers", [1, 3])
+def test_bags_of_slices_are_weighed_by_each_sub_network(num_layers):
+    torch.manual_seed(2)
+    model, x = BagAttention(vit(num_layers=num_layers), hidden=4), torch.randn(3, 2, 1, 8, 8)
+    cut, width = model.trunk.blocks[0].attn.dim_head, model.trunk.blocks[0].attn.inner_dim
+    found = sub_network_logits(model, Heads(0.25).counts(model))(x)
+    for one, (start, stop) in zip(found, ((0, 0), (0, cut), (cut, width)), strict=True):
+        other = copy.deepcopy(model)
+        other.trunk = without(model.trunk, start, stop)
+        torch.testing.assert_close(one, other(x), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found[1], found[2], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "passes"),
+    [
+        (vit, (5, 1, 8, 8), 1),
+        (lambda: BagAttention(vit()), (5, 2, 1, 8, 8), 1),
+        (lambda: Wrapped(vit()), (5, 1, 8, 8), 3),
+    ],
+    ids=["vit", "bags", "another network"],
+)
+def test_number_of_passes(network, shape, passes):
+    model, embedded = network(), []
+    (embedding,) = (m for m in model.modules() if isinstance(m, PatchEmbeddingBlock))
+    embedding.register_forward_hook(lambda *_: embedded.append(1))
+    sub_network_logits(model, Heads(0.5).counts(model))(torch.randn(shape))
+    assert len(embedded) == passes
 
 
 def test_dropout_takes_the_general_way():

@@ -31,6 +31,8 @@ def test_voxels_and_spacing_are_those_of_simpleitk(lidc):
         assert np.array_equal(ours.numpy().clip(min=-1024), array.clip(min=-1024))
         assert ours.pixdim.tolist() == pytest.approx(other.GetSpacing(), abs=1e-4)
         assert (ours.affine[:3, 3] * torch.tensor([-1, -1, 1])).tolist() == pytest.approx(other.GetOrigin(), abs=1e-4)
+        directions = np.diag([-1, -1, 1]) @ (ours.affine[:3, :3] / ours.pixdim).numpy()
+        np.testing.assert_allclose(directions, np.reshape(other.GetDirection(), (3, 3)), atol=1e-6)
         assert series.thickness in (1.25, 2.5)
 
 
