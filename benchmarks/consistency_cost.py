@@ -13,24 +13,25 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from medpfl.declarations import Heads
-from medpfl.models import build_model
+from medpfl.models import build_model, logits
 from medpfl.site.consistency import _three_passes, consistency_term, sub_network_logits
 
-CASES = (("vit-tiny", 28, 32), ("vit-tiny", 64, 32), ("vit-small", 224, 8))
-"""Model, edge length of the images, batch size."""
+CASES = (("vit-tiny", 28, (32,)), ("vit-tiny", 64, (32,)), ("vit-tiny", 64, (4, 8)), ("vit-small", 224, (8,)))
+"""Model, edge length of the images, and the batch: images, or bags of so many slices for attention pooling."""
 
 
-def steps(name: str, size: int, batch: int, repeats: int) -> dict[str, float]:
+def steps(name: str, size: int, batch: tuple[int, ...], repeats: int) -> dict[str, float]:
     """Median seconds of each kind of step."""
     torch.manual_seed(0)
-    model = build_model(name, in_channels=1, num_classes=11, image_size=size)
+    pooling = "attention" if len(batch) == 2 else "mean"
+    model = build_model(name, in_channels=1, num_classes=11, image_size=size, pooling=pooling)
     heads = Heads(0.6).counts(model)
     personal = {path: count for path, (count, _) in heads.items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, foreach=True)
-    x, y = torch.randn(batch, 1, size, size), torch.randint(0, 11, (batch,))
+    x, y = torch.randn(*batch, 1, size, size), torch.randint(0, 11, batch[:1])
     one_pass = sub_network_logits(model, heads)
     kinds = {
-        "plain": lambda: (model(x)[0], None, None),
+        "plain": lambda: (logits(model(x)), None, None),
         "one pass": lambda: one_pass(x),
         "three passes": lambda: _three_passes(model, personal, x),
     }
@@ -56,6 +57,6 @@ if __name__ == "__main__":
         s = steps(name, size, batch, repeats=5 if name == "vit-small" else 30)
         plain, one, three = s["plain"], s["one pass"], s["three passes"]
         print(
-            f"| {name} | {size} | {batch} | {1e3 * plain:.0f} ms | {1e3 * one:.0f} ms | {one / plain:.2f} | "
-            f"{1e3 * three:.0f} ms | {three / plain:.2f} |"
+            f"| {name} | {size} | {' x '.join(map(str, batch))} | {1e3 * plain:.0f} ms | {1e3 * one:.0f} ms | "
+            f"{one / plain:.2f} | {1e3 * three:.0f} ms | {three / plain:.2f} |"
         )
