@@ -1,3 +1,6 @@
+import json
+from contextlib import nullcontext
+
 import pytest
 
 from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
@@ -48,6 +51,20 @@ def test_a_variant_that_cannot_be_is_named_before_the_others_train(tmp_path):
             progress=lambda title, total: pytest.fail(f"{title} was started"),
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_rivals_of_the_heads_with_a_resnet_share_what_their_methods_say(tmp_path):
+    variants = [Variant.parse(f"{name}:model=resnet32") for name in ("local", "fedavg", "fedper", "lg-fedavg", "fedbn")]
+    tiny = {"sites": 2, "rounds": 1, "fractions": (0.01, 0.0, 0.01), "held_out": 1, "device": "cpu"}
+    runs = [(v.folder, make_config(algorithm=v.algorithm, **tiny, **v.choices)) for v in variants]
+    silent = nullcontext(lambda progress: None)
+    run_comparison(runs, tmp_path, env="inprocess", threads=1, overwrite=False, progress=lambda title, total: silent)
+    results = [json.loads((tmp_path / folder / "seed-0" / "results.json").read_text()) for folder, _ in runs]
+    sent = {r["algorithm"]: r["rounds"][0]["sites"]["site-1"]["sent_bytes"] for r in results}
+    assert all(r["status"] == "finished" and r["new"]["held_out"] for r in results)
+    # 464,219 parameters for 11 classes, of which 715 are the classifier's, and running statistics.
+    assert sent["local"] == 0 < 715 * 4 <= sent["lg-fedavg"] < 1.3 * 715 * 4
+    assert sent["fedavg"] > 464_219 * 4 and sent["fedper"] < sent["fedavg"] > sent["fedbn"]
 
 
 def test_common_settings_go_where_they_mean_something():

@@ -226,7 +226,10 @@ def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp
     assert results["new"]["pooled"]["n"] == 6
     assert results["new"]["held_out"]["centre-3"]["n"] == 6
     assert results["data"]["preprocessing"]["size"] == 16
-    assert "centre-1" in (tmp_path / "out" / "report.html").read_text()
+    assert results["heads"] == {"layers": 1, "personal": 4, "of": 6, "p": pytest.approx(4 / 6)}
+    page = (tmp_path / "out" / "report.html").read_text()
+    for words in ("centre-1", "4 of 6 attention heads are personal", "(p = 0.667)", "at centre-3, which took no part"):
+        assert words in page, words
 
 
 def test_the_command_in_one_line_without_traceback(cohort, tmp_path):
