@@ -124,7 +124,7 @@ def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
 
     Raises:
         UserError: nothing of that kind is there, or what is there is wrong; so are, where labels make the classes,
-            two that differ in case or spaces alone.
+            two that differ in case or spaces alone, and a label that is none of the job's classes where others are.
     """
     path = Path(path).expanduser()
     if path.is_file():
@@ -246,8 +246,12 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
         kind = "nifti" if rows and is_nifti(rows[0].series) else "dicom"
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
+    others = [row for row in labelled if row.label not in classes]
+    if others and len(others) < len(labelled):
+        label, listed = others[0].label, ", ".join(classes)
+        raise UserError(f"{others[0].where}: label {label!r} is none of the job's classes ({listed})")
     try:
-        if not classes or not all(row.label in classes for row in labelled):
+        if not classes or others:
             classes = _classes(root, labelled)
     except UserError:
         if problems:  # The classes are wrong because rows are.

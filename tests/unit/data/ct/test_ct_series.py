@@ -58,6 +58,7 @@ def _moved(*offsets):
     [
         (_set(Modality="MR"), "modality MR, not CT"),
         (_set(NumberOfFrames=1, SOPClassUID="1.2.840.10008.5.1.4.1.1.2.1"), "Enhanced CT"),
+        (lambda n, d: _set(NumberOfFrames=4, PixelData=d.PixelData * 4)(n, d), "a multi-frame file"),
         (_set(ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]), "localizer"),
         (_on(3, PixelSpacing=[0.5, 0.5]), r"mixed pixel spacings .*0.8×0.7 in 000.dcm, 0.5×0.5 in 003.dcm"),
         (_on(3, ImageOrientationPatient=[0, 1, 0, 1, 0, 0]), "mixed orientations"),

@@ -129,6 +129,18 @@ def test_what_does_not_fit_is_said(cohort, fields, message):
         source.prepare()
 
 
+def test_a_label_outside_a_jobs_classes_is_named_by_its_row(cohort):
+    table = cohort / "centre-1" / "labels.csv"
+    table.write_text(
+        table.read_text().replace(",0\n", ",healthy\n").replace(",1\n", ",il\n", 1).replace(",1\n", ",ill\n")
+    )
+    job = config(cohort / "centre-1", held_out=0, data_args={"classes": ["healthy", "ill"]})
+    with pytest.raises(
+        UserError, match=r"labels.csv, line 3: label 'il' is none of the job's classes \(healthy, ill\)"
+    ):
+        open_source(job).site("site-1", CPU)
+
+
 def test_a_series_at_two_centres_stops_a_simulation(cohort):
     shutil.copytree(cohort / "centre-1" / "p0", cohort / "centre-3" / "p0", dirs_exist_ok=True)
     uid = (cohort / "centre-1" / "labels.csv").read_text().splitlines()[1].split(",")[0]
