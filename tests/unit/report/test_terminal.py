@@ -12,7 +12,10 @@ from medpfl.report.terminal import comparison_table, print_run, run_table
 
 def shown(renderable, width=80, color=None):
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=color, force_terminal=color is not None).print(renderable)
+    colored = color is not None
+    Console(file=stream, width=width, color_system=color, force_terminal=colored, no_color=not colored).print(
+        renderable
+    )
     return stream.getvalue()
 
 
