@@ -23,7 +23,9 @@ from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
+from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
+from medpfl.site.newcomer import Newcomer
 from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 from medpfl.threads import intra_op_threads
@@ -163,8 +165,41 @@ class Federation:
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
         )
 
-    def delivery(self, folder: Path) -> Delivery:
-        """What leaves a site's models in a folder of its own."""
+    def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path) -> Newcomer:
+        """A site that joins this run after its end.
+
+        Args:
+            name: its name.
+            source: where its data come from.
+            data: its own, on the device.
+            folder: where its model goes.
+        """
+        return Newcomer(
+            name=name,
+            config=self.config,
+            split=self.split,
+            first={key: tensor.cpu() for key, tensor in self.model().state_dict().items()},
+            data=data,
+            looks=looks(source),
+            delivery=self.delivery(folder, source),
+        )
+
+    def looks(self) -> dict[str, Any]:
+        """See :func:`looks`: of the run's data."""
+        return looks(self.source)
+
+    def delivery(self, folder: Path, source: DataSource | None = None) -> Delivery:
+        """What leaves a site's models in a folder of its own; ``source`` where its data do not come from the run's."""
         config = self.config
         arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
-        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, self.source.inputs())
+        inputs = (source or self.source).inputs()
+        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
+
+
+def looks(source: DataSource) -> dict[str, Any]:
+    """What data look like, as far as they say: ``in_channels``, ``num_classes``, ``image_size``, names of ``classes``.
+
+    No image is read for it.
+    """
+    inputs = source.inputs()
+    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs else {})

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-Task = Literal["prepare", "train", "validate", "test"]
+Task = Literal["prepare", "train", "validate", "test", "statistics", "join"]
+"""The last two are for a site that joins a finished run (:mod:`medpfl.joining`), the others for sites that train."""
 
 STATISTICS = "statistics/"
 """Prefix of batch-norm statistics among an update's tensors, so that filters see them like any other key."""

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,15 +18,15 @@ from medpfl.config import make_config
 from medpfl.data.partitioned import PartitionedImages
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
-from medpfl.joining import newcomer_row, repeat_shared_heads, start, take_statistics
-from medpfl.joining_run import adapt, join
+from medpfl.joining_run import join
 from medpfl.lock import run_folder
 from medpfl.messages import IMPRESSION, named_statistics
 from medpfl.models.layers import batch_norm_layers
-from medpfl.parameters import State
 from medpfl.seeding import generator
-from medpfl.server.rounds import ServerState
+from medpfl.server.newcomer import Welcome, newcomer_row
+from medpfl.server.rounds import ServerState, pop_statistics
 from medpfl.site.evaluation import evaluate
+from medpfl.site.newcomer import adapt, repeat_shared_heads, take_statistics
 from medpfl.site.statistics import input_statistics
 from medpfl.site.training import train_epochs
 from medpfl.statefile import read_state, serialised_bytes
@@ -42,9 +44,18 @@ def finished(folder, run_config):
     return federation, state
 
 
-def begun(federation, server, data, **plan) -> tuple[State, dict]:
-    found = start(replace(plan_of(federation), **plan), server, federation.initial_personal, federation.model, data)
-    return found
+def begun(federation, server, data, **plan) -> SimpleNamespace:
+    """A newcomer before it trains: its model's state, its row, and what it sent and received."""
+    newcomer = federation.newcomer("new", federation.source, data, Path("nowhere"))
+    welcome = Welcome(replace(plan_of(federation), **plan), server, federation.looks(), 1)
+    model, sent, received, statistics = federation.model(), 0, 0, None
+    if (question := welcome.question()) is not None:
+        answer = newcomer.handle(question, model)
+        sent, received, statistics = answer.sent_bytes, answer.received_bytes, pop_statistics(answer)
+    message, row = welcome.offer(statistics)
+    newcomer.begin(model, message.shared)
+    received += serialised_bytes(message.tensors)
+    return SimpleNamespace(state=model.state_dict(), row=row, sent_bytes=sent, received_bytes=received)
 
 
 def after(federation, shared, **fields):
@@ -264,7 +275,7 @@ def test_what_cannot_be_is_said(tmp_path):
         ("fedbn", "a", {}, "held no centre out; give the new site's data with --data"),
         ("fedbn", "a", {"model": "lenet5"}, "--model lenet5: the run in .* has 'tiny:Net'"),
         ("fedbn", "a", {"data": "tiny:site_data", "settings": {"mu": 1.0}}, "--set mu: a new site may choose lr"),
-        ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1 has no training sample"),
+        ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1: it has no training sample"),
         ("fedbn", "a", {"data": "organamnist-sample"}, "new-1: its samples do not fit tiny:Net"),
     ):
         with pytest.raises(UserError, match=words):

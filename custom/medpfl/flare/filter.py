@@ -17,6 +17,7 @@ from medpfl.flare.payload import INFO
 ALLOWED_META = {INFO}
 ALLOWED_INFO = {"metrics", "sent_bytes", "received_bytes", "seconds"}
 ALLOWED_METRICS = {"samples", "validation", "train_loss", "test", "tested", "restored_round"}
+ALLOWED_METRICS |= {"received", "adapted", "alone", "epoch", "alone_epoch", "alone_validation"}  # of a site that joins
 
 
 class AllowListFilter(Filter):

@@ -22,6 +22,9 @@ from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
 
+STATISTICS_OF = {"similarity": "batch-norm", "similarity-classifier": "classifier", "similarity-running": "running"}
+"""By mixing: the kind of statistics that a message asks for."""
+
 Phase = Literal["prepare", "train", "validate", "test", "done"]
 
 
@@ -175,7 +178,7 @@ def _hello(plan: Plan) -> Message:
     info: dict[str, Any] = {"split": plan.split.description()}
     if not plan.config.needs_pretraining:
         return Message("prepare", 0, {}, info)
-    info["statistics"] = "batch-norm" if plan.config.resolved_mixing == "similarity" else "classifier"
+    info["statistics"] = STATISTICS_OF[plan.config.resolved_mixing]
     return Message("prepare", 0, plan.pretrained, info)
 
 
@@ -184,7 +187,7 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
     info: dict[str, Any] = {"best_round": state.best_round}
     halfway = state.round + 1 >= config.rounds // 2
     if config.resolved_mixing == "similarity-running" and halfway and site not in state.statistics:
-        info["statistics"] = "running"
+        info["statistics"] = STATISTICS_OF[config.resolved_mixing]
     shared = state.shared.get(site, plan.initial_shared)
     return Message("train", state.round + 1, {**shared, **state.impression} if state.impression else shared, info)
 
@@ -204,7 +207,7 @@ def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> Server
 
 
 def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:
-    fresh = {u.site: found for u in updates if (found := _pop_statistics(u))}
+    fresh = {u.site: found for u in updates if (found := pop_statistics(u))}
     if not fresh:
         return state
     known = {**state.statistics, **fresh}
@@ -216,7 +219,8 @@ def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) 
     return replace(state, statistics=known, weights=weights)
 
 
-def _pop_statistics(update: Update) -> LayerStatistics:
+def pop_statistics(update: Update) -> LayerStatistics:
+    """Takes the statistics out of an update's tensors."""
     arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in statistics_of(update)}
     layers = dict.fromkeys(k.rpartition("/")[0] for k in arrays)
     return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}

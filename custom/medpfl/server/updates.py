@@ -65,11 +65,24 @@ class _Tested(_Strict):
     tested: _Rounds
 
 
+class _Joined(_Strict):
+    samples: _Samples
+    received: _Measures | None
+    adapted: _Measures | None
+    alone: _Measures | None
+    epoch: NonNegativeInt
+    alone_epoch: NonNegativeInt
+    validation: list[_Measures | None]
+    alone_validation: list[_Measures | None]
+
+
 _METRICS: dict[Task, type[_Strict]] = {
     "prepare": _Prepared,
     "train": _Trained,
     "validate": _Validated,
     "test": _Tested,
+    "statistics": _Strict,
+    "join": _Joined,
 }
 
 

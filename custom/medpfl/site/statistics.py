@@ -7,13 +7,14 @@ depend on the batch size; batch norm's own running statistics, with their moment
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 
-from medpfl.models.layers import batch_norm_layers
+from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.site.data import SiteData
 
 
 class _Moments:
@@ -61,6 +62,24 @@ def input_statistics(
         for batch in batches:
             model(batch)
     return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
+
+
+def statistics_under(kind: str, model: nn.Module, data: SiteData) -> dict[str, tuple[Tensor, Tensor]]:
+    """What FedAP's similarity rests on: statistics of layers' inputs over the training data.
+
+    Args:
+        kind: ``batch-norm``: of every batch-norm layer; ``classifier``: of the classification layer.
+        model: f.
+        data: its training part is used.
+    """
+    layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
+    return input_statistics(model, layers, training_inputs(data))
+
+
+def training_inputs(data: SiteData) -> Iterator[Tensor]:
+    """The inputs of the training part, in batches of about 256 images."""
+    at_once = max(1, min(256 // data.images_per_sample, data.samples("train")))
+    return (x for x, _ in data.batches("train", at_once))
 
 
 def running_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from medpfl.config import RunConfig
 from medpfl.messages import Failure, Message, Update, named_statistics
-from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
 from medpfl.site.data import Batch, SiteData, endless_batches
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import site_objective
-from medpfl.site.statistics import input_statistics, running_statistics
+from medpfl.site.statistics import running_statistics, statistics_under
 from medpfl.site.store import SiteStore, StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
 from medpfl.statefile import TornFile, serialised_bytes
@@ -68,23 +67,13 @@ class Site:
         Raises:
             StateError, TrainingDiverged: the task cannot be done; the site's stored state is untouched.
         """
-        started = time.perf_counter()
-        task = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
-        tensors, metrics = task[message.task](message, model)
-        return Update(
-            site=self.name,
-            round=message.round,
-            tensors=tensors,
-            metrics=metrics,
-            sent_bytes=serialised_bytes(tensors),
-            received_bytes=serialised_bytes(message.tensors),
-            seconds=time.perf_counter() - started,
-        )
+        tasks = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
+        return carry_out(self.name, message, lambda: tasks[message.task](message, model))
 
     def _prepare(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         if difference := self.split.first_difference(message.info["split"]):
             raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
-        if not (samples := self.data.samples("train")):
+        if not self.data.samples("train"):
             raise StateError(f"{self.name} has no training sample")
         for kind in (PERSONAL, MODEL):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
@@ -96,10 +85,7 @@ class Site:
         if not (kind := message.info.get("statistics")):
             return {}, metrics
         model.load_state_dict(dict(message.tensors))
-        layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
-        at_once = max(1, 256 // self.data.images_per_sample)
-        batches = (x for x, _ in self.data.batches("train", min(at_once, samples)))
-        return named_statistics(input_statistics(model, layers, batches)), metrics
+        return named_statistics(statistics_under(kind, model, self.data)), metrics
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -145,12 +131,8 @@ class Site:
         return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
 
     def _impression(self, message: Message, model: nn.Module) -> Iterator[Batch] | None:
-        if (impression := message.impression) is None:
-            return None
-        device = next(model.parameters()).device
-        images, labels = (tensor.to(device) for tensor in impression)
         order = generator(self.config.seed, self.name, message.round, "impression")
-        return endless_batches(images, labels, self.config.all_settings["batch_size"], order)
+        return impression_batches(message, model, self.config.all_settings["batch_size"], order)
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         metrics = self.load(message, model, message.round)
@@ -238,7 +220,47 @@ class Site:
         return evaluate(model, self.data, "validation")
 
 
-def answer(site: Site, message: Message, model: nn.Module) -> Update | Failure:
+def impression_batches(
+    message: Message, model: nn.Module, batch_size: int, order: torch.Generator
+) -> Iterator[Batch] | None:
+    """Endless batches, on the model's device, of the impression that a message brings; None if it brings none."""
+    if message.impression is None:
+        return None
+    device = next(model.parameters()).device
+    return endless_batches(*(tensor.to(device) for tensor in message.impression), batch_size, order)
+
+
+def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
+    """The update that a site's task makes: its tensors and metrics, with what they cost.
+
+    Args:
+        name: the site's.
+        message: what asked for it.
+        task: gives the tensors and the metrics.
+    """
+    started = time.perf_counter()
+    tensors, metrics = task()
+    return Update(
+        site=name,
+        round=message.round,
+        tensors=tensors,
+        metrics=metrics,
+        sent_bytes=serialised_bytes(tensors),
+        received_bytes=serialised_bytes(message.tensors),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class Party(Protocol):
+    """Who answers the server's messages at a site."""
+
+    name: str
+
+    def handle(self, message: Message, model: nn.Module) -> Update:
+        """Does what a message asks."""
+
+
+def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
     """The site's answer, or in words why there is none: a site's error must not end the others' run.
 
     Only this package's own messages travel. The text of any other error may name files or patients: it goes to the

@@ -1,0 +1,152 @@
+"""The server's side of sites that join a finished run: a shared part for each, from the run's last state.
+
+What the server has after the last round are the sites' mixes, not their updates, so a newcomer's shared part is a
+weighted sum of mixes (:data:`medpfl.joining.SHARED`). The finished run's state is only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from medpfl.errors import UserError
+from medpfl.messages import Failure, Message, Update
+from medpfl.parameters import State, StateError
+from medpfl.server.mixing import mix, sample_weights
+from medpfl.server.rounds import STATISTICS_OF, Plan, ServerState, pop_statistics
+from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
+from medpfl.server.updates import check_update
+
+Exchange = Callable[[Mapping[str, Message]], Iterable[Update | Failure]]
+"""Carries one message to each site and brings the answers."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What newcomers are told besides tensors.
+
+    Attributes:
+        plan: of the finished run; with f where the mixing needs it.
+        server: its state after the last round.
+        looks: what the run's data look like (:func:`medpfl.assemble.looks`).
+        epochs: how long newcomers adapt, at most.
+    """
+
+    plan: Plan
+    server: ServerState
+    looks: Mapping[str, Any]
+    epochs: int
+
+    def run(self, names: Sequence[str], exchange: Exchange) -> dict[str, dict[str, Any]]:
+        """Lets sites join, and gives the report on each as join.json has it.
+
+        Args:
+            names: of the sites.
+            exchange: carries messages; all newcomers are asked at once.
+
+        Raises:
+            UserError: a site of that name took part in the run, or one cannot join: it is named, with the reason.
+        """
+        require_new(names, self.plan.config.site_names)
+        asked = self._ask(dict.fromkeys(names, question), exchange) if (question := self.question()) else {}
+        sent = {name: update.sent_bytes for name, update in asked.items()}
+        received = {name: update.received_bytes for name, update in asked.items()}
+        offers = {name: self.offer(pop_statistics(asked[name]) if asked else None) for name in names}
+        joined = self._ask({name: message for name, (message, _) in offers.items()}, exchange)
+        return {
+            name: {
+                **joined[name].metrics,
+                "weights": offers[name][1],
+                "sent_bytes": sent.get(name, 0) + joined[name].sent_bytes,
+                "received_bytes": received.get(name, 0) + joined[name].received_bytes,
+            }
+            for name in names
+        }
+
+    def question(self) -> Message | None:
+        """What is asked of a newcomer before its shared part can be made; None where nothing is needed."""
+        mixing = self.plan.config.resolved_mixing
+        if not mixing.startswith("similarity"):
+            return None
+        tensors = self.plan.pretrained
+        if mixing == "similarity-running":
+            sites = self._sites()
+            tensors = self._mixed(sites, sample_weights([1] * len(sites))[0])
+        return self._message("statistics", tensors, {"statistics": STATISTICS_OF[mixing]})
+
+    def offer(self, statistics: LayerStatistics | None) -> tuple[Message, dict[str, float]]:
+        """The message with a newcomer's shared part, and how much of each site's model is in it.
+
+        Args:
+            statistics: the newcomer's, where :meth:`question` asks for them.
+        """
+        server, sites = self.server, self._sites()
+        shared: State = {}
+        row = np.zeros(0)
+        if self.plan.split.shared_names:
+            if statistics:
+                sites = [name for name in sites if name in server.statistics]
+                row = newcomer_row([server.statistics[name] for name in sites], statistics)
+            else:
+                by_samples = self.plan.config.resolved_mixing == "samples"
+                row = sample_weights([server.samples[name] if by_samples else 1 for name in sites])[0]
+            shared = self._mixed(sites, row)
+        weights = dict(zip(sites, row.tolist(), strict=True)) if shared else {}
+        return self._message("join", {**shared, **server.impression}, {"epochs": self.epochs}), weights
+
+    def _sites(self) -> list[str]:
+        known = self.server.shared, self.server.samples
+        return [name for name in self.plan.config.site_names if all(name in of for of in known)]
+
+    def _mixed(self, sites: Sequence[str], row: np.ndarray) -> State:
+        """The weighted sum of sites' mixes; equal mixes (FedAvg) are their own sum, to the last bit."""
+        states = [self.server.shared[name] for name in sites]
+        if all(state is states[0] for state in states):
+            return states[0]
+        return mix(row[None], [dict(state) for state in states])[0]
+
+    def _message(self, task: Any, tensors: State, info: Mapping[str, Any]) -> Message:
+        common = {"split": self.plan.split.description(), "looks": dict(self.looks)}
+        return Message(task, self.server.round, tensors, common | info)
+
+    def _ask(self, messages: Mapping[str, Message], exchange: Exchange) -> dict[str, Update]:
+        found: dict[str, Update] = {}
+        failed = dict.fromkeys(messages, "no answer in time")
+        for reply in exchange(messages):
+            if isinstance(reply, Failure):
+                failed[reply.site] = reply.reason
+                continue
+            try:
+                check_update(self.plan.split, messages, reply, list(found.values()), self.server.statistics)
+            except StateError as error:
+                failed[reply.site] = str(error)
+            else:
+                found[reply.site] = reply
+                del failed[reply.site]
+        if failed:
+            raise UserError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+        return found
+
+
+def newcomer_row(statistics: Sequence[LayerStatistics], own: LayerStatistics) -> np.ndarray:
+    """The row of FedAP's W of a site without an update of its own: by 1 / distance, with the sum 1.
+
+    Args:
+        statistics: of the M sites.
+        own: the newcomer's.
+
+    Returns:
+        (M,).
+    """
+    return similarity_weights(wasserstein_distances([*statistics, own]), 0.0)[-1, :-1]
+
+
+def require_new(names: Iterable[str], sites: Iterable[str]) -> None:
+    """Refuses newcomers that took part in the run: their state would be written over. Case does not tell folders."""
+    taken = {site.casefold() for site in sites}
+    for name in names:
+        if name.casefold() in taken:
+            raise UserError(f"{name}: a site of that name took part in the run; only others can join it")

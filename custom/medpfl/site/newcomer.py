@@ -1,0 +1,228 @@
+"""A site that joins a finished run: its statistics, a personal part of its own, a few epochs, and how it does.
+
+Its model stays at the site; numbers leave it, and statistics where the method rests on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.config import RunConfig
+from medpfl.messages import Message, Update, named_statistics
+from medpfl.models.attention import attention_blocks, head_entries
+from medpfl.models.layers import batch_norm_layers
+from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.seeding import generator
+from medpfl.site.data import SiteData
+from medpfl.site.delivery import Delivery
+from medpfl.site.evaluation import evaluate
+from medpfl.site.objectives import Objective, site_objective
+from medpfl.site.statistics import input_statistics, running_statistics, statistics_under, training_inputs
+from medpfl.site.store import StateNotKept
+from medpfl.site.training import train_epochs
+from medpfl.site.worker import carry_out, impression_batches
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Newcomer:
+    """A site that joins.
+
+    Attributes:
+        name: as the server knows it.
+        config: the run, with the training settings of the newcomer.
+        split: what is shared.
+        first: the whole state of the run's seeded first model.
+        data: the site's own.
+        looks: what they look like (:func:`medpfl.assemble.looks`).
+        delivery: where its model goes, to be used.
+    """
+
+    name: str
+    config: RunConfig
+    split: ParameterSplit
+    first: State
+    data: SiteData
+    looks: Mapping[str, Any]
+    delivery: Delivery
+
+    def handle(self, message: Message, model: nn.Module) -> Update:
+        """Does what a message asks.
+
+        Args:
+            message: ``statistics`` or ``join``, from the server.
+            model: of the run's architecture, on the device, with any values: they are replaced.
+
+        Raises:
+            StateError, StateNotKept, TrainingDiverged: the site cannot join.
+        """
+        tasks = {"statistics": self._statistics, "join": self._join}
+        self._require_fit(message, model)
+        return carry_out(self.name, message, lambda: tasks[message.task](message, model))
+
+    def _require_fit(self, message: Message, model: nn.Module) -> None:
+        """Refuses what cannot be meant: other classes, other images, no samples, another model."""
+        if reason := misfit(message.info["looks"], self.looks):
+            raise StateError(reason)
+        if difference := self.split.first_difference(message.info["split"]):
+            raise StateError(f"it and the server disagree on what is shared: {difference}")
+        for part, what in (("train", "training"), ("test", "test")):
+            if not self.data.samples(part):
+                raise StateError(f"it has no {what} sample")
+        model.load_state_dict(self.first)
+        try:
+            evaluate(model, self.data, "test")
+        except (RuntimeError, ValueError) as error:  # its text may name a file of the user's own loaders
+            logger.warning("%s: %s", self.name, error)
+            raise StateError(f"its samples do not fit {self.config.model} as the run trained it") from error
+
+    def _statistics(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        if (kind := message.info["statistics"]) == "running":
+            self.begin(model, message.shared)
+            take_statistics(model, self.data)  # also where batch norm is shared
+            return named_statistics(running_statistics(model)), {}
+        model.load_state_dict(message.shared)
+        return named_statistics(statistics_under(kind, model, self.data)), {}
+
+    def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        config, data, epochs = self.config, self.data, message.info["epochs"]
+        self.begin(model, message.shared)
+        received = evaluate(model, data, "test")
+        order = generator(config.seed, self.name, "join", "impression")
+        shown = impression_batches(message, model, config.all_settings["batch_size"], order)
+        objective = site_objective(model, self.split, config.all_settings, shown)
+        epoch, validation = adapt(model, data, config, self.name, epochs, objective)
+        state = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
+        adapted = evaluate(model, data, "test")
+        model.load_state_dict(self.first)
+        alone_epoch, alone_validation = adapt(model, data, config, self.name, epochs)
+        found = {
+            "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
+            "received": received,
+            "adapted": adapted,
+            "epoch": epoch,
+            "validation": validation,
+            "alone": evaluate(model, data, "test"),
+            "alone_epoch": alone_epoch,
+            "alone_validation": alone_validation,
+        }
+        self._deliver(message.round, state, found)
+        return {}, found
+
+    def begin(self, model: nn.Module, shared: State) -> None:
+        """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
+        model.load_state_dict(self.first)
+        if not self.split.shared_names:
+            return  # nothing of the run is in it: the first model as it is
+        self.split.load_shared(model, shared)
+        if self.split.heads_divided:
+            repeat_shared_heads(model, self.split)
+        personal = set(self.split.personal_names)
+        take_statistics(model, self.data, {p for p in batch_norm_layers(model) if f"{p}.running_mean" in personal})
+
+    def _deliver(self, round_: int, state: State, found: Mapping[str, Any]) -> None:
+        record = {
+            "samples": found["samples"],
+            "validation": found["validation"][found["epoch"]],
+            "test": found["adapted"],
+            "joined": {"after_round": round_, "epochs": found["epoch"]},
+        }
+        try:
+            self.delivery.write("selected", self.name, round_, state, record)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__  # without the path, which is the site's own business
+            raise StateNotKept(f"the site cannot write its model: {reason}") from error
+
+
+def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """In words, what data that are to join look like that the run's do not; None if they look alike.
+
+    Args:
+        ours: what the run's look like (:func:`medpfl.assemble.looks`).
+        theirs: what the newcomer's do.
+    """
+    classes = ours.get("classes"), theirs.get("classes")
+    if all(classes) and classes[0] != classes[1]:
+        return f"its classes are {', '.join(classes[1])}; the run's are {', '.join(classes[0])}" + (
+            "; name them in that order in a manifest.json" if set(classes[0]) == set(classes[1]) else ""
+        )
+    for name in ("in_channels", "num_classes", "image_size"):
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            return f"its {name} is {theirs[name]}; the run's model takes {ours[name]}"
+    return None
+
+
+def repeat_shared_heads(model: nn.Module, split: ParameterSplit) -> None:
+    """Gives personal head i, of P, the weights of shared head i modulo their number, in every attention block."""
+    state, blocks = model.state_dict(), attention_blocks(model)
+    with torch.no_grad():
+        for path, (personal, heads) in split.heads.items():
+            for head in range(personal):
+                source = personal + head % (heads - personal)
+                to, of = (head_entries(blocks[path], range(h, h + 1)) for h in (head, source))
+                for name, (dim, rows) in to.items():
+                    target = state[f"{path}.{name}" if path else name]
+                    index = torch.tensor(of[name][1], device=target.device)
+                    taken = target.index_select(dim, index)
+                    target.index_copy_(dim, torch.tensor(rows, device=target.device), taken)
+
+
+def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = None) -> None:
+    """Sets batch norm's running statistics to those of its inputs over the training data, pooled exactly.
+
+    Layer after layer in the model's order, so that each sees what it will see in use.
+
+    Args:
+        model: changed in place.
+        data: its training part is used.
+        paths: of the layers; by default all.
+    """
+    for path, layer in batch_norm_layers(model).items():
+        if (paths is None or path in paths) and layer.running_mean is not None:
+            for mean, variance in input_statistics(model, {path: layer}, training_inputs(data)).values():
+                layer.running_mean.copy_(mean)
+                layer.running_var.copy_(variance)
+
+
+def adapt(
+    model: nn.Module, data: SiteData, config: RunConfig, name: str, epochs: int, objective: Objective | None = None
+) -> tuple[int, list[dict[str, Any] | None]]:
+    """Trains the model in place and leaves it as it was after the epoch with the best validation measure.
+
+    The model before training counts too. Without validation samples the last epoch's is kept.
+
+    Args:
+        model: on the data's device.
+        data: the site's.
+        config: training settings and ``select_by``.
+        name: of the site, for the order of its samples.
+        epochs: at most; each begins with a fresh optimizer, as a round of one epoch does.
+        objective: by default cross-entropy.
+
+    Returns:
+        The number of epochs that the kept model has seen, and the validation measures before and after every epoch.
+    """
+    found = [evaluate(model, data, "validation")]
+    best, kept = 0, deepcopy(model.state_dict())
+    for epoch in range(1, epochs + 1):
+        order = generator(config.seed, name, "join", epoch, "shuffle")
+        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        train_epochs(model, data, config.all_settings, 1, order, objective)
+        found.append(evaluate(model, data, "validation"))
+        if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
+            best, kept = epoch, deepcopy(model.state_dict())
+    model.load_state_dict(kept)
+    return best, found
+
+
+def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
+    value = measured[config.select_by]
+    return -1.0 if value is None else value
