@@ -148,9 +148,14 @@ class Federation:
         given = self.config.all_settings.get("pretrain", "pooled")
         return None if given == "pooled" else load_pretrained(Path(given), self.model().cpu())
 
-    def leaving(self) -> dict[str, list[int] | None]:
-        """Names and shapes of the tensors that a site sends; ``statistics/`` stands for all that begin with it."""
-        leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in self.initial_shared.items()}
+    def leaving(self, *, joining: bool = False) -> dict[str, list[int] | None]:
+        """Names and shapes of the tensors that a site sends; ``statistics/`` stands for all that begin with it.
+
+        Args:
+            joining: the site joins after the run, and sends no model.
+        """
+        shared = {} if joining else self.initial_shared
+        leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in shared.items()}
         return leaving | ({STATISTICS: None} if self.config.resolved_mixing.startswith("similarity") else {})
 
     def site(self, name: str, store: SiteStore) -> Site:

@@ -33,10 +33,11 @@ _INTERRUPTED = 130
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
 Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
 AnyEnv = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="sim: FLARE's simulator; inprocess: this process; poc: a server and sites on this machine; prod: a real "
-        "federation, by --kit."
+        "federation, by --kit.",
+        show_default="sim; inprocess with --join",
     ),
 ]
 Gpus = Annotated[
@@ -80,7 +81,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last fin
 def run(
     algorithm: AlgorithmName,
     options: opt.Options,
-    env: AnyEnv = "sim",
+    env: AnyEnv = None,
     kit: Annotated[
         Path | None, typer.Option(help="prod: startup kit of a user who may submit jobs.", show_default=False)
     ] = None,
@@ -103,15 +104,19 @@ def run(
     """Train one algorithm and report every site's own model."""
     simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
     real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
+    env = env or ("inprocess" if join else "sim")
+    _require(env, "sim", "inprocess", "poc", "prod")
     if join:
         kept = {"--experiment": experiment, "--resume": resume, "--overwrite": overwrite}
         kept["--track"] = track not in (None, "none")
         yes_or_no = {k: v is not None for k, v in simulated.items()}  # their --no-... are ignored as well
-        ignored = {"--env": env != "sim", **yes_or_no, **real, "--gpus": gpus is not None, **kept}
-        _refuse(ignored, "has no meaning with --join, where new sites join a finished run on this machine")
-        _join(algorithm, join, options, out)
+        _refuse({**yes_or_no, **kept}, "has no meaning with --join, where new sites join a finished run")
+        if env != "prod":
+            _refuse({**real, "--gpus": gpus is not None}, "is for runs where the sites are real (prod)")
+        from medpfl.cli_join import join_run
+
+        join_run(console, algorithm, join, options, out or join, env=env, kit=kit, gpus=gpus, byoc=byoc)
         return
-    _require(env, "sim", "inprocess", "poc", "prod")
     from medpfl.report.terminal import print_run
 
     tracker = _tracker(track, env)
@@ -126,10 +131,14 @@ def run(
         if env == "prod":
             from medpfl.production import run_in_production
 
-            if kit is None:
-                raise UserError("--env prod: give --kit, the startup kit of a user who may submit jobs")
             results = run_in_production(
-                config, folder, kit=kit, experiment=experiment, gpus=_gpus(gpus, config), byoc=byoc, **common
+                config,
+                folder,
+                kit=opt.require_kit(kit),
+                experiment=experiment,
+                gpus=_gpus(gpus, config),
+                byoc=byoc,
+                **common,
             )
         else:
             from medpfl.experiment import run_experiment
@@ -148,15 +157,6 @@ def run(
     if tracker:
         _say_tracked(folder, tracker)
     console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
-
-
-def _join(algorithm: str, run: Path, options: opt.Options, out: Path | None) -> None:
-    from medpfl.joining_run import JOINED, join
-    from medpfl.report.joined import print_joined
-
-    folder = out or run
-    print_joined(join(algorithm, run, options.said(), folder), console)
-    console.print(f"Results: {folder / JOINED}", highlight=False, soft_wrap=True)
 
 
 @app.command()

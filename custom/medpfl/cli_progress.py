@@ -19,6 +19,7 @@ _PHASES = {
     "validate": "validating the last round",
     "test": "testing",
     "done": "done",
+    "join": "new sites adapt",
 }
 
 

@@ -236,7 +236,7 @@ def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     checkpoint = out / "state" / "server" / CHECKPOINT
     before = any((checkpoint_exists(checkpoint), (out / RESULTS).exists(), (out / JOB).exists()))
     if before and overwrite and not resume:
-        for name in ("state", "models", "flare", "joined"):
+        for name in ("state", "models", "flare", "joined", "flare-join"):
             shutil.rmtree(out / name, ignore_errors=True)
         for name in (RESULTS, JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
             (out / name).unlink(missing_ok=True)

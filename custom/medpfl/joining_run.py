@@ -15,6 +15,7 @@ from medpfl.data.kinds import kind_of
 from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.errors import UserError
+from medpfl.experiment import JOB
 from medpfl.joining import EPOCHS, JOINED, finished, joined_results
 from medpfl.lock import run_folder
 from medpfl.messages import Failure, Message, Update
@@ -115,6 +116,8 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
 def checkpoint_of(run: Path) -> Path:
     """Where the server of a run on this machine keeps its state; UserError if there is none."""
     file = run / "state" / "server" / CHECKPOINT
+    if (run / JOB).exists():
+        raise UserError(f"--join {run}: it is a run at a real federation; give --env prod and --kit")
     if not file.is_file():
         raise UserError(f"--join {run}: there is no run in it ({file} is missing); give the --out of a run")
     return file

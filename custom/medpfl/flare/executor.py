@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from nvflare.apis.signal import Signal
 if TYPE_CHECKING:
     from torch import nn
 
-    from medpfl.site.worker import Site
+    from medpfl.config import RunConfig
+    from medpfl.site.worker import Party
 
 TASKS = ("prepare", "train", "validate", "test")
 
@@ -28,16 +30,18 @@ class PersonalizedExecutor(Executor):
         state_dir: where the site's state lives; by default a folder in the site's workspace, outside the job's.
     """
 
+    tasks: Sequence[str] = TASKS
+
     def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
         super().__init__()
         self.run_config = run_config
         self.experiment = experiment
         self.state_dir = state_dir
-        self._ready: tuple[Site, nn.Module] | None = None
+        self._ready: tuple[Party, nn.Module] | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Does one task. Called by FLARE."""
-        if task_name not in TASKS:
+        if task_name not in self.tasks:
             return _refusal(f"unknown task {task_name!r}")
         # Imported here: a job's processes should not pay for torch before they have work.
         from medpfl.flare.payload import message_of, update_to_shareable
@@ -64,32 +68,44 @@ class PersonalizedExecutor(Executor):
             return _refusal(reply.reason)
         return update_to_shareable(reply)
 
-    def _site(self, fl_ctx: FLContext) -> tuple[Site, nn.Module]:
+    def _site(self, fl_ctx: FLContext) -> tuple[Party, nn.Module]:
         if self._ready is None:
             import torch
 
-            from medpfl.assemble import Federation
             from medpfl.config import RunConfig
             from medpfl.data.site_manifest import read_site_manifest
-            from medpfl.flare.policy import check_policy
             from medpfl.flare.state import state_folder
             from medpfl.flare.trust import check_job
             from medpfl.memory import keep_freed_memory
-            from medpfl.site.store import DiskStore
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
             workspace = fl_ctx.get_engine().get_workspace()
-            own = read_site_manifest(Path(workspace.get_site_config_dir())).get(config.data)
-            federation = Federation.of(config, own)
-            check_policy(fl_ctx, config.algorithm, federation.leaving())
+            own = read_site_manifest(Path(workspace.get_site_config_dir()))
             torch.set_num_threads(config.intra_op_threads)
-            name = fl_ctx.get_identity_name()
             folder = state_folder(workspace.get_root_dir, self.state_dir, self.experiment or fl_ctx.get_job_id())
-            store = DiskStore(folder / name, durable=True)
-            self._ready = federation.site(name, store), federation.model()
+            self._ready = self._begin(config, own, folder / fl_ctx.get_identity_name(), fl_ctx)
         return self._ready
+
+    def _begin(
+        self, config: RunConfig, own: Mapping[str, Path], folder: Path, fl_ctx: FLContext
+    ) -> tuple[Party, nn.Module]:
+        """The site and a model of the run.
+
+        Args:
+            config: the run.
+            own: where the site has data, by the names that jobs use.
+            folder: the site's, called like it.
+            fl_ctx: of the first task.
+        """
+        from medpfl.assemble import Federation
+        from medpfl.flare.policy import check_policy
+        from medpfl.site.store import DiskStore
+
+        federation = Federation.of(config, own.get(config.data))
+        check_policy(fl_ctx, config.algorithm, federation.leaving())
+        return federation.site(folder.name, DiskStore(folder, durable=True)), federation.model()
 
 
 def _refusal(reason: str) -> Shareable:

@@ -20,6 +20,7 @@ from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import UserError
 from medpfl.flare.recipes import PersonalizedRecipe, allow_package
 from medpfl.flare.remote import System, connected_sites
+from medpfl.flare.simulator import require_no_space
 from medpfl.flare.trust import REHEARSAL
 
 _PATIENCE = 120.0
@@ -133,9 +134,7 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, tr
     Raises:
         UserError: the run ended early; the message says why.
     """
-    out = out.resolve()
-    if any(c.isspace() for c in str(out)):
-        raise UserError(f"--out {out}: FLARE's start scripts cannot work in a folder with a space in its name")
+    out = require_no_space(out)
     recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out, track=track)
     started = time.perf_counter()
     watch(Progress("submitted", 0, note="starting server and sites"))

@@ -15,11 +15,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from nvflare.apis.job_def import ALL_SITES, SERVER_SITE_NAME
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
@@ -45,7 +46,52 @@ _INLINE_BYTES = 1 << 20
 """Shared states up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
 
-class PersonalizedRecipe(Recipe):
+class PackageRecipe(Recipe):
+    """A FLARE job of this package's classes.
+
+    Args:
+        config: says which sites the job is for.
+        job: with its controller and executors.
+        targets: what its site apps are for: FLARE's word for all sites, or sites by name.
+        inline: tensors travel inside their message.
+        byoc: carry this package's code in the job, for sites where it is not installed.
+        gpus: GPUs that every site's resource manager must have free, and gives to the job.
+    """
+
+    def __init__(
+        self, config: RunConfig, job: FedJob, targets: Sequence[str], *, inline: bool, byoc: bool = False, gpus: int = 0
+    ):
+        self.config = config
+        if gpus:
+            job.job.add_resource_spec(PORTABLE_RESOURCE_DEFAULT_KEY, {"num_of_gpus": gpus})
+        job.to_server(components_config())
+        if inline:
+            # FLARE would announce every array and have it fetched in a message of its own: slower than a small model.
+            for target in (SERVER_SITE_NAME, *targets):
+                job.to({"np_download_chunk_size": 0}, target)
+        # FLARE would gather the imported modules one by one and miss the rest of the package, data files among them.
+        job.set_app_packages([PACKAGE])
+        if byoc:
+            self._carried = TemporaryDirectory()
+            source = Path(medpfl.__file__).parent
+            shutil.copytree(source, Path(self._carried.name) / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+            for target in (SERVER_SITE_NAME, *targets):
+                job.to(self._carried.name, target)
+        super().__init__(job)
+
+    def process_env(self, env: ExecEnv) -> None:
+        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
+
+        The processes of a simulator or a POC, which begin after this as this process's children, may use the folder and
+        the code that this job names.
+        """
+        if isinstance(env, SimEnv):
+            allow_package(Path(env.workspace_root) / self._job.name / "local")
+        if isinstance(env, SimEnv | PocEnv):
+            os.environ[REHEARSAL] = "1"
+
+
+class PersonalizedRecipe(PackageRecipe):
     """A personalized federation of any algorithm.
 
     Args:
@@ -87,57 +133,41 @@ class PersonalizedRecipe(Recipe):
                 sources.add(source)
         if config is None:
             config = make_config(**{"algorithm": self.algorithm, **fields})
-        self.config = config
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
         job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
-        run_config = config.model_dump(mode="json")
-        # The pretrained model and the impression come with the server's messages; where it has what they are made of
-        # is not the sites' business.
-        here = ("pretrain", "start")
-        site_config = run_config | {"settings": {k: v for k, v in config.settings.items() if k not in here}}
         state = None if state_dir is None else str(Path(state_dir).resolve())
-        if gpus:
-            job.job.add_resource_spec(PORTABLE_RESOURCE_DEFAULT_KEY, {"num_of_gpus": gpus})
-        server_config = run_config | ({"device": "auto"} if config.device.startswith("cuda") else {})
-        job.to_server(PersonalizedController(server_config, experiment, state), id="medpfl_controller")
-        job.to_server(components_config())
-        if serialised_bytes(federation.initial_shared) <= _INLINE_BYTES:
-            # FLARE would announce every array and have it fetched in a message of its own: slower than a small model.
-            for add in (job.to_server, job.to_clients):
-                add({"np_download_chunk_size": 0})
-        job.to_clients(PersonalizedExecutor(site_config, experiment, state), tasks=list(TASKS))
-        job.to_clients(_outgoing_filter(federation), filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
-        # FLARE would gather the imported modules one by one and miss the rest of the package, data files among them.
-        job.set_app_packages([PACKAGE])
-        if byoc:
-            self._carried = TemporaryDirectory()
-            source = Path(medpfl.__file__).parent
-            shutil.copytree(source, Path(self._carried.name) / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
-            job.to_server(self._carried.name)
-            job.to_clients(self._carried.name)
+        job.to_server(PersonalizedController(for_server(config), experiment, state), id="medpfl_controller")
+        job.to_clients(PersonalizedExecutor(for_sites(config), experiment, state), tasks=list(TASKS))
+        gate = AllowListFilter(federation.leaving())
+        job.to_clients(gate, filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
         for source in sorted(sources):
             job.to_server(source)
             job.to_clients(source)
-        super().__init__(job)
+        super().__init__(config, job, [ALL_SITES], inline=travels_inline(federation), byoc=byoc, gpus=gpus)
         if track:
             add_receiver(self, track, job.name)
 
-    def process_env(self, env: ExecEnv) -> None:
-        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
 
-        The processes of a simulator or a POC, which begin after this as this process's children, may use the folder and
-        the code that this job names.
-        """
-        if isinstance(env, SimEnv):
-            allow_package(Path(env.workspace_root) / self._job.name / "local")
-        if isinstance(env, SimEnv | PocEnv):
-            os.environ[REHEARSAL] = "1"
+def for_server(config: RunConfig) -> dict[str, Any]:
+    """The configuration as a job's server has it, as JSON."""
+    return config.model_dump(mode="json") | ({"device": "auto"} if config.device.startswith("cuda") else {})
 
 
-def _outgoing_filter(federation: Federation) -> AllowListFilter:
-    return AllowListFilter(federation.leaving())
+def for_sites(config: RunConfig) -> dict[str, Any]:
+    """The configuration as a job's sites have it, as JSON.
+
+    The pretrained model and the impression come with the server's messages; where it has what they are made of is not
+    the sites' business.
+    """
+    settings = {k: v for k, v in config.settings.items() if k not in ("pretrain", "start")}
+    return config.model_dump(mode="json") | {"settings": settings}
+
+
+def travels_inline(federation: Federation) -> bool:
+    """Whether a shared state is so small that it goes inside its message."""
+    return serialised_bytes(federation.initial_shared) <= _INLINE_BYTES
 
 
 def allow_package(local: Path) -> None:

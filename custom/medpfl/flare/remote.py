@@ -37,7 +37,7 @@ from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_use
 from medpfl.engine.progress import Progress, Watch
 from medpfl.errors import UserError
 from medpfl.flare.controller import STATS
-from medpfl.flare.recipes import PersonalizedRecipe
+from medpfl.flare.recipes import PackageRecipe
 
 _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationError, RuntimeError)
 """What FLARE's session raises when something goes wrong on the way or at the server."""
@@ -97,7 +97,7 @@ class System:
         finally:
             session._close_ignore_errors()
 
-    def submit(self, recipe: PersonalizedRecipe, sites: list[str]) -> str:
+    def submit(self, recipe: PackageRecipe, sites: list[str]) -> str:
         """Submits a recipe's job if enough of its sites are there.
 
         Args:
@@ -176,7 +176,9 @@ class System:
                     ) from None
                 time.sleep(pause)
 
-    def complete(self, job: str, folder: Path, watch: Watch, *, pause: float = 2.0) -> dict[str, Any]:
+    def complete(
+        self, job: str, folder: Path, watch: Watch, *, pause: float = 2.0, results_file: str = "results.json"
+    ) -> dict[str, Any]:
         """Follows a job to its end and fetches its results.
 
         Args:
@@ -184,16 +186,17 @@ class System:
             folder: what the server kept of the job is put there, in a folder named by the job's id.
             watch: told of its progress.
             pause: seconds between looks.
+            results_file: what the job writes in its run folder.
 
         Returns:
-            The content of results.json.
+            The file's content.
 
         Raises:
             UserError: the job did not end well; the message says why.
         """
         meta = self.follow(job, watch, pause=pause)
         workspace = self.fetch(job, folder)
-        file = workspace / "results.json" if workspace else None
+        file = workspace / results_file if workspace else None
         results = json.loads(file.read_text()) if file and file.exists() else {}
         if results.get("status") != "finished":
             raise UserError(f"job {job}: {self._why(job, meta, workspace)}")

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.sim_env import SimEnv
@@ -17,7 +18,7 @@ from nvflare.recipe.sim_env import SimEnv
 from medpfl.config import RunConfig
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import UserError
-from medpfl.flare.recipes import PersonalizedRecipe
+from medpfl.flare.recipes import PackageRecipe, PersonalizedRecipe
 
 _SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 _DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) client ([^\s:,]+)")
@@ -101,16 +102,54 @@ def simulate(
     Raises:
         UserError: the run ended early; the message says why and where the log is.
     """
+    recipe = PersonalizedRecipe(
+        config, name=config.algorithm, experiment="state", state_dir=require_no_space(out), track=track
+    )
+    started = time.perf_counter()
+    found = run_simulator(recipe, out, threads=threads, watch=watch)
+    return time.perf_counter() - started - found["seconds"]["training"]
+
+
+def require_no_space(out: Path) -> Path:
+    """The folder's whole path; UserError if FLARE, which splits its own command line at spaces, cannot work in it."""
     out = out.resolve()
     if any(c.isspace() for c in str(out)):
-        raise UserError(f"--out {out}: FLARE's simulator cannot work in a folder with a space in its name")
-    recipe = PersonalizedRecipe(config, name=config.algorithm, experiment="state", state_dir=out, track=track)
-    workspace = out / "flare"
-    env = LoggedSimEnv(out / "flare.log", clients=config.site_names, num_threads=threads, workspace_root=workspace)
-    run_folder = workspace / config.algorithm / "server" / "simulate_job"
-    for stale in ("results.json", "error.json"):
+        raise UserError(f"--out {out}: FLARE cannot work in a folder with a space in its name")
+    return out
+
+
+def run_simulator(
+    recipe: PackageRecipe,
+    out: Path,
+    *,
+    threads: int,
+    watch: Watch = watch_nothing,
+    results_file: str = "results.json",
+    again: str = "the same command with --resume goes on from the last finished round",
+) -> dict[str, Any]:
+    """Runs a job in FLARE's simulator.
+
+    Args:
+        recipe: the job.
+        out: the simulator's workspace and log are kept in it.
+        threads: sites that live at once.
+        watch: called after every round.
+        results_file: what the job writes in its run folder.
+        again: what to do, in words, when a site's process died.
+
+    Returns:
+        The file's content.
+
+    Raises:
+        UserError: the job ended early; the message says why and where the log is.
+    """
+    workspace = require_no_space(out) / "flare"
+    log = workspace.with_suffix(".log")
+    env = LoggedSimEnv(log, clients=recipe.config.site_names, num_threads=threads, workspace_root=workspace)
+    run_folder = workspace / recipe.name / "server" / "simulate_job"
+    for stale in (results_file, "error.json"):
         (run_folder / stale).unlink(missing_ok=True)
-    ended, started = threading.Event(), time.perf_counter()
+    ended = threading.Event()
     watcher = threading.Thread(target=_follow, args=(run_folder / "results.json", watch, ended), daemon=True)
     watcher.start()
     try:
@@ -124,13 +163,13 @@ def simulate(
     if env.dead_site:
         raise UserError(
             f"the process of {env.dead_site} died ({env.log} says when; the system kills processes where memory is "
-            "short); the same command with --resume goes on from the last finished round"
+            f"short); {again}"
         )
-    results = run_folder / "results.json"
+    results = run_folder / results_file
     found = json.loads(results.read_text()) if results.exists() else {}
     if found.get("status") != "finished":
         raise UserError(f"the simulation ended before the run was done; {env.log} says why")
-    return time.perf_counter() - started - found["seconds"]["training"]
+    return found
 
 
 def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:

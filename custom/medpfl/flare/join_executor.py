@@ -1,0 +1,53 @@
+"""FLARE's side of a site that joins a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nvflare.apis.fl_context import FLContext
+
+from medpfl.flare.executor import PersonalizedExecutor
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from medpfl.config import RunConfig
+    from medpfl.site.worker import Party
+
+JOIN_TASKS = ("statistics", "join")
+
+
+class JoinExecutor(PersonalizedExecutor):
+    """A site that joins. Its model lives in a folder of its own and is never sent.
+
+    Args:
+        run_config: the run's :class:`medpfl.config.RunConfig` as a dict, with the newcomer's training settings.
+        newcomers: another one, which says what data the newcomers have.
+        experiment: the run's name, for the site's folder.
+        state_dir: where that folder is; by default in the site's workspace, outside the job's.
+    """
+
+    tasks = JOIN_TASKS
+
+    def __init__(self, run_config: dict, newcomers: dict, experiment: str = "", state_dir: str | None = None):
+        super().__init__(run_config, experiment, state_dir)
+        self.newcomers = newcomers
+
+    def _begin(
+        self, config: RunConfig, own: Mapping[str, Path], folder: Path, fl_ctx: FLContext
+    ) -> tuple[Party, nn.Module]:
+        from medpfl.assemble import Federation
+        from medpfl.config import RunConfig
+        from medpfl.data.sites import open_source
+        from medpfl.flare.policy import check_policy
+        from medpfl.flare.trust import check_job
+
+        theirs = RunConfig(**self.newcomers)
+        check_job(theirs, self.state_dir, fl_ctx)
+        federation = Federation.of(config)
+        check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
+        source = open_source(theirs, own.get(theirs.data))
+        data = source.site(folder.name, federation.device)
+        return federation.newcomer(folder.name, source, data, folder), federation.model()
