@@ -131,6 +131,7 @@ def run(
         if env == "prod":
             from medpfl.production import run_in_production
 
+            kit = opt.require_kit(kit)
             results = run_in_production(
                 config,
                 folder,
