@@ -1,0 +1,260 @@
+"""Joining as a FLARE job: the controller with sites in this process in FLARE's place, the site's executor, the job."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from nvflare.apis.dxo import from_shareable
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from safetensors.torch import save_file
+from tiny import Net, config, sites_of
+
+from medpfl.assemble import Federation
+from medpfl.data.sites import open_source
+from medpfl.engine.inprocess import run_in_process
+from medpfl.errors import UserError
+from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.join import JoinRecipe, join_in_production
+from medpfl.flare.join_controller import JoinController
+from medpfl.flare.join_executor import JoinExecutor
+from medpfl.flare.payload import REASON, message_to_model
+from medpfl.flare.recipes import for_sites
+from medpfl.flare.trust import REHEARSAL
+from medpfl.joining import JOINED
+from medpfl.joining_run import Joining, checkpoint_of, join
+from medpfl.messages import Message
+from medpfl.server.newcomer import Welcome
+from medpfl.server.rounds import ServerState
+from medpfl.site.worker import answer
+from medpfl.statefile import read_state
+
+SAID = {"data": "tiny:site_data", "sites": 2, "local_epochs": 2}
+
+
+@pytest.fixture(autouse=True)
+def _rehearsal(monkeypatch):
+    monkeypatch.setenv(REHEARSAL, "1")
+
+
+def finished(folder, run_config, *, rounds=None):
+    """Leaves a run's checkpoint as its folder has it, after all rounds or only some."""
+    federation = Federation.of(run_config)
+    (folder / "state" / "server").mkdir(parents=True)
+
+    def stop(state):
+        if state.round == rounds:
+            raise KeyboardInterrupt
+
+    try:
+        run_in_process(
+            federation.plan(),
+            sites_of(federation),
+            federation.model,
+            workers=1,
+            checkpoint=folder / "state" / "server",
+            after_step=stop,
+        )
+    except KeyboardInterrupt:
+        assert rounds
+
+
+def with_f(folder, algorithm, **fields):
+    settings = {}
+    if algorithm in ("fedap", "d-fedap"):
+        save_file(Net().state_dict(), folder / "f.safetensors")
+        settings["pretrain"] = str(folder / "f.safetensors")
+    return config(algorithm, settings=settings, rounds=2, **fields)
+
+
+class Here(JoinController):
+    """Answers come from newcomers in this process; FLARE's engine, events and logs are left out."""
+
+    def __init__(self, run, joining, experiment="state", change=lambda sites: None):
+        names = joining.newcomers.site_names
+        super().__init__(joining.config.model_dump(mode="json"), names, joining.epochs, experiment, str(run))
+        self.run_folder, self.said, self.fl_ctx, self.abort_signal = run / "job", [], FLContext(), Signal()
+        self.run_folder.mkdir(exist_ok=True)
+        self.engine = SimpleNamespace(get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(run)))
+        federation, source = Federation.of(joining.trained), open_source(joining.newcomers)
+        self.model = federation.model()
+        self.sites = {
+            name: federation.newcomer(name, source, source.site(name, federation.device), self.run_folder / name)
+            for name in names
+        }
+        change(self.sites)
+
+    def _exchange(self, plan, outgoing):
+        return [answer(self.sites[name], message, self.model) for name, message in outgoing.items()]
+
+    def get_run_dir(self):
+        return str(self.run_folder)
+
+    def info(self, message):
+        self.said.append(message)
+
+    error = panic = info
+
+
+def joined(folder, algorithm, **said):
+    """What the controller makes of newcomers, and the controller."""
+    run_config = Federation.of(with_f(folder, algorithm)).config
+    joining = Joining.of(algorithm, folder, run_config, SAID | said)
+    controller = Here(folder, joining)
+    controller.run()
+    return joining, controller
+
+
+@pytest.mark.parametrize("algorithm", ["local", "fedbn", "fedap", "d-fedap", "f-fedap"])
+def test_the_controller_gives_the_figures_of_one_process_and_leaves_the_checkpoint(tmp_path, algorithm):
+    finished(tmp_path, with_f(tmp_path, algorithm))
+    checkpoint = checkpoint_of(tmp_path)
+    before = {file: file.read_bytes() for file in checkpoint.parent.glob("*.safetensors")}
+    joining, controller = joined(tmp_path, algorithm)
+    results = joining.write(json.loads((controller.run_folder / JOINED).read_text()), tmp_path / "job")
+    assert results == json.loads(json.dumps(join(algorithm, tmp_path, SAID, tmp_path / "here")))
+    assert {file: file.read_bytes() for file in checkpoint.parent.glob("*.safetensors")} == before
+    for name in ("new-1", "new-2"):
+        ours, theirs = (
+            read_state(folder / "selected" / "model.safetensors")[0]
+            for folder in (controller.run_folder / name, tmp_path / "here" / "joined" / name)
+        )
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_what_the_server_refuses_is_said(tmp_path):
+    (tmp_path / "short").mkdir()
+    finished(tmp_path / "short", with_f(tmp_path / "short", "fedbn"), rounds=1)
+    (tmp_path / "whole").mkdir()
+    finished(tmp_path / "whole", with_f(tmp_path / "whole", "fedbn"))
+    for folder, algorithm, experiment, words in (
+        ("short", "fedbn", "state", "experiment 'state': the run has not ended, 1 of 2 rounds are done"),
+        ("whole", "fedbn", "other", "this server has no experiment 'other', so no site can join it"),
+        ("whole", "fedavg", "state", "is a run with algorithm = 'fedbn', not 'fedavg'"),
+    ):
+        run = tmp_path / folder
+        controller = Here(run, Joining.of(algorithm, run, with_f(run, algorithm), SAID), experiment)
+        controller.run()
+        assert words in controller.said[-1]
+        assert words in json.loads((controller.run_folder / "error.json").read_text())["error"]
+        assert not (controller.run_folder / JOINED).exists()
+
+
+def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
+    finished(tmp_path, with_f(tmp_path, "fedbn"))
+    _, controller = joined(tmp_path, "fedbn", settings={"lr": 1e30})
+    assert "new-1: the training loss became nan: lower the learning rate" in controller.said[-1]
+    assert "new-2: the training loss became nan" in controller.said[-1]
+    _, controller = joined(tmp_path, "fedbn", data_args={"test": 0})
+    assert controller.said[-1] == "new-1: it has no test sample; new-2: it has no test sample"
+
+
+def test_a_site_of_the_run_cannot_join_it(tmp_path):
+    with pytest.raises(UserError, match="Site-2: a site of that name took part in the run"):
+        Joining.of("fedbn", tmp_path, config("fedbn"), SAID | {"names": ("new", "Site-2")})
+    federation = Federation.of(config("fedbn"))
+    with pytest.raises(UserError, match="site-2: a site of that name took part"):
+        Welcome(federation.plan(), ServerState(), {}, 1).run(["site-2"], lambda _: [])
+
+
+def test_answers_that_were_not_asked_for_are_not_used(tmp_path):
+    finished(tmp_path, with_f(tmp_path, "fedap"))
+    run_config = with_f(tmp_path, "fedap")
+    joining = Joining.of("fedap", tmp_path, run_config, SAID | {"sites": 1})
+
+    def said(change):
+        controller = Here(tmp_path, joining)
+        whole = controller._exchange
+        controller._exchange = lambda plan, outgoing: [change(reply) for reply in whole(plan, outgoing)]
+        controller.run()
+        return controller.said[-1]
+
+    def with_weights(update):
+        update.tensors["fc1.weight"] = torch.ones(6, 16)
+        return update
+
+    def with_patients(update):
+        return replace(update, metrics={**update.metrics, "patients": ["A"]})
+
+    def negative(update):
+        update.tensors.update({k: -v - 1 for k, v in update.tensors.items() if k.endswith("variance")})
+        return update
+
+    assert "new-1: entry 'fc1.weight' does not belong into the answer to 'statistics'" in said(with_weights)
+    assert "new-1: metric 'patients'" in said(with_patients)
+    assert "new-1: statistics/norm/variance has negative values" in said(negative)
+    controller = Here(tmp_path, joining)
+    controller._exchange = lambda plan, outgoing: []
+    controller.run()
+    assert controller.said[-1] == "new-1: no answer in time"
+
+
+def test_the_job_goes_to_the_newcomers_alone_and_lets_no_model_leave(tmp_path):
+    run_config = with_f(tmp_path, "fedap")
+    joining = Joining.of("fedap", tmp_path, run_config, SAID | {"names": ("east", "west")})
+    JoinRecipe(joining, experiment="first").export(str(tmp_path / "jobs"))
+    job = tmp_path / "jobs" / "join-fedap"
+    meta = json.loads((job / "meta.json").read_text())
+    assert meta["deploy_map"] == {"app_server": ["server"], "app_east": ["east"], "app_west": ["west"]}
+    assert meta["min_clients"] == 2
+    text = (job / "app_east" / "config" / "config_fed_client.json").read_text()
+    assert "f.safetensors" not in text
+    [gate] = json.loads(text)["task_result_filters"]
+    assert gate["filters"][0]["args"]["allowed"] == {"statistics/": None}
+    assert set(gate["tasks"]) == {"statistics", "join"}
+
+
+@pytest.mark.parametrize(("algorithm", "task"), [("fedap", "statistics"), ("fedbn", "join")])
+def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task):
+    run_config = with_f(tmp_path, algorithm)
+    federation = Federation.of(run_config)
+    joining = Joining.of(algorithm, tmp_path, run_config, SAID | {"names": ("north-1", "south-2")})
+    executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
+    info = {"split": federation.split.description(), "looks": {}, "epochs": 1, "statistics": "batch-norm"}
+    tensors = Net().state_dict() if task == "statistics" else federation.initial_shared
+    reply = executor.execute(task, sent(Message(task, 2, tensors, info)), at_site(tmp_path, "north-1"), Signal())
+    gate = AllowListFilter(federation.leaving(joining=True))
+    left = from_shareable(gate.process(reply, FLContext()))
+    model = tmp_path / "medpfl" / "first" / "north-1" / "selected" / "model.safetensors"
+    if task == "statistics":
+        assert set(left.data) == {"statistics/norm/mean", "statistics/norm/variance"}
+    else:
+        assert not left.data
+        assert model.exists()
+    wrong = executor.execute("train", Shareable(), at_site(tmp_path, "north-1"), Signal())
+    assert "unknown task 'train'" in wrong.get_header(REASON)
+
+
+def test_a_newcomer_with_other_classes_says_so(tmp_path, at_site):
+    run_config = with_f(tmp_path, "fedbn")
+    federation = Federation.of(run_config)
+    joining = Joining.of("fedbn", tmp_path, run_config, {"data": "organamnist-sample", "names": ("north",)})
+    executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
+    info = {"split": federation.split.description(), "looks": {"classes": ["no", "yes"]}, "epochs": 1}
+    message = sent(Message("join", 2, federation.initial_shared, info))
+    reply = executor.execute("join", message, at_site(tmp_path, "north"), Signal())
+    assert "its classes are bladder, " in reply.get_header(REASON)
+    assert "the run's are no, yes" in reply.get_header(REASON)
+
+
+def sent(message):
+    from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+    return FLModelUtils.to_shareable(message_to_model(message, 2))
+
+
+def test_what_a_real_federation_needs_is_said(tmp_path):
+    run_config = with_f(tmp_path, "fedbn")
+    with pytest.raises(UserError, match=r"no run at a real federation is in it .*job.json is missing"):
+        join_in_production("fedbn", tmp_path, {}, tmp_path, kit=tmp_path)
+    note = {"job": "id", "experiment": "first-a1b2c3", "config": run_config.model_dump(mode="json")}
+    (tmp_path / "job.json").write_text(json.dumps(note))
+    with pytest.raises(UserError, match="give the new sites' names with --sites"):
+        join_in_production("fedbn", tmp_path, {}, tmp_path, kit=tmp_path)
+    with pytest.raises(UserError, match="that run divided one data set; give the new site's data with --data"):
+        join_in_production("fedbn", tmp_path, {"sites": 1, "names": ("new",)}, tmp_path, kit=tmp_path)
+    with pytest.raises(UserError, match="it is a run at a real federation; give --env prod and --kit"):
+        join("fedbn", tmp_path, {}, tmp_path)
