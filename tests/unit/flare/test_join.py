@@ -4,24 +4,28 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from PIL import Image
 from safetensors.torch import save_file
 from tiny import Net, config, sites_of
 
 from medpfl.assemble import Federation
+from medpfl.config import make_config
 from medpfl.data.sites import open_source
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
+from medpfl.flare.export import portable
 from medpfl.flare.filter import AllowListFilter
 from medpfl.flare.join import JoinRecipe, join_in_production
 from medpfl.flare.join_controller import JoinController
 from medpfl.flare.join_executor import JoinExecutor
-from medpfl.flare.payload import REASON, message_to_model
+from medpfl.flare.payload import INFO, REASON, message_to_model
 from medpfl.flare.recipes import for_sites
 from medpfl.flare.trust import REHEARSAL
 from medpfl.joining import JOINED
@@ -258,3 +262,51 @@ def test_what_a_real_federation_needs_is_said(tmp_path):
         join_in_production("fedbn", tmp_path, {"sites": 1, "names": ("new",)}, tmp_path, kit=tmp_path)
     with pytest.raises(UserError, match="it is a run at a real federation; give --env prod and --kit"):
         join("fedbn", tmp_path, {}, tmp_path)
+
+
+def own_npz(file):
+    rng = np.random.default_rng(0)
+    arrays = {f"{part}_images": rng.integers(0, 255, (20, 28, 28), dtype=np.uint8) for part in ("train", "val", "test")}
+    np.savez(file, **arrays, **{f"{part}_labels": np.arange(20) % 11 for part in ("train", "val", "test")})
+    return file
+
+
+def own_pictures(folder):
+    for number in range(24):
+        place = folder / ("no", "yes")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.full((28, 28), 10 * number, dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    return folder
+
+
+NATURAL = {
+    "organamnist": (own_npz, {}),
+    "fundus": (own_pictures, {"classes": ["no", "yes"], "channels": "grey", "size": 28}),
+}
+
+
+@pytest.mark.parametrize("name", NATURAL)
+def test_a_hospitals_own_data_are_those_of_its_manifest(tmp_path, at_site, monkeypatch, name):
+    monkeypatch.delenv(REHEARSAL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write, arguments = NATURAL[name]
+    (tmp_path / "local").mkdir()
+    manifest = {"data": {name: str(write(tmp_path / f"secret-{name}.npz"))}}
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps(manifest))
+    run_config = make_config(
+        algorithm="fedbn", data=name, data_args=arguments, partition="natural", sites=2, device="cpu"
+    )
+    joining = Joining.of("fedbn", tmp_path, run_config, {"names": ("north-hospital",), "sites": 1}, real=True)
+    newcomers = portable(joining.newcomers)
+    assert (newcomers.data, newcomers.data_args) == (name, arguments)
+    federation = Federation.of(run_config)
+    executor = JoinExecutor(for_sites(joining.trained), for_sites(newcomers), "first")
+    info = {"split": federation.split.description(), "looks": federation.looks(), "epochs": 1}
+    reply = executor.execute(
+        "join", sent(Message("join", 2, federation.initial_shared, info)), at_site(tmp_path), Signal()
+    )
+    assert reply.get_header(REASON) is None
+    assert from_shareable(reply).meta[INFO]["metrics"]["samples"]["train"] > 0
+    card = tmp_path / "medpfl" / "first" / "north-hospital" / "selected" / "card.json"
+    assert "secret" not in card.read_text()

@@ -1,0 +1,96 @@
+"""Sites that join by a FLARE job: the figures of one process, and a real federation that goes on as it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from medpfl.config import make_config
+from medpfl.errors import UserError
+from medpfl.flare.join import join_here, join_in_production
+from medpfl.flare.poc import poc
+from medpfl.joining_run import join
+from medpfl.production import run_in_production
+from medpfl.site.delivery import CARD, WEIGHTS
+
+NEW = {"data": "organamnist-sample", "train_fraction": 0.2, "sites": 1, "names": ("new-hospital",), "local_epochs": 1}
+FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
+CHANGES = {"fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES}}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedbn", "f-fedap", "vit-heads", "fedimpres")]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"}
+
+
+def assert_close(ours, theirs, path=()):
+    assert type(ours) is type(theirs), path
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), path
+        for key in ours:
+            assert_close(ours[key], theirs[key], (*path, key))
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs), path
+        for i, pair in enumerate(zip(ours, theirs, strict=True)):
+            assert_close(*pair, (*path, i))
+    else:
+        assert ours == (pytest.approx(theirs, abs=1e-6) if isinstance(ours, float) else theirs), path
+
+
+@pytest.mark.parametrize("algorithm", ["fedap", *SLOW])
+def test_the_simulator_gives_the_figures_of_one_process(small_run, tmp_path, algorithm):
+    run = small_run(algorithm, "inprocess", **CHANGES.get(algorithm, {}))
+    before = contents(run / "state")
+    here = join(algorithm, run, NEW, tmp_path / "here")
+    simulated = join_here(algorithm, run, NEW, tmp_path / "sim", env="sim")
+    assert_close(json.loads(json.dumps(here)), simulated)
+    assert json.loads((tmp_path / "sim" / "join.json").read_text()) == simulated
+    assert contents(run / "state") == before
+    ours, theirs = (
+        load_file(out / "joined" / "new-hospital" / "selected" / WEIGHTS)
+        for out in (tmp_path / "here", tmp_path / "sim")
+    )
+    assert all(tensor.equal(ours[name]) for name, tensor in theirs.items())
+
+
+@pytest.mark.slow
+def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(tmp_path):
+    config = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
+    run, asked = tmp_path / "run", NEW | {"names": ("new-hospital",)}
+    with poc(tmp_path / "poc", [*config.site_names, "new-hospital"]) as system:
+        kits = system.folder.parent
+        run_in_production(config, run, kit=system.folder)
+        name = json.loads((run / "job.json").read_text())["experiment"]
+        kept = {site: contents(kits / site / "medpfl") for site in ("server", *config.site_names)}
+        assert all(kept.values())
+
+        results = join_in_production("fedap", run, asked, tmp_path / "out", kit=system.folder)
+        site = results["sites"]["new-hospital"]
+        assert sum(site["weights"].values()) == pytest.approx(1)
+        assert site["sent_bytes"] > 0
+        selected = kits / "new-hospital" / "medpfl" / name / "new-hospital" / "selected"
+        assert json.loads((selected / CARD).read_text())["test"] == site["adapted"]
+        assert (selected / "bundle" / "configs" / "inference.json").exists()
+        assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        note = json.loads((run / "job.json").read_text()) | {"experiment": "another"}
+        (elsewhere / "job.json").write_text(json.dumps(note))
+        for folder, change, words in (
+            (elsewhere, {}, "this server has no experiment 'another'"),
+            (run, {"settings": {"lr": 1e30}}, "new-hospital: the training loss became nan"),
+            (run, {"partition": "natural"}, "new-hospital: the site cannot begin: UserError"),
+            (run, {"names": ("absent",)}, "0 of 1 sites are connected and 1 are needed: absent is missing"),
+        ):
+            with pytest.raises(UserError, match=words):
+                join_in_production("fedap", folder, asked | change, tmp_path / "out", kit=system.folder)
+        assert {site: contents(kits / site / "medpfl") for site in kept} == kept
+
+
+@pytest.mark.slow
+def test_joining_in_a_poc(small_run, tmp_path):
+    run = small_run("fedap", "inprocess")
+    found = join_here("fedap", run, NEW, tmp_path / "poc", env="poc")
+    assert_close(json.loads(json.dumps(join("fedap", run, NEW, tmp_path / "here"))), found)
