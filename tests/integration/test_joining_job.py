@@ -55,9 +55,9 @@ def test_the_simulator_gives_the_figures_of_one_process(small_run, tmp_path, alg
 
 
 @pytest.mark.slow
-def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(tmp_path):
+def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(medpfl, tmp_path):
     config = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
-    run, asked = tmp_path / "run", NEW | {"names": ("new-hospital",)}
+    run = tmp_path / "run"
     with poc(tmp_path / "poc", [*config.site_names, "new-hospital"]) as system:
         kits = system.folder.parent
         run_in_production(config, run, kit=system.folder)
@@ -65,7 +65,13 @@ def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(tmp_path):
         kept = {site: contents(kits / site / "medpfl") for site in ("server", *config.site_names)}
         assert all(kept.values())
 
-        results = join_in_production("fedap", run, asked, tmp_path / "out", kit=system.folder)
+        said = ["--data", NEW["data"], "--train-fraction", "0.2", "--local-epochs", "1", "--sites", "new-hospital"]
+        command = ["run", "fedap", "--join", run, "--env", "prod", "--kit", system.folder, "--out", tmp_path / "out"]
+        done = medpfl(*command, *said)
+        assert "new-hospital" in done.stdout
+        assert "Adapted against alone, mean accuracy" in done.stdout
+        results = json.loads((tmp_path / "out" / "join.json").read_text())
+        assert results["run"]["folder"] == "run"
         site = results["sites"]["new-hospital"]
         assert sum(site["weights"].values()) == pytest.approx(1)
         assert site["sent_bytes"] > 0
@@ -85,7 +91,7 @@ def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(tmp_path):
             (run, {"names": ("absent",)}, "0 of 1 sites are connected and 1 are needed: absent is missing"),
         ):
             with pytest.raises(UserError, match=words):
-                join_in_production("fedap", folder, asked | change, tmp_path / "out", kit=system.folder)
+                join_in_production("fedap", folder, NEW | change, tmp_path / "out", kit=system.folder)
         assert {site: contents(kits / site / "medpfl") for site in kept} == kept
 
 

@@ -14,7 +14,7 @@ from medpfl.flare.state import state_folder
 from medpfl.joining import JOINED, finished, joined_results
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import write_json
-from medpfl.server.checkpoint import checkpoint_config, difference
+from medpfl.server.checkpoint import difference
 from medpfl.server.newcomer import Welcome
 
 
@@ -50,9 +50,9 @@ class JoinController(PersonalizedController):
 
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:
         where = f"experiment {self.experiment!r}"
-        if found := difference(checkpoint_config(file).model_dump(mode="json"), federation.config):
+        config, server = finished(file, where)
+        if found := difference(config.model_dump(mode="json"), federation.config):
             raise UserError(f"{where} at this server is a run with {found}: join with the folder of that run")
-        _, server = finished(file, where)
         plan = federation.plan(impressions=False)
         # All newcomers are awaited: there is no quorum, after which some would be left out.
         patient = replace(plan, config=plan.config.model_copy(update={"grace": plan.config.timeout}))
