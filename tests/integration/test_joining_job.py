@@ -68,7 +68,6 @@ def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(medpfl, tmp_
         said = ["--data", NEW["data"], "--train-fraction", "0.2", "--local-epochs", "1", "--sites", "new-hospital"]
         command = ["run", "fedap", "--join", run, "--env", "prod", "--kit", system.folder, "--out", tmp_path / "out"]
         done = medpfl(*command, *said)
-        assert "new-hospital" in done.stdout
         assert "Adapted against alone, mean accuracy" in done.stdout
         results = json.loads((tmp_path / "out" / "join.json").read_text())
         assert results["run"]["folder"] == "run"
