@@ -12,6 +12,7 @@ from rich.table import Table
 
 from medpfl import cli_options as opt
 from medpfl.cli_data import data_app
+from medpfl.cli_join import join_run, require_kit
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
 from medpfl.errors import Interrupted, UserError
@@ -113,8 +114,6 @@ def run(
         _refuse({**yes_or_no, **kept}, "has no meaning with --join, where new sites join a finished run")
         if env != "prod":
             _refuse({**real, "--gpus": gpus is not None}, "is for runs where the sites are real (prod)")
-        from medpfl.cli_join import join_run
-
         join_run(console, algorithm, join, options, out or join, env=env, kit=kit, gpus=gpus, byoc=byoc)
         return
     from medpfl.report.terminal import print_run
@@ -131,11 +130,10 @@ def run(
         if env == "prod":
             from medpfl.production import run_in_production
 
-            kit = opt.require_kit(kit)
             results = run_in_production(
                 config,
                 folder,
-                kit=opt.require_kit(kit),
+                kit=require_kit(kit),
                 experiment=experiment,
                 gpus=_gpus(gpus, config),
                 byoc=byoc,

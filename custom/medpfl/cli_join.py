@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from medpfl.cli_options import Options, require_kit
+from medpfl.cli_options import Options
 from medpfl.cli_progress import progress
+from medpfl.errors import UserError
 
 
 def join_run(
@@ -54,3 +55,10 @@ def join_run(
                 results = join_here(algorithm, run, said, out, env=env, watch=watch)
     print_joined(results, console)
     console.print(f"Results: {out / JOINED}", highlight=False, soft_wrap=True)
+
+
+def require_kit(kit: Path | None) -> Path:
+    """The startup kit that --env prod needs; UserError if it is not given."""
+    if kit is None:
+        raise UserError("--env prod: give --kit, the startup kit of a user who may submit jobs")
+    return kit

@@ -258,13 +258,6 @@ def key_values(items: list[str] | None, option: str) -> dict[str, Any]:
     return values
 
 
-def require_kit(kit: Path | None) -> Path:
-    """The startup kit that --env prod needs; UserError if it is not given."""
-    if kit is None:
-        raise UserError("--env prod: give --kit, the startup kit of a user who may submit jobs")
-    return kit
-
-
 def _whole_path(data: str | None) -> str | None:
     from medpfl.data.kinds import meant
 
