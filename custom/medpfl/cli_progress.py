@@ -14,6 +14,7 @@ from medpfl.engine.progress import Watch
 
 _PHASES = {
     "submitted": "waiting for FLARE to start the job",
+    "unreachable": "no answer from FLARE's server",
     "prepare": "preparing sites",
     "train": "training",
     "validate": "validating the last round",

@@ -231,15 +231,25 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
             write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
 
 
+def holds_simulation(out: Path) -> bool:
+    """Whether a folder has the results of a run on this machine, or what one that was interrupted left."""
+    return not (out / JOB).exists() and any((out / name).exists() for name in (RESULTS, "state", "flare", "flare.log"))
+
+
+def clear_folder(out: Path) -> None:
+    """Removes all that a run of any kind writes into its folder."""
+    for name in ("state", "models", "flare", "joined", "flare-join"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in (RESULTS, JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
+        (out / name).unlink(missing_ok=True)
+
+
 def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
     """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
     checkpoint = out / "state" / "server" / CHECKPOINT
     before = any((checkpoint_exists(checkpoint), (out / RESULTS).exists(), (out / JOB).exists()))
     if before and overwrite and not resume:
-        for name in ("state", "models", "flare", "joined", "flare-join"):
-            shutil.rmtree(out / name, ignore_errors=True)
-        for name in (RESULTS, JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
-            (out / name).unlink(missing_ok=True)
+        clear_folder(out)
         return None
     if (out / JOB).exists():
         raise UserError(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from medpfl.errors import UserError
 
+LOCK = ".lock"
+
 
 @contextmanager
 def claimed(folder: Path, refusal: str) -> Iterator[None]:
@@ -18,7 +20,7 @@ def claimed(folder: Path, refusal: str) -> Iterator[None]:
         UserError: another run holds the lock (``refusal`` is the message), or the folder cannot be written to.
     """
     try:
-        lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed below
+        lock = open(folder / LOCK, "w")  # noqa: SIM115 - closed below
     except OSError as error:
         raise UserError(f"{folder} cannot be written to ({error.strerror})") from None
     with lock:
@@ -31,14 +33,23 @@ def claimed(folder: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[None]:
-    """Makes a run's folder where it is missing, and holds its lock.
+    """Makes a run's folder where it is missing, and holds its lock. A run that fails before it wrote leaves none.
 
     Raises:
         UserError: it cannot be made or written to, or another run holds the lock.
     """
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
     with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
-        yield
+        try:
+            yield
+        except BaseException:
+            if out in made and [file.name for file in out.iterdir()] == [LOCK]:
+                (out / LOCK).unlink()
+                for folder in made:
+                    if not any(folder.iterdir()):
+                        folder.rmdir()
+            raise

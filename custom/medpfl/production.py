@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.config import RunConfig
-from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import Interrupted, UserError
-from medpfl.experiment import JOB, RESULTS
+from medpfl.experiment import JOB, RESULTS, clear_folder, holds_simulation
 from medpfl.flare.export import portable
 from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.flare.remote import System
+from medpfl.flare.remote import Refused, System
 from medpfl.flare.state import check_experiment, folder_name
 from medpfl.lock import run_folder
 from medpfl.report.history import history_csv
@@ -40,12 +40,13 @@ def run_in_production(
     """Runs one experiment at a provisioned FLARE system and writes its folder.
 
     Args:
-        config: the run; paths in it do not travel (:func:`medpfl.flare.export.portable`).
+        config: the run; paths in it do not travel (:func:`medpfl.flare.export.portable`). Sites without names are those
+            that are connected, if there are as many.
         out: the run's folder on this machine.
         kit: startup kit of a user who may submit jobs.
         experiment: beginning of the name of the run's state at server and sites, by default the folder's name; random
             letters follow. job.json keeps the name, beside FLARE's id of the job (null before it is submitted) and the
-            settings.
+            settings; and a token while it is not known whether the server has the job.
         gpus: GPUs every site must give.
         byoc: carry this package's code in the job.
         track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
@@ -65,13 +66,20 @@ def run_in_production(
         check_experiment(experiment)
     system = System(kit)
     with run_folder(out):
-        note = _earlier(config, out, resume, overwrite)
-        if note and (results := _results_of(note["job"], out)):
-            return results
-        if note is None or note["job"] is None or system.has_failed(note["job"]):
-            if note is None:
-                # Random letters, also after the user's own name: --overwrite must not go on in the old state.
-                note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
+        fresh = overwrite and not resume
+        note = None if fresh else _earlier(system, config, out, resume)
+        if note:
+            config = _named_as(config, note)
+            if resume and (results := _results_of(note["job"], out)):
+                return results
+        else:
+            # The server must answer, and know the sites, before anything is thrown away.
+            config = _with_names(config, system.connected(), watch)
+            if fresh:
+                clear_folder(out)
+            # Random letters, also after the user's own name: --overwrite must not go on in the old state.
+            note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
+        if note["job"] is None or system.has_failed(note["job"]):
             note["config"] = config.model_dump(mode="json")
             recipe = PersonalizedRecipe(
                 config, name=config.algorithm, experiment=note["experiment"], gpus=gpus, byoc=byoc, track=track
@@ -92,16 +100,29 @@ def run_in_production(
 
 
 def _submit(system: System, recipe: PersonalizedRecipe, note: dict[str, Any], out: Path) -> None:
-    """Submits the job and keeps its note: before, too, so that state which it leaves at server and sites is found."""
-    write_json(out / JOB, note)
+    """Submits the job and keeps its note: before, too, so that state which it leaves at server and sites is found.
+
+    Until the server's answer is there, the note has the ``token`` by which the server knows the job if it has it.
+    """
+    file, before = out / JOB, dict(note)
+    first = not file.exists()
+    note["token"] = secrets.token_hex(16)
+    write_json(file, note)
     try:
-        note["job"] = system.submit(recipe, recipe.config.site_names)
-        write_json(out / JOB, note)
+        note["job"] = system.submit(recipe, recipe.config.site_names, note["token"])
+    except Refused:
+        if first:
+            file.unlink()
+        else:
+            write_json(file, before)
+        raise
     except KeyboardInterrupt:
         raise Interrupted(
-            "stopped while the job was being submitted: the same command with --resume submits it again; "
-            f"`nvflare job list --startup-kit {system.kit}` says whether the server has it already"
+            "stopped while the job was being submitted: the same command with --resume follows it if the server has "
+            "it, and submits it if not"
         ) from None
+    del note["token"]
+    write_json(file, note)
 
 
 def _results_of(job: str | None, out: Path) -> dict[str, Any] | None:
@@ -113,24 +134,51 @@ def _results_of(job: str | None, out: Path) -> dict[str, Any] | None:
     return results if (found.get("env"), found.get("job")) == ("prod", job) else None
 
 
-def _earlier(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
+def _earlier(system: System, config: RunConfig, out: Path, resume: bool) -> dict[str, Any] | None:
     """The note of the folder's job; None if there is to be a new one.
 
-    A note whose ``job`` is null is of a job that was not submitted, as far as is known: the same command may go on with
-    it, and another one begins anew.
+    A note whose ``job`` is null is of a job that the server has not got: the same command may go on with it, and
+    another one begins anew.
     """
     file = out / JOB
-    if overwrite and not resume:
-        for name in (JOB, RESULTS, "history.csv", "report.html"):
-            (out / name).unlink(missing_ok=True)
+    if holds_simulation(out):
+        raise UserError(
+            f"{out} holds a run on this machine, perhaps an interrupted one: choose another --out, or --overwrite"
+        )
     if not file.exists():
-        if (out / RESULTS).exists():
-            raise UserError(f"{out} already holds a run of another kind: choose another --out, or --overwrite")
         return None
     note = json.loads(file.read_text())
-    if not resume:
-        if note["job"] is None:
-            return None if difference(note["config"], config) else note
+    if token := note.get("token"):  # the server's answer to the last submission is not known
+        note["job"] = system.find(token) or note["job"]
+        del note["token"]
+        write_json(file, note)
+    if not resume and note["job"] is not None:
         raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
+    config = _named_as(config, note)
+    if not resume and difference(note["config"], config):
+        return None
     require_same_run(out, note["config"], config)
     return note
+
+
+def _named_as(config: RunConfig, note: dict[str, Any]) -> RunConfig:
+    """The run with the sites' names that were taken for their number when it was submitted."""
+    before = note["config"]
+    if config.names or config.sites != before["sites"]:
+        return config
+    return config.model_copy(update={"names": tuple(before.get("names", ()))})
+
+
+def _with_names(config: RunConfig, connected: list[str], watch: Watch) -> RunConfig:
+    """The run with the connected sites' names where it has only their number."""
+    if config.names or set(connected) & set(config.site_names):
+        return config
+    if not connected:
+        raise UserError("no site is connected to FLARE's server; start them")
+    if len(connected) != config.sites:
+        raise UserError(
+            f"the run has {config.sites} sites (--sites), and {len(connected)} are connected; name those that are to "
+            f"take part: --sites {','.join(connected)}"
+        )
+    watch(Progress("submitted", 0, note=f"the connected sites take part: {', '.join(connected)}"))
+    return RunConfig(**config.model_dump() | {"names": tuple(connected)})

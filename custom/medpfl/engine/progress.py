@@ -11,11 +11,12 @@ class Progress:
     """A moment of a run.
 
     Attributes:
-        phase: of the server's state; ``submitted`` while a job waits at FLARE's server.
+        phase: of the server's state; ``submitted`` while a job waits at FLARE's server, ``unreachable`` while that
+            server does not answer.
         round: finished rounds.
         answered: sites that have answered in the step under way.
         expected: sites that were asked.
-        note: what a job waits for.
+        note: what a job waits for, or how long the server is asked.
     """
 
     phase: str

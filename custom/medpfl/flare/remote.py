@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from datetime import datetime, timezone
-from io import StringIO
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cryptography import x509
-from nvflare.apis.fl_exception import FLCommunicationError
-from nvflare.fuel.common.excepts import ConfigError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
@@ -29,21 +24,28 @@ from nvflare.fuel.flare_api.api_spec import (
     NoConnection,
     NoReply,
     SessionClosed,
+    SubmitTokenJobDeleted,
     TargetType,
 )
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
-from nvflare.tool.kit.kit_config import StartupKitConfigError, resolve_admin_user_and_dir_from_startup_kit
+from nvflare.fuel.flare_api.flare_api import Session
 
 from medpfl.engine.progress import Progress, Watch
 from medpfl.errors import UserError
+from medpfl.flare import endings
+from medpfl.flare.admin import AdminKit, first_line
 from medpfl.flare.controller import STATS
 from medpfl.flare.recipes import PackageRecipe
 
 _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationError, RuntimeError)
 """What FLARE's session raises when something goes wrong on the way or at the server."""
-_REFUSED_CLASS = re.compile(r"Component '([\w.]+)'[^\n]* is not in allow_list")
 
-_NO_TRACKER = re.compile(r"Can't load class nvflare\.app_opt\.tracking\.[\w.]+: No module named '(\w+)'")
+
+class Refused(UserError):
+    """A job that FLARE's server has not taken, for certain."""
+
+
+class Lost(UserError):
+    """A job that FLARE's record shows as running and that can run no more."""
 
 
 class System:
@@ -55,70 +57,68 @@ class System:
     """
 
     def __init__(self, kit: Path, *, patience: float = 10.0):
-        self.kit = kit
+        self.kit = AdminKit(kit)
         self.patience = patience
-        try:
-            self.user, folder = resolve_admin_user_and_dir_from_startup_kit(str(kit))
-            self.folder = Path(folder)
-            certificate = x509.load_pem_x509_certificate((self.folder / "startup" / "client.crt").read_bytes())
-        except (StartupKitConfigError, OSError, ValueError) as error:
-            raise UserError(
-                f"--kit {kit}: no administrator's startup kit ({_first_line(error)}); give the folder of a user who "
-                "may submit jobs, as `nvflare provision` made it"
-            ) from None
-        if certificate.not_valid_after_utc < datetime.now(timezone.utc):
-            raise UserError(
-                f"--kit {kit}: its certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}; ask for a new kit"
-            )
+
+    @property
+    def folder(self) -> Path:
+        """The kit's folder."""
+        return self.kit.folder
 
     @contextmanager
     def session(self) -> Iterator[Session]:
         """Logs in and out again. UserError if the server does not answer, does not take the kit, or fails meanwhile."""
-        # FLARE's network layer reports every try to connect; what came of it is said below.
-        logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-        try:
-            with redirect_stdout(StringIO()):  # it says "Connecting to FLARE ..." each time
-                session = new_secure_session(self.user, str(self.folder), timeout=self.patience, auto_login_max_tries=1)
-        except NoConnection:
-            raise UserError(
-                f"--kit {self.kit}: no answer from the FLARE server at {self._address()} within {self.patience:.0f} s: "
-                "is it running, can this machine reach it, and is the kit of the same project?"
-            ) from None
-        except (AuthenticationError, AuthorizationError, InternalError, FLCommunicationError) as error:
-            raise UserError(
-                f"--kit {self.kit}: the FLARE server at {self._address()} does not take it: {_first_line(error)}"
-            ) from None
-        except (ConfigError, RuntimeError, ValueError, OSError) as error:
-            raise UserError(f"--kit {self.kit}: not complete: {_first_line(error)}") from None
+        session = self.kit.log_in(self.patience)
         try:
             yield session
         except (*_FAILED, AuthorizationError) as error:
-            raise UserError(f"--kit {self.kit}: FLARE's server does not do its part: {_first_line(error)}") from None
+            raise UserError(
+                f"--kit {self.kit.given}: FLARE's server does not do its part: {first_line(error)}"
+            ) from None
         finally:
             session._close_ignore_errors()
 
-    def submit(self, recipe: PackageRecipe, sites: list[str]) -> str:
+    def connected(self) -> list[str]:
+        """Names of the sites that are connected now."""
+        with self.session() as session:
+            return connected_sites(session)
+
+    def find(self, token: str) -> str | None:
+        """The id of the job that was submitted with a token; None if none was, or it was deleted."""
+        with self.session() as session:
+            try:
+                jobs = session.list_jobs(submit_token=token)
+            except SubmitTokenJobDeleted:
+                return None
+        return jobs[0]["job_id"] if jobs else None
+
+    def submit(self, recipe: PackageRecipe, sites: list[str], token: str | None = None) -> str:
         """Submits a recipe's job if enough of its sites are there.
 
         Args:
             recipe: the job.
             sites: names of the sites that are to take part.
+            token: by which :meth:`find` finds the job, whatever happens to the answer.
 
         Returns:
             The job's id.
+
+        Raises:
+            Refused: the server has not taken the job.
+            UserError: it may have taken it.
         """
         need = recipe.config.min_sites or len(sites)
         with TemporaryDirectory() as folder:
             recipe.export(folder)
-            return self._submit(Path(folder) / recipe.name, sites, need)
+            return self._submit(Path(folder) / recipe.name, sites, need, token)
 
-    def _submit(self, job: Path, sites: list[str], need: int) -> str:
+    def _submit(self, job: Path, sites: list[str], need: int, token: str | None) -> str:
         with self.session() as session:
             connected = connected_sites(session)
             if len(present := [s for s in sites if s in connected]) < need:
                 absent = [s for s in sites if s not in connected]
                 others = [s for s in connected if s not in sites]
-                raise UserError(
+                raise Refused(
                     f"{len(present)} of {len(sites)} sites are connected and {need} are needed: {', '.join(absent)} "
                     f"{'is' if len(absent) == 1 else 'are'} missing"
                     + (f" (there are also {', '.join(others)})" if others else "")
@@ -126,21 +126,25 @@ class System:
                     + ", or give --min-sites"
                 )
             try:
-                return session.submit_job(str(job))
+                return session.submit_job(str(job), submit_token=token)
             except AuthorizationError:
-                raise UserError(
-                    f"{self.user} may not submit jobs: use a kit of a lead or project administrator"
+                raise Refused(
+                    f"{self.kit.user} may not submit jobs: use a kit of a lead or project administrator"
                 ) from None
-            except (InvalidJobDefinition, InternalError, CommandError) as error:
-                raise UserError(f"FLARE's server refuses the job: {_first_line(error)}") from None
+            except (InvalidJobDefinition, CommandError) as error:
+                raise Refused(f"FLARE's server refuses the job: {first_line(error)}") from None
+            except InternalError as error:
+                raise UserError(f"FLARE's server refuses the job: {first_line(error)}") from None
 
     def has_failed(self, job: str) -> bool:
         """Whether a job has ended without finishing its run; UserError if the server does not know it."""
         with self.session() as session:
             try:
-                status = session.get_job_meta(job)["status"]
+                status = _meta(session, job)["status"]
             except JobNotFound:
                 raise UserError(f"FLARE's server knows no job {job}: give --overwrite to begin anew") from None
+            except Lost:
+                return True
         return status.startswith("FINISHED") and status != "FINISHED:COMPLETED"
 
     def follow(self, job: str, watch: Watch, *, pause: float = 2.0, give_up: float = 600.0) -> dict[str, Any]:
@@ -148,32 +152,38 @@ class System:
 
         Args:
             job: its id.
-            watch: told of its progress.
+            watch: told of its progress, and that the server does not answer.
             pause: seconds between looks.
             give_up: seconds without any answer of the server after which it is no longer asked.
 
         Returns:
             FLARE's record of the job (``meta``).
+
+        Raises:
+            Lost: the server was started again meanwhile, which ends the job.
         """
-        heard = time.monotonic()
+        heard, last = time.monotonic(), Progress("submitted", 0)
         while True:
             try:
                 with self.session() as session:
                     while True:
-                        meta = session.get_job_meta(job)
+                        meta = _meta(session, job)
                         heard = time.monotonic()
                         if meta["status"].startswith("FINISHED"):
                             return meta
-                        watch(_progress(session, job, meta))
+                        watch(last := _progress(session, job, meta))
                         time.sleep(pause)
             except JobNotFound:
                 raise UserError(f"FLARE's server knows no job {job}") from None
+            except Lost:
+                raise
             except UserError as error:
                 if time.monotonic() - heard > give_up:
                     raise UserError(
-                        f"no answer from the FLARE server for {give_up:.0f} s ({_first_line(error)}); the job may go "
+                        f"no answer from the FLARE server for {give_up:.0f} s ({first_line(error)}); the job may go "
                         "on: follow it with --resume"
                     ) from None
+                watch(replace(last, phase="unreachable", note=f"it is asked for up to {give_up / 60:.0f} min"))
                 time.sleep(pause)
 
     def complete(
@@ -212,43 +222,27 @@ class System:
             try:
                 workspace = Path(session.download_job_result(job, str(folder))) / "workspace"
             except AuthorizationError:
-                raise UserError(f"{self.user} may not download the results of job {job}") from None
+                raise UserError(f"{self.kit.user} may not download the results of job {job}") from None
             except JobNotFound:
                 raise UserError(f"FLARE's server no longer has job {job}") from None
         return workspace if workspace.is_dir() else None
 
     def _why(self, job: str, meta: dict[str, Any], workspace: Path | None) -> str:
-        """In words, why a job did not end well: what the run itself said, or else FLARE's reason."""
-        if workspace and (error := workspace / "error.json").exists():
-            return json.loads(error.read_text())["error"]
-        logs = {"the server": workspace / "error_log.txt"} if workspace else {}
-        if (log := logs.get("the server")) and log.exists() and (found := _NO_TRACKER.search(log.read_text())):
-            return f"--track {found[1]}: the server has no package {found[1]}; install it there, or take --track none"
-        refused = {
-            where: found[1]
-            for where, file in (logs | self._site_logs(job)).items()
-            if file.exists() and (found := _REFUSED_CLASS.search(file.read_text(errors="replace")))
-        }
-        if refused:
-            return (
-                f"{' and '.join(refused)} will not load {next(iter(refused.values()))}, which the class_allow_list of "
-                'local/resources.json there must allow: add "medpfl."'
-            )
-        status = meta["status"].removeprefix("FINISHED:")
-        return f"FLARE ended it with {status}{_detail(meta) or '; log.txt of the job at server and sites says why'}"
-
-    def _site_logs(self, job: str) -> dict[str, Path]:
-        """Error logs of the sites that let the server have them."""
         with self.session() as session:
             try:
                 folder = Path(session.download_job_components(job) or "/-")
             except (*_FAILED, AuthorizationError, JobNotFound):
-                return {}
-        return {file.name.removeprefix("ERRORLOG_"): file for file in sorted(folder.rglob("ERRORLOG_*"))}
+                folder = Path("/-")
+        logs = {file.name.removeprefix("ERRORLOG_"): file for file in sorted(folder.rglob("ERRORLOG_*"))}
+        return endings.why(job, meta, workspace, logs, self._reported(job))
 
-    def _address(self) -> str:
-        admin = json.loads((self.folder / "startup" / "fed_admin.json").read_text())["admin"]
-        return f"{admin.get('host', '?')}:{admin.get('port', '?')}"
+    def _reported(self, job: str) -> str:
+        """What the server's own log says of the job's failure; only users of the server's organisation may read it."""
+        with self.session() as session:
+            try:
+                return session.grep_target("server", pattern=f"Failing job {job}", file="log.txt")
+            except (*_FAILED, AuthorizationError):
+                return ""
 
 
 def connected_sites(session: Session) -> list[str]:
@@ -272,13 +266,18 @@ def _progress(session: Session, job: str, meta: dict[str, Any]) -> Progress:
     return Progress(**found) if found else Progress("submitted", 0)
 
 
-def _detail(meta: dict[str, Any]) -> str:
-    """What FLARE noted of sites and schedule that went wrong."""
-    details = [d for d in meta.get("job_deploy_detail") or [] if not str(d).endswith(": OK")]
-    if not details and "SCHEDULE" in meta["status"]:
-        details = (meta.get("schedule_history") or [])[-1:]
-    return f": {'; '.join(map(str, details))}" if details else ""
+def _meta(session: Session, job: str) -> dict[str, Any]:
+    """FLARE's record of a job.
 
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    Raises:
+        Lost: the server was started after the job. FLARE 2.9 does not go on with such a job and leaves it RUNNING.
+    """
+    meta = session.get_job_meta(job)
+    if meta["status"] in ("DISPATCHED", "RUNNING") and meta.get("start_time"):
+        started = session.get_system_info().server_info.start_time
+        if started > datetime.fromisoformat(meta["start_time"]).timestamp():
+            raise Lost(
+                f"job {job} was lost when FLARE's server was started anew at {datetime.fromtimestamp(started):%H:%M}; "
+                "--resume submits it again, to go on after its last finished step"
+            )
+    return meta

@@ -10,6 +10,7 @@ import pytest
 from medpfl import production
 from medpfl.config import make_config
 from medpfl.errors import Interrupted, UserError
+from medpfl.flare.remote import Refused
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=2)
 
@@ -18,19 +19,33 @@ CONFIG = make_config(algorithm="fedavg", sites=2, rounds=2)
 class Server:
     """In the place of a FLARE system: notes what is submitted, and stops or fails when it is told to."""
 
-    kit: str = "kit"
     experiments: list[str] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict)
     stop: bool = False
+    reached: bool = False
+    refuses: str = ""
     failed: bool = False
+    sites: tuple[str, ...] = ("site-1", "site-2")
 
-    def submit(self, recipe, sites):
+    def connected(self):
+        return list(self.sites)
+
+    def find(self, token):
+        return self.tokens.get(token)
+
+    def submit(self, recipe, sites, token):
+        if self.refuses:
+            raise Refused(self.refuses)
         with TemporaryDirectory() as folder:
             recipe.export(folder)
             [file] = Path(folder).rglob("config_fed_server.json")
             self.experiments.append(json.loads(file.read_text())["workflows"][0]["args"]["experiment"])
+        job = f"job-{len(self.experiments)}"
+        if self.reached or not self.stop:
+            self.tokens[token] = job
         if self.stop:
             raise KeyboardInterrupt
-        return f"job-{len(self.experiments)}"
+        return job
 
     def has_failed(self, job):
         return self.failed
@@ -58,8 +73,78 @@ def test_a_stop_while_submitting_loses_no_state(server, tmp_path):
     assert "--resume" in said
     assert (note["job"], note["experiment"]) == (None, server.experiments[0])
     server.stop = False
-    assert start(tmp_path, resume=True)[1] == note | {"job": "job-2"}
+    _, again = start(tmp_path, resume=True)
+    assert (again["job"], again["experiment"]) == ("job-2", note["experiment"])
+    assert "token" not in again
     assert server.experiments == [note["experiment"]] * 2
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_stop_while_submitting_makes_no_second_job(server, tmp_path, resume):
+    server.stop = server.reached = True
+    start(tmp_path, ends=Interrupted)
+    server.stop = False
+    said, note = start(tmp_path, resume=resume)
+    assert ("did not end well" if resume else "already holds a run: give --resume") in said
+    assert note["job"] == "job-1"
+    assert len(server.experiments) == 1
+
+
+def test_a_stop_while_a_failed_job_is_submitted_again_makes_no_third(server, tmp_path):
+    start(tmp_path)
+    server.failed = server.stop = server.reached = True
+    start(tmp_path, resume=True, ends=Interrupted)
+    server.failed = server.stop = False
+    assert start(tmp_path, resume=True)[1]["job"] == "job-2"
+    assert len(server.experiments) == 2
+
+
+def test_a_refused_run_leaves_nothing_new(server, tmp_path):
+    server.refuses = "no"
+    with pytest.raises(UserError, match="no"):
+        production.run_in_production(CONFIG, tmp_path / "runs" / "first", kit=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    server.refuses = ""
+    _, note = start(tmp_path)
+    server.refuses, server.failed = "no", True
+    assert start(tmp_path, resume=True) == ("no", note)
+
+
+def test_a_number_of_sites_takes_the_names_of_those_that_are_connected(server, tmp_path):
+    server.sites = ("north", "south", "west")
+    with pytest.raises(UserError, match=r"has 2 sites \(--sites\), and 3 are connected; .* --sites north,south,west"):
+        production.run_in_production(CONFIG, tmp_path / "run", kit=tmp_path)
+    server.sites = ()
+    with pytest.raises(UserError, match="no site is connected"):
+        production.run_in_production(CONFIG, tmp_path / "run", kit=tmp_path)
+    server.sites = ("north", "south")
+    seen = []
+    _, note = start(tmp_path, watch=seen.append)
+    assert note["config"]["names"] == ["north", "south"]
+    assert [now.note for now in seen] == ["the connected sites take part: north, south"]
+    server.sites = ("north",)
+    assert start(tmp_path, resume=True)[0] == "job-1 did not end well"
+
+
+@pytest.mark.parametrize("left", ["state", "flare", "flare.log", "results.json"])
+def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
+    (tmp_path / left).mkdir() if "." not in left else (tmp_path / left).touch()
+    for resume in (False, True):
+        with pytest.raises(UserError, match="holds a run on this machine"):
+            production.run_in_production(CONFIG, tmp_path, kit=tmp_path, resume=resume)
+    assert (tmp_path / left).exists()
+    start(tmp_path, overwrite=True)
+    assert not (tmp_path / left).exists()
+
+
+def test_overwrite_throws_nothing_away_while_the_server_does_not_answer(server, tmp_path, monkeypatch):
+    _, note = start(tmp_path)
+
+    def silent():
+        raise UserError("no answer")
+
+    monkeypatch.setattr(server, "connected", silent)
+    assert start(tmp_path, overwrite=True) == ("no answer", note)
 
 
 def test_overwrite_begins_anew_under_the_users_own_name(server, tmp_path):
