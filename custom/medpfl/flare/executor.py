@@ -47,12 +47,13 @@ class PersonalizedExecutor(Executor):
         from medpfl.flare.payload import message_of, update_to_shareable
         from medpfl.flare.policy import SiteForbids
         from medpfl.messages import Failure
+        from medpfl.site.store import StateNotKept
         from medpfl.site.worker import answer
 
         try:
             site, model = self._site(fl_ctx)
             message = message_of(task_name, shareable)
-        except SiteForbids as error:
+        except (SiteForbids, StateNotKept) as error:
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
             return _refusal(str(error))
         except Exception as error:

@@ -60,7 +60,7 @@ def started(
     processes: dict[Path, subprocess.Popen] = {}
     try:
         for kit in [server, *sites]:
-            processes[kit] = _start(kit, (environment or {}).get(kit.name, {}))
+            processes[kit] = start_kit(kit, (environment or {}).get(kit.name, {}))
         system = System(admin)
         _wait(system, processes, {kit.name for kit in sites})
         yield system
@@ -86,7 +86,13 @@ def _provision(folder: Path, sites: Sequence[str]) -> Path:
     return Path(get_prod_dir(str(folder), content["name"]))
 
 
-def _start(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
+def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
+    """Starts a server or a site on this machine. Its processes end when the standard input of what is returned closes.
+
+    Args:
+        kit: its startup kit, where ``console.log`` is what it prints.
+        environment: environment variables in which it differs from this process.
+    """
     command = [sys.executable, "-m", "medpfl.flare.supervisor", str(kit / "startup" / "sub_start.sh"), "--once"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with open(kit / "console.log", "ab") as log:

@@ -5,16 +5,20 @@ Nothing here is ever sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from medpfl.parameters import State
 from medpfl.statefile import read_state, write_state
 
+logger = logging.getLogger(__name__)
+
 
 class StateNotKept(RuntimeError):
-    """A site's state could not be written (disk full, folder read-only); what was there before is still there."""
+    """A site's state could not be written or read (disk full, no permission); what was there before is still there."""
 
 
 class SiteStore(Protocol):
@@ -56,31 +60,51 @@ class DiskStore:
     Args:
         folder: made if needed; one for each site and experiment.
         durable: wait for the disk at every write, so that states outlive a power failure and not just a kill.
+
+    Raises:
+        StateNotKept: the folder cannot be made.
     """
 
     def __init__(self, folder: Path, durable: bool) -> None:
         self.folder, self.durable = folder, durable
-        folder.mkdir(parents=True, exist_ok=True)
+        with self._access("write"):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, kind: str, round_: int, state: State) -> None:
         """See :class:`SiteStore`. Raises StateNotKept."""
-        try:
+        with self._access("write"):
             write_state(self._path(kind, round_), state, durable=self.durable)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__  # without the path, which is the site's own business
-            raise StateNotKept(f"the site cannot write its state: {reason}") from error
 
     def get(self, kind: str, round_: int) -> State | None:
-        """See :class:`SiteStore`."""
+        """See :class:`SiteStore`. Raises StateNotKept."""
         path = self._path(kind, round_)
-        return read_state(path)[0] if path.exists() else None
+        with self._access("read"):
+            return read_state(path)[0] if path.exists() else None
 
     def keep(self, kind: str, rounds: Iterable[int]) -> None:
-        """See :class:`SiteStore`."""
+        """See :class:`SiteStore`. Raises StateNotKept."""
         wanted = {self._path(kind, r) for r in rounds}
-        for path in self.folder.glob(f"{kind}-*.safetensors"):
-            if path not in wanted:
-                path.unlink()
+        with self._access("write"):
+            for path in self.folder.glob(f"{kind}-*.safetensors"):
+                if path not in wanted:
+                    path.unlink()
+
+    @contextmanager
+    def _access(self, what: str) -> Iterator[None]:
+        """Words for what the file system refuses. The folder is the site's own business: its log alone has it."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            logger.warning(
+                "cannot %s the site's state: %s: %s; whoever runs FLARE here must be able to write in %s, and the disk "
+                "must have room",
+                what,
+                error.filename or self.folder,
+                reason,
+                self.folder,
+            )
+            raise StateNotKept(f"the site cannot {what} its state: {reason} (its log says more)") from error
 
     def _path(self, kind: str, round_: int) -> Path:
         return self.folder / f"{kind}-{round_:06d}.safetensors"

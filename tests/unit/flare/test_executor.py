@@ -27,3 +27,13 @@ def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(
     assert errors
     assert not any("secret" in message for message in errors)
     assert not any(r.exc_info for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, caplog, at_site):
+    (tmp_path / "medpfl").write_text("in the folder's place")
+    executor = PersonalizedExecutor(make_config(algorithm="fedavg", sites=2).model_dump(mode="json"), "mine")
+    with caplog.at_level(logging.DEBUG):
+        reply = executor.execute("prepare", Shareable(), at_site(tmp_path, "site-1"), Signal())
+    assert reply.get_header(REASON) == "the site cannot write its state: Not a directory (its log says more)"
+    assert f"must be able to write in {tmp_path / 'medpfl' / 'mine' / 'site-1'}," in caplog.text
+    assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)

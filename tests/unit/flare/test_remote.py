@@ -1,13 +1,21 @@
 """What can go wrong before a job is submitted, without a FLARE system; and the GPUs a job asks for."""
 
 import json
+import shutil
+import socket
+import ssl
+import threading
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
+from nvflare.lighter.utils import sign_folders
 from nvflare.tool.kit.kit_config import ADMIN_STARTUP_KIT_REQUIRED_FILES
 
 from medpfl.config import make_config
@@ -20,34 +28,73 @@ from medpfl.production import run_in_production
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=1)
 
 
-def admin_kit(folder, *, days: int):
-    """An administrator's kit whose certificate ends in so many days; of no project."""
+def signed(subject: str, key, issuer: str, issuer_key, *, days: int, ca: bool = False) -> bytes:
+    """A certificate, as PEM, that ends in so many days."""
+    named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    now = datetime.now(timezone.utc)
+    builder = x509.CertificateBuilder().subject_name(named[0]).issuer_name(named[1]).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=99))
+    builder = builder.not_valid_after(now + timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+    for extension in (
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    if ca:
+        usage = dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), True)
+        usage |= dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+        builder = builder.add_extension(x509.KeyUsage(**usage, encipher_only=False, decipher_only=False), critical=True)
+    return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def admin_kit(folder, *, days: int, host: str = "localhost"):
+    """An administrator's kit whose certificate ends in so many days; its project has no server."""
     for name in ADMIN_STARTUP_KIT_REQUIRED_FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "admin@example.org")])
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(now - timedelta(days=99))
-    pem = builder.not_valid_after(now + timedelta(days=days)).sign(key, hashes.SHA256())
+    root, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     (folder / "local").mkdir()
     startup = folder / "startup"
-    for file in ("client.crt", "rootCA.pem"):
-        (startup / file).write_bytes(pem.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (startup / "client.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+    (startup / "rootCA.pem").write_bytes(signed("p", root, "p", root, days=99, ca=True))
+    (startup / "client.crt").write_bytes(signed("admin@example.org", key, "p", root, days=days))
+    (startup / "root.key").write_bytes(pem_of(root))
+    (startup / "client.key").write_bytes(pem_of(key))
     admin = {"project_name": "p", "username": "admin@example.org", "server_identity": "localhost", "scheme": "grpc"}
-    admin |= {"host": "localhost", "port": free_port(), "uid_source": "user_input", "cert": "client.crt"}
+    admin |= {"host": host, "port": free_port(), "uid_source": "user_input", "cert": "client.crt"}
     admin |= {"client_key": "client.key", "client_cert": "client.crt", "ca_cert": "rootCA.pem"}
     admin |= {"upload_dir": "transfer", "download_dir": "transfer"}
     (startup / "fed_admin.json").write_text(json.dumps({"format_version": 1, "admin": admin}))
     return folder
 
 
-def test_a_folder_that_is_no_kit(tmp_path):
-    with pytest.raises(UserError, match="no administrator's startup kit"):
-        run_in_production(CONFIG, tmp_path / "out", kit=tmp_path)
+def pem_of(key) -> bytes:
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, *form)
+
+
+@pytest.mark.parametrize(
+    ("holds", "said"),
+    [
+        ([], "no startup kit: there is no startup/ in it"),
+        (["startup/rootCA.pem"], "startup/ lacks fed_admin.json"),
+        (["startup/fed_client.json"], "this is the kit of a site"),
+        (["startup/fed_server.json"], "this is the kit of the server"),
+        ([f"me@b.org/{name}" for name in ADMIN_STARTUP_KIT_REQUIRED_FILES], "me@b.org an administrator's"),
+    ],
+)
+def test_a_folder_that_is_no_kit_of_a_user(tmp_path, holds, said):
+    for name in holds:
+        (tmp_path / "kit" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "kit" / name).touch()
+    (tmp_path / "kit").mkdir(exist_ok=True)
+    with pytest.raises(UserError, match=f"{said}.*; give the kit of a user who may submit jobs"):
+        run_in_production(CONFIG, tmp_path / "out", kit=tmp_path / "kit")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="there is no such folder"):
+        System(tmp_path / "kit")
 
 
 def test_an_expired_kit(tmp_path):
@@ -60,15 +107,74 @@ def test_a_kit_with_parts_missing(tmp_path):
     (tmp_path / "local").rmdir()
     with pytest.raises(UserError, match=r"not complete: .*local"), system.session():
         pass
+    (tmp_path / "startup" / "client.key").unlink()
+    with pytest.raises(UserError, match=r"not complete: .*client.key"):
+        System(tmp_path)
 
 
-def test_a_server_that_does_not_answer(tmp_path):
+@pytest.mark.parametrize(("file", "said"), [("client.key", "not the key of"), ("rootCA.pem", "not of the project")])
+def test_files_of_two_kits(tmp_path, file, said):
+    one, other = (admin_kit(tmp_path / name, days=1) for name in ("one", "other"))
+    shutil.copy(other / "startup" / file, one / "startup" / file)
+    with pytest.raises(UserError, match=said):
+        System(one)
+
+
+def test_a_signed_kit_that_was_changed(tmp_path):
+    kit = admin_kit(tmp_path, days=1)
+    root = rsa.generate_private_key(65537, 2048)  # FLARE signs kits with RSA alone
+    (kit / "startup" / "rootCA.pem").write_bytes(signed("p", root, "p", root, days=99, ca=True))
+    key = load_pem_private_key((kit / "startup" / "client.key").read_bytes(), None)
+    (kit / "startup" / "client.crt").write_bytes(signed("admin@example.org", key, "p", root, days=9))
+    sign_folders(str(kit / "startup"), root, signature_file="signature.json")
+    file = kit / "startup" / "fed_admin.json"
+    file.write_text(file.read_text().replace("localhost", "elsewhere"))
+    with pytest.raises(UserError, match=r"fed_admin.json was changed after it was signed"), System(kit).session():
+        pass
+
+
+def test_a_server_that_does_not_run(tmp_path):
     system = System(admin_kit(tmp_path, days=1), patience=1.0)
     with (
-        pytest.raises(UserError, match=r"no answer from the FLARE server at localhost:\d+ within 1 s"),
+        pytest.raises(UserError, match=r"no FLARE server is running at localhost:\d+; start it"),
         system.session(),
     ):
         pass
+
+
+def test_a_server_whose_name_is_not_known(tmp_path):
+    kit = System(admin_kit(tmp_path, days=1, host="no-such-host.invalid")).kit
+    assert "no machine is known here by the name of the FLARE server at no-such-host.invalid" in kit.why_no_answer(5.0)
+
+
+def served(certificate: Path, key: Path, port: int) -> socket.socket:
+    """Something that talks TLS at a port, once."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    listener = socket.create_server(("localhost", port))
+
+    def answer():
+        with suppress(OSError):  # whoever asks may not be content
+            context.wrap_socket(listener.accept()[0], server_side=True).close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    return listener
+
+
+def test_a_server_whose_certificate_expired_or_is_anothers(tmp_path):
+    kit = System(admin_kit(tmp_path / "kit", days=1)).kit
+    root, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    own = load_pem_private_key((kit.folder / "startup" / "root.key").read_bytes(), None)
+    port = int(kit.address.rpartition(":")[2])
+    (tmp_path / "key.pem").write_bytes(pem_of(key))
+    for issuer, days, said in (
+        (own, 9, "is there and did not take the login"),
+        (own, -1, "has expired; it needs a new kit"),
+        (root, 9, "is of another project than the kit"),
+    ):
+        (tmp_path / "server.pem").write_bytes(signed("localhost", key, "p", issuer, days=days))
+        with served(tmp_path / "server.pem", tmp_path / "key.pem", port):
+            assert said in kit.why_no_answer(5.0)
 
 
 def test_experiments_are_folders_names(tmp_path):
