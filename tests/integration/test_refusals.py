@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from nvflare.fuel.flare_api.flare_api import Session
@@ -58,6 +59,11 @@ class Federation:
         process = self.running.pop(name)
         process.stdin.close()
         process.wait()
+
+    def process(self, name: str) -> psutil.Process:
+        """The one of FLARE that the others answer to."""
+        family = psutil.Process(self.running[name].pid).children(recursive=True)
+        return next(p for p in family if "server_train" in " ".join(p.cmdline()) and "python" in p.name())
 
     def wait(self) -> None:
         until = time.monotonic() + 120
@@ -154,10 +160,15 @@ def test_a_class_that_a_site_does_not_allow_and_does_not_tell(federation, tmp_pa
     before = federation.change("north-hospital", "local/resources.json")
     allowed = [name for name in before["class_allow_list"] if name != "medpfl."]
     federation.change("north-hospital", "local/resources.json", class_allow_list=allowed)
+    alone = CONFIG.model_copy(update={"sites": 1, "names": ("south-clinic",)})
     try:
         said = federation.refusal_of(tmp_path)
+        others = run_in_production(alone, tmp_path / "run", kit=federation.kits / ADMIN)
     finally:
         federation.change("north-hospital", "local/resources.json", **before)
+    # A site that a job does not name cannot end it.
+    assert others["status"] == "finished"
+    assert not (federation.kits / "north-hospital" / others["environment"]["job"]).exists()
     job = said.partition(": ")[0].removeprefix("job ")
     assert "the job's process at north-hospital ended" in said
     assert f"{job}/error_log.txt in the kit of north-hospital" in said
@@ -184,6 +195,23 @@ def test_a_submit_that_was_interrupted_too_late_makes_no_second_job(federation, 
     assert sorted(results["data"]["sites"]) == sorted(SITES)  # there were as many as --sites said
     with federation.system.session() as session:
         assert {job["job_id"] for job in session.list_jobs()} == jobs
+
+
+def test_a_server_that_does_not_answer_for_a_while_is_followed_again(federation, tmp_path):
+    config = CONFIG.model_copy(update={"rounds": 4, "local_epochs": 4, "train_fraction": 1.0})
+    server = federation.process(SERVER)
+    seen = []
+
+    def watch(now):
+        if now.round and not any(past.round for past in seen):
+            server.suspend()
+        if now.phase == "unreachable":
+            server.resume()
+        seen.append(now)
+
+    results = run_in_production(config, tmp_path / "run", kit=federation.kits / ADMIN, watch=watch)
+    assert results["status"] == "finished"
+    assert "it is asked for up to 10 min" in {now.note for now in seen if now.phase == "unreachable"}
 
 
 def test_a_restart_of_the_server_is_told_and_the_run_goes_on_after_it(federation, tmp_path):

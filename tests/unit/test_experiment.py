@@ -268,3 +268,11 @@ def test_held_out_sites_do_not_pretrain():
     training = [s for s in federation.source.partition.sites if s.name in SITES]
     assert pooled.samples("train") == sum(len(s.train) for s in training)
     assert len(federation.source.partition.sites) == 4
+
+
+def test_a_run_that_is_refused_leaves_no_new_folder(tmp_path):
+    config = small("fedbn", rounds=1, model="torch.nn:NoSuchLayer")
+    for out in (tmp_path / "runs" / "new", tmp_path):
+        with pytest.raises(UserError, match="NoSuchLayer"):
+            start(out, config)
+    assert [file.name for file in tmp_path.iterdir()] == [".lock"]  # it was there, and may be in use

@@ -93,7 +93,7 @@ class System:
         return jobs[0]["job_id"] if jobs else None
 
     def submit(self, recipe: PackageRecipe, sites: list[str], token: str | None = None) -> str:
-        """Submits a recipe's job if enough of its sites are there.
+        """Submits a recipe's job, for its sites alone, if enough of them are there.
 
         Args:
             recipe: the job.
@@ -110,7 +110,12 @@ class System:
         need = recipe.config.min_sites or len(sites)
         with TemporaryDirectory() as folder:
             recipe.export(folder)
-            return self._submit(Path(folder) / recipe.name, sites, need, token)
+            job = Path(folder) / recipe.name
+            meta = json.loads((job / "meta.json").read_text())
+            # FLARE would send the job to all sites that are connected, and any of them could end it.
+            meta["deploy_map"] = {app: ["server", *sites] for app in meta["deploy_map"]}
+            (job / "meta.json").write_text(json.dumps(meta, indent=2))
+            return self._submit(job, sites, need, token)
 
     def _submit(self, job: Path, sites: list[str], need: int, token: str | None) -> str:
         with self.session() as session:
