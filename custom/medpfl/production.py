@@ -13,7 +13,7 @@ from medpfl.errors import Interrupted, UserError
 from medpfl.experiment import JOB, RESULTS, clear_folder, holds_simulation
 from medpfl.flare.export import portable
 from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.flare.remote import Refused, System
+from medpfl.flare.remote import Refused, System, require_sites
 from medpfl.flare.state import check_experiment, folder_name
 from medpfl.lock import run_folder
 from medpfl.report.history import history_csv
@@ -73,8 +73,10 @@ def run_in_production(
             if resume and (results := _results_of(note["job"], out)):
                 return results
         else:
-            # The server must answer, and know the sites, before anything is thrown away.
-            config = _with_names(config, system.connected(), watch)
+            # The server must answer, and the sites be there, before anything is thrown away.
+            connected = system.connected()
+            config = _with_names(config, connected, watch)
+            require_sites(connected, config.site_names, config.min_sites)
             if fresh:
                 clear_folder(out)
             # Random letters, also after the user's own name: --overwrite must not go on in the old state.
@@ -104,14 +106,14 @@ def _submit(system: System, recipe: PersonalizedRecipe, note: dict[str, Any], ou
 
     Until the server's answer is there, the note has the ``token`` by which the server knows the job if it has it.
     """
-    file, before = out / JOB, dict(note)
-    first = not file.exists()
+    file = out / JOB
+    before = json.loads(file.read_text()) if file.exists() else None
     note["token"] = secrets.token_hex(16)
     write_json(file, note)
     try:
         note["job"] = system.submit(recipe, recipe.config.site_names, note["token"])
     except Refused:
-        if first:
+        if before is None:
             file.unlink()
         else:
             write_json(file, before)

@@ -107,7 +107,6 @@ class System:
             Refused: the server has not taken the job.
             UserError: it may have taken it.
         """
-        need = recipe.config.min_sites or len(sites)
         with TemporaryDirectory() as folder:
             recipe.export(folder)
             job = Path(folder) / recipe.name
@@ -115,21 +114,11 @@ class System:
             # FLARE would send the job to all sites that are connected, and any of them could end it.
             meta["deploy_map"] = {app: ["server", *sites] for app in meta["deploy_map"]}
             (job / "meta.json").write_text(json.dumps(meta, indent=2))
-            return self._submit(job, sites, need, token)
+            return self._submit(job, sites, recipe.config.min_sites, token)
 
-    def _submit(self, job: Path, sites: list[str], need: int, token: str | None) -> str:
+    def _submit(self, job: Path, sites: list[str], need: int | None, token: str | None) -> str:
         with self.session() as session:
-            connected = connected_sites(session)
-            if len(present := [s for s in sites if s in connected]) < need:
-                absent = [s for s in sites if s not in connected]
-                others = [s for s in connected if s not in sites]
-                raise Refused(
-                    f"{len(present)} of {len(sites)} sites are connected and {need} are needed: {', '.join(absent)} "
-                    f"{'is' if len(absent) == 1 else 'are'} missing"
-                    + (f" (there are also {', '.join(others)})" if others else "")
-                    + ("; name those that are meant: --sites NAME,NAME" if others else "; start them")
-                    + ", or give --min-sites"
-                )
+            require_sites(connected_sites(session), sites, need)
             try:
                 return session.submit_job(str(job), submit_token=token)
             except AuthorizationError:
@@ -256,6 +245,31 @@ def connected_sites(session: Session) -> list[str]:
         return sorted(client.name for client in session.get_connected_client_list())
     except NoClientsAvailable:
         return []
+
+
+def require_sites(connected: list[str], sites: list[str], need: int | None) -> None:
+    """Refuses a job whose sites are not there.
+
+    Args:
+        connected: the sites that are.
+        sites: those that are to take part.
+        need: how many of them there must be; None for all.
+
+    Raises:
+        Refused: it names the absent ones.
+    """
+    need = need or len(sites)
+    if len(present := [s for s in sites if s in connected]) >= need:
+        return
+    absent = [s for s in sites if s not in connected]
+    others = [s for s in connected if s not in sites]
+    raise Refused(
+        f"{len(present)} of {len(sites)} sites are connected and {need} are needed: {', '.join(absent)} "
+        f"{'is' if len(absent) == 1 else 'are'} missing"
+        + (f" (there are also {', '.join(others)})" if others else "")
+        + ("; name those that are meant: --sites NAME,NAME" if others else "; start them")
+        + ", or give --min-sites"
+    )
 
 
 def _progress(session: Session, job: str, meta: dict[str, Any]) -> Progress:

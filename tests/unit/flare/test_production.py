@@ -137,12 +137,16 @@ def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
     assert not (tmp_path / left).exists()
 
 
-def test_overwrite_throws_nothing_away_while_the_server_does_not_answer(server, tmp_path, monkeypatch):
+def test_overwrite_throws_nothing_away_while_server_or_sites_are_away(server, tmp_path, monkeypatch):
     _, note = start(tmp_path)
 
     def silent():
         raise UserError("no answer")
 
+    server.sites = ("site-1",)
+    said, after = start(tmp_path, overwrite=True)
+    assert "site-2 is missing" in said
+    assert after == note
     monkeypatch.setattr(server, "connected", silent)
     assert start(tmp_path, overwrite=True) == ("no answer", note)
 
