@@ -116,7 +116,7 @@ class System:
             (job / "meta.json").write_text(json.dumps(meta, indent=2))
             return self._submit(job, sites, recipe.config.min_sites, token)
 
-    def _submit(self, job: Path, sites: list[str], need: int | None, token: str | None) -> str:
+    def _submit(self, job: Path, sites: list[str], need: int, token: str | None) -> str:
         with self.session() as session:
             require_sites(connected_sites(session), sites, need)
             try:
@@ -247,13 +247,13 @@ def connected_sites(session: Session) -> list[str]:
         return []
 
 
-def require_sites(connected: list[str], sites: list[str], need: int | None) -> None:
+def require_sites(connected: list[str], sites: list[str], need: int) -> None:
     """Refuses a job whose sites are not there.
 
     Args:
         connected: the sites that are.
         sites: those that are to take part.
-        need: how many of them there must be; None for all.
+        need: how many of them there must be; 0 for all.
 
     Raises:
         Refused: it names the absent ones.

@@ -1,0 +1,30 @@
+"""Why a job ended, from what FLARE leaves of it; test_refusals.py has the same from a federation."""
+
+from medpfl.flare.endings import why
+
+ABNORMAL = {"status": "FINISHED:ABNORMAL", "job_deploy_detail": ["server: OK", "north: OK"]}
+REPORTED = "... FederatedServer - INFO - Failing job 7 due to reported failure from north: infrastructure error\n"
+
+
+def test_a_job_that_did_no_task_may_lack_an_allowed_class(tmp_path):
+    said = why("7", ABNORMAL, tmp_path, {}, REPORTED)
+    assert said.startswith(
+        "FLARE ended it with ABNORMAL: the job's process at north ended (infrastructure error); no task"
+    )
+    assert "class_allow_list" in said
+    assert said.endswith("7/error_log.txt in the kit of north says it")
+    # A user who may not read the server's log does not learn the site.
+    assert why("7", ABNORMAL, tmp_path, {}, "").endswith("7/error_log.txt in the kit of the site says it")
+
+
+def test_a_job_that_did_tasks_ended_for_another_reason(tmp_path):
+    (tmp_path / "results.json").write_text("{}")
+    said = why("7", ABNORMAL, tmp_path, {}, REPORTED)
+    assert "process at north ended" in said
+    assert "class_allow_list" not in said
+    assert said.endswith("log.txt of the job at server and sites says why")
+
+
+def test_what_the_schedule_says():
+    meta = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": ["10:00: scheduled", "10:01: no resources"]}
+    assert why("7", meta, None, {}, "") == "FLARE ended it with CAN_NOT_SCHEDULE: 10:01: no resources"
