@@ -65,6 +65,8 @@ def test_installed_package(system, tmp_path):
     kits = system.folder.parent
     personal = [os.path.relpath(f, kits).split(os.sep)[0] for f in kits.rglob("personal-*.safetensors")]
     assert set(personal) == {"site-1", "site-2"}  # and none at the server
+    # Servers of one machine do not take each other's jobs.
+    assert (kits / "server" / "jobs-storage" / results["environment"]["job"]).is_dir()
     again = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True)
     assert again == results
 

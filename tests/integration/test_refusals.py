@@ -16,7 +16,7 @@ from nvflare.lighter.utils import load_private_key_file, sign_folders
 from medpfl.config import make_config
 from medpfl.engine.progress import watch_nothing
 from medpfl.errors import Interrupted, UserError
-from medpfl.flare.poc import free_port, start_kit
+from medpfl.flare.poc import free_port, own_storage, start_kit
 from medpfl.flare.recipes import PersonalizedRecipe, allow_package
 from medpfl.flare.remote import System
 from medpfl.production import run_in_production
@@ -49,6 +49,8 @@ class Federation:
         for name in (SERVER, *SITES):
             allow_package(self.kits / name / "local")
             self.change(name, "local/resources.json", allow_log_streaming=False)
+        own_storage(self.kits / SERVER)
+        for name in (SERVER, *SITES):
             self.start(name)
         self.system = System(self.kits / ADMIN)
 
@@ -195,6 +197,7 @@ def test_a_submit_that_was_interrupted_too_late_makes_no_second_job(federation, 
     assert sorted(results["data"]["sites"]) == sorted(SITES)  # there were as many as --sites said
     with federation.system.session() as session:
         assert {job["job_id"] for job in session.list_jobs()} == jobs
+    assert {folder.name for folder in (federation.kits / SERVER / "jobs-storage").iterdir()} == jobs
 
 
 def test_a_server_that_does_not_answer_for_a_while_is_followed_again(federation, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -49,7 +50,7 @@ def started(
 ) -> Iterator[System]:
     """A FLARE system on this machine while the block runs, from startup kits.
 
-    Its processes end with the block, and with this process however that ends.
+    Its processes end with the block, and with this process however that ends. The server keeps its jobs in its kit.
 
     Args:
         admin: the kit of a user; the block gets the system as this user sees it, when all sites are connected.
@@ -57,6 +58,7 @@ def started(
         sites: the sites' kits, which are called as the sites are.
         environment: environment variables by kit's name, for those that differ from this process's.
     """
+    own_storage(server)
     processes: dict[Path, subprocess.Popen] = {}
     try:
         for kit in [server, *sites]:
@@ -84,6 +86,23 @@ def _provision(folder: Path, sites: Sequence[str]) -> Path:
     with open(folder / "prepare.log", "w") as log, redirect_stdout(log):
         prepare_poc_provision(list(sites), len(sites), str(folder), docker_image="")
     return Path(get_prod_dir(str(folder), content["name"]))
+
+
+def own_storage(server: Path) -> None:
+    """Has a server keep its jobs in its kit.
+
+    FLARE's default is one folder in /tmp for all servers of a machine, which then take each other's jobs.
+
+    Args:
+        server: its startup kit, which has a ``local/resources.json``.
+    """
+    file = server / "local" / "resources.json"
+    content = json.loads(file.read_text())
+    [manager] = [component for component in content["components"] if component["id"] == "job_manager"]
+    manager["args"]["uri_root"] = str(server.resolve() / "jobs-storage")
+    storage = content["snapshot_persistor"]["args"]["storage"]
+    storage["args"]["root_dir"] = str(server.resolve() / "snapshot-storage")
+    file.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
