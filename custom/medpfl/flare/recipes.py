@@ -79,6 +79,12 @@ class PackageRecipe(Recipe):
                 job.to(self._carried.name, target)
         super().__init__(job)
 
+    def export(self, job_dir: str, *options: Any, **more: Any) -> None:
+        """Writes the job folder, as FLARE does; a job whose sites have names goes to these alone."""
+        super().export(job_dir, *options, **more)
+        if self.config.names:
+            deploy_to(Path(job_dir) / self.name, self.config.names)
+
     def process_env(self, env: ExecEnv) -> None:
         """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
 
@@ -148,6 +154,21 @@ class PersonalizedRecipe(PackageRecipe):
         super().__init__(config, job, [ALL_SITES], inline=travels_inline(federation), byoc=byoc, gpus=gpus)
         if track:
             add_receiver(self, track, job.name)
+
+
+def deploy_to(job: Path, sites: Sequence[str]) -> None:
+    """Changes a job folder that is for all sites: FLARE would send it to all that are connected, named or not.
+
+    Args:
+        job: the folder.
+        sites: names of the sites that it is for.
+    """
+    file = job / "meta.json"
+    meta = json.loads(file.read_text())
+    for app, targets in meta["deploy_map"].items():
+        if ALL_SITES in targets:
+            meta["deploy_map"][app] = [SERVER_SITE_NAME, *sites]
+    file.write_text(json.dumps(meta, indent=2))
 
 
 def for_server(config: RunConfig) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from medpfl.errors import UserError
 from medpfl.flare import endings
 from medpfl.flare.admin import AdminKit, first_line
 from medpfl.flare.controller import STATS
-from medpfl.flare.recipes import PackageRecipe
+from medpfl.flare.recipes import PackageRecipe, deploy_to
 
 _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationError, RuntimeError)
 """What FLARE's session raises when something goes wrong on the way or at the server."""
@@ -110,10 +110,7 @@ class System:
         with TemporaryDirectory() as folder:
             recipe.export(folder)
             job = Path(folder) / recipe.name
-            meta = json.loads((job / "meta.json").read_text())
-            # FLARE would send the job to all sites that are connected, and any of them could end it.
-            meta["deploy_map"] = {app: ["server", *sites] for app in meta["deploy_map"]}
-            (job / "meta.json").write_text(json.dumps(meta, indent=2))
+            deploy_to(job, sites)
             return self._submit(job, sites, recipe.config.min_sites, token)
 
     def _submit(self, job: Path, sites: list[str], need: int, token: str | None) -> str:

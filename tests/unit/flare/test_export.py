@@ -109,3 +109,11 @@ def test_held_out_centres_are_for_simulations(home, fields):
     images = make_config(algorithm="fedavg", sites=2, held_out=1)
     with pytest.raises(UserError, match="only a simulation"):
         export_job(images, home / "job")
+
+
+def test_a_job_for_named_sites_goes_to_these_alone(tmp_path):
+    for names, targets in (((), ["@ALL"]), (("north", "south"), ["server", "north", "south"])):
+        job = export_job(make_config(algorithm="fedavg", sites=2, names=names), tmp_path / "job")
+        meta = json.loads((job / "meta.json").read_text())
+        assert list(meta["deploy_map"].values()) == [targets]
+        assert meta["min_clients"] == 2
