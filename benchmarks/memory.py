@@ -1,14 +1,16 @@
-"""Whether server and sites of FLARE's simulator grow from round to round: resident memory of every process.
+"""Whether server and sites of FLARE's simulator grow from round to round: resident memory and threads of every process.
 
-    python benchmarks/memory.py [ROUNDS] [SITES]
+    python benchmarks/memory.py [ROUNDS] [SITES] [LOCAL_EPOCHS]
 
 A small model on the embedded sample, all sites at once, so that processes live as long as the run. Memory is read as
-each round ends; the first rounds fill caches and pools, so growth counts from the end of the fifth.
+each round ends; the first rounds fill caches and pools, so growth counts from the end of the fifth. More local epochs
+make rounds longer: what FLARE keeps of a message it keeps for a minute or so, so short rounds show more of it.
 """
 
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -29,35 +31,34 @@ def role(command: list[str]) -> str:
     return "supervisor" if "medpfl.flare.supervisor" in command else "simulator"
 
 
-def main(rounds: int, sites: int) -> None:
-    """Runs and prints a line for each process."""
-    sizes: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+def main(rounds: int, sites: int, local_epochs: int) -> None:
+    """Runs and prints a line for each process that works."""
+    seen: dict[tuple[str, int], dict[int, tuple[int, int]]] = defaultdict(dict)
+    times: dict[int, float] = {}
 
     def watch(progress: Progress) -> None:
+        times[progress.round] = time.perf_counter()
         for process in psutil.Process().children(recursive=True):
             try:
                 key = role(process.cmdline()), process.pid
-                sizes[key][progress.round] = process.memory_info().rss
+                seen[key][progress.round] = process.memory_info().rss, process.num_threads()
             except psutil.NoSuchProcess:
                 continue
 
-    config = make_config(algorithm="fedap", sites=sites, rounds=rounds)
+    config = make_config(algorithm="fedap", sites=sites, rounds=rounds, local_epochs=local_epochs)
     with tempfile.TemporaryDirectory() as folder:
-        simulate(config, Path(folder), threads=sites, watch=watch)
-    print(f"{rounds} rounds, {sites} sites, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    for (name, pid), by_round in sorted(sizes.items()):
+        simulate(config, Path(folder), threads=sites, watch=watch, track="tensorboard")
+    seconds = (times[rounds] - times[WARM]) / (rounds - WARM)
+    print(f"{rounds} rounds of {seconds:.1f} s, {sites} sites, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for (name, pid), by_round in sorted(seen.items()):
         settled = [r for r in sorted(by_round) if r >= WARM]
-        if not settled:
+        if not settled or max(rss for rss, _ in by_round.values()) < 100 * MIB:
             continue
-        first, middle, last = settled[0], settled[len(settled) // 2], settled[-1]
-        growth, late = ((by_round[last] - by_round[r]) / MIB for r in (first, middle))
-        print(
-            f"{name} ({pid}): {by_round[first] / MIB:.0f} MiB after round {first}, "
-            f"{by_round[last] / MIB:.0f} after {last}: {growth:+.1f} MiB, "
-            f"of which {late:+.1f} after round {middle}"
-        )
+        points = [settled[round(share * (len(settled) - 1))] for share in (0, 0.25, 0.5, 0.75, 1)]
+        told = (f"{by_round[r][0] / MIB:.0f} MiB and {by_round[r][1]} threads after round {r}" for r in points)
+        print(f"{name} ({pid}): {'; '.join(told)}")
 
 
 if __name__ == "__main__":
     given = [int(argument) for argument in sys.argv[1:]]
-    main(*(given + [50, 4][len(given) :]))
+    main(*(given + [50, 4, 1][len(given) :]))

@@ -1,6 +1,6 @@
 """Prepares a FLARE startup kit for this package: what ``medpfl site init`` changes in the kit's ``local`` folder.
 
-FLARE's ``startup`` folder is signed and stays as it is. What a site has restricted is never loosened.
+FLARE's ``startup`` folder stays as it is. What a site has restricted is never loosened.
 """
 
 from __future__ import annotations

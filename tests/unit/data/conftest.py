@@ -1,7 +1,9 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import write_centres
 
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.medmnist import load
@@ -44,3 +46,15 @@ def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("MEDPFL_DATA", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory) -> Path:
+    """A folder of pictures, not to be changed."""
+    return write_centres(tmp_path_factory.mktemp("made") / "fundus")
+
+
+@pytest.fixture
+def fundus(made, home) -> Path:
+    """A copy to spoil, and a cache of its own."""
+    return shutil.copytree(made, home / "fundus")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from monai.bundle import ConfigWorkflow
-from test_folders import write_centres
+from pictures import write_centres
 
 from medpfl.assemble import Federation
 from medpfl.config import make_config

@@ -1,19 +1,15 @@
-"""Pictures in folders: centres, classes and patients; how a picture is read; what a user reads when it is wrong."""
+"""Pictures in folders: centres, classes, patients, the cache, and runs and jobs with them."""
 
-import re
 import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from pictures import CENTRES, CLASSES, CPU, EACH, PARTS, config, paint, pixels, write_centres
 from PIL import Image
 
 from medpfl.cli_options import Options
-from medpfl.config import make_config
 from medpfl.data.check import check
 from medpfl.data.folders.layout import read_layout
-from medpfl.data.folders.reading import Reading, picture_size, read_picture
 from medpfl.data.folders.source import Folders
 from medpfl.data.kinds import is_ct, is_folders, kind_of
 from medpfl.data.own_function import OwnData
@@ -21,74 +17,6 @@ from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.experiment import run_experiment
 from medpfl.flare.export import export_job
-
-CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
-CENTRES = {"north": (220, 60, 40), "south": (60, 200, 60), "west": (60, 60, 220)}
-CLASSES = ("glaucoma", "normal")
-EACH = 6
-TINY = {"rounds": 1, "local_epochs": 1, "settings": {"batch_size": 4}}
-
-
-def paint(file: Path, colour, seed, size=(48, 40), **options) -> Path:
-    """A noisy picture of a colour, unlike that of any other seed."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).integers(-30, 30, (size[1], size[0], 3))
-    Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(file, **options)
-    return file
-
-
-def write_centres(root: Path, backwards: bool = False) -> Path:
-    """Three centres of two classes; two eyes of a patient; a grey, a palette and a turned picture among them."""
-    wanted = [
-        (centre, label, person, eye)
-        for centre in CENTRES
-        for label in CLASSES
-        for person in range(EACH // 2)
-        for eye in ("left", "right")
-    ]
-    for centre, label, person, eye in reversed(wanted) if backwards else wanted:
-        number = list(CENTRES).index(centre)
-        seed = wanted.index((centre, label, person, eye))
-        file = root / centre / label / f"{label[0]}{person}_{eye}.{('png', 'jpg', 'bmp')[number]}"
-        colour = [c - 40 * CLASSES.index(label) * (c > 100) for c in CENTRES[centre]]
-        paint(file, colour, seed, size=(40 + 8 * number, 40))
-    first, second, third = (root / "north" / "normal" / f"n{k}_left.png" for k in range(3))
-    Image.open(first).convert("L").save(first)
-    Image.open(second).quantize(16).save(second)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.open(third).save(third, exif=exif)
-    (root / "north" / "readme.txt").write_text("not a picture")
-    return root
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return write_centres(tmp_path_factory.mktemp("made") / "fundus")
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path / "data"))
-    return tmp_path
-
-
-@pytest.fixture
-def fundus(made, home):
-    """A copy to spoil, and a cache of its own."""
-    return shutil.copytree(made, home / "fundus")
-
-
-def config(data, **fields):
-    arguments = {"size": 32} | fields.pop("data_args", {})
-    defaults = {"algorithm": "fedavg", "sites": 3, "fractions": (0.5, 0.0, 0.5), "partition": "natural"} | TINY
-    return make_config(data=str(data), data_args=arguments, device="cpu", **(defaults | fields))
-
-
-def pixels(images):
-    return {image.numpy().tobytes() for image in images}
 
 
 def test_sites_are_the_sorted_centres_and_parts_cover_each_without_sharing(fundus):
@@ -217,161 +145,6 @@ def test_a_damaged_cache_is_made_again(fundus):
     (file,) = (fundus.parent / "cache" / "medpfl" / "folders").iterdir()
     file.write_bytes(file.read_bytes()[:-7])
     assert torch.equal(open_source(config(fundus)).site("site-1", CPU).images["train"], first.images["train"])
-
-
-def gradient(mode="RGB"):
-    """Wide, dark on the left, and on the right as light as it can be."""
-    return Image.fromarray(np.tile(np.linspace(0, 255, 64, dtype=np.uint8), (32, 1))).convert(mode)
-
-
-def read(tmp_path, image, name="x.png", save=None, **reading):
-    image.save(tmp_path / name, **(save or {}))
-    return read_picture(tmp_path / name, Reading(size=16, **reading))
-
-
-def test_how_a_picture_becomes_square(tmp_path):
-    crop, pad, stretch = (read(tmp_path, gradient(), fit=fit) for fit in ("crop", "pad", "stretch"))
-    assert crop.shape == pad.shape == stretch.shape == (3, 16, 16)
-    assert crop.dtype == np.uint8
-    assert 50 < crop[0, 8, 0] < 80 and 175 < crop[0, 8, -1] < 205
-    assert stretch[0, 8, 0] < 15 and stretch[0, 8, -1] > 240
-    assert not pad[:, :4].any() and not pad[:, -4:].any() and pad[0, 8, -1] > 240
-
-
-def test_channels(tmp_path):
-    rgb, grey = read(tmp_path, gradient("L")), read(tmp_path, gradient("RGB"), channels="grey")
-    assert rgb.shape == (3, 16, 16) and (rgb == rgb[:1]).all()
-    assert grey.shape == (1, 16, 16)
-    np.testing.assert_array_equal(grey[0], rgb[0])
-
-
-def test_sixteen_bits_palettes_transparency_and_other_kinds(tmp_path):
-    plain = read(tmp_path, gradient("L")).astype(int)
-    deep = Image.fromarray(np.asarray(gradient("L")).astype(np.uint16) * 257)
-    for name in ("x.png", "x.tif"):
-        np.testing.assert_allclose(read(tmp_path, deep, name), plain, atol=1)
-    np.testing.assert_allclose(read(tmp_path, gradient().quantize(256)), plain, atol=2)
-    np.testing.assert_allclose(read(tmp_path, gradient("CMYK"), "x.tif"), plain, atol=2)
-    clear = gradient("RGBA")
-    clear.putalpha(Image.fromarray(np.repeat(np.uint8([[255], [0]]), 16, 0).repeat(64, 1)))
-    seen = read(tmp_path, clear)
-    assert seen[:, :7].any() and not seen[:, 9:].any()
-
-
-def test_a_turned_picture_stands_upright(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # its top is on the right
-    turned = read(tmp_path, gradient(), "x.jpg", {"exif": exif}, fit="stretch")
-    assert turned[0, 0, 8] < 30 and turned[0, -1, 8] > 225
-    assert picture_size(tmp_path / "x.jpg") == (32, 64)
-
-
-def test_values_of_no_known_range(tmp_path):
-    with pytest.raises(UserError, match=r"x.tif: cannot be read \(values from 0 to 2, mode F: 8 or 16 bits are needed"):
-        read(tmp_path, Image.fromarray(np.linspace(0, 2, 64, dtype=np.float32)[None].repeat(9, 0)), "x.tif")
-
-
-@pytest.mark.parametrize("content", [b"", b"not a picture", None])
-def test_a_broken_picture_is_named(fundus, content):
-    file = fundus / "south" / "normal" / "n1_left.jpg"
-    file.write_bytes(file.read_bytes()[:400] if content is None else content)
-    with pytest.raises(UserError, match=r"south/normal/n1_left.jpg: cannot be read \(.*\); repair it or take it out"):
-        open_source(config(fundus)).prepare()
-    assert ["n1_left.jpg" in f.message for f in check(fundus) if f.level == "error"] == [True]
-
-
-def test_the_same_file_at_two_sites_is_told(fundus, caplog):
-    shutil.copy(fundus / "north" / "normal" / "n0_left.png", fundus / "west" / "glaucoma" / "copy.png")
-    open_source(config(fundus)).prepare()
-    said = (
-        "n0_left.png and .*copy.png have the same content: training and test may share them; 1 of them in two classes"
-    )
-    assert re.search(said, caplog.text)
-    assert any("have the same content" in f.message for f in check(fundus) if f.level == "warning")
-
-
-def _move(fundus, old, new):
-    (fundus / new).parent.mkdir(parents=True, exist_ok=True)
-    (fundus / old).rename(fundus / new)
-
-
-SPOILED = {
-    "stray": lambda f: _move(f, "north/normal/n0_left.png", "north/n0_left.png"),
-    "loose": lambda f: _move(f, "north/normal/n0_left.png", "n0_left.png"),
-    "empty": lambda f: (f / "east").mkdir(),
-    "case": lambda f: _move(f, "north/normal", "north/Normal"),
-    "parts": lambda f: [_move(f, "north", "train"), _move(f, "south", "test"), shutil.rmtree(f / "west")],
-    "inside": lambda f: (
-        [_move(f, "north", "a"), shutil.rmtree(f / "south"), shutil.rmtree(f / "west")]
-        + [_move(f, f"a/{c}", f"a/{part}/{c}") for c, part in zip(CLASSES, ("train", "test"), strict=True)]
-    ),
-    "single": lambda f: [shutil.rmtree(f / c / "normal") for c in CENTRES],
-    "apart": lambda f: [_move(f, f"{c}/{k}", f"{c}/{c}-{k}") for c in CENTRES for k in CLASSES],
-}
-
-
-@pytest.mark.parametrize(
-    ("spoiled", "message"),
-    [
-        (
-            "stray",
-            r"north/n0_left.png lies directly in a sub-folder, north/glaucoma/g0_left.png one deeper: ",
-        ),
-        ("loose", "fundus: n0_left.png lies in no class folder"),
-        ("empty", "fundus: east: no picture is in it, and every sub-folder is a centre"),
-        ("case", "class folders north/Normal and south/normal differ in case or spaces alone: call them the same"),
-        ("parts", "fundus: test, train are parts, not centres: put a class's pictures of all parts into one folder"),
-        ("inside", "fundus: test, train are parts, not classes"),
-        ("single", "fundus: 'glaucoma' is the only class folder; two are needed"),
-        ("apart", "no class folder is in two of the centres north, south, west: .*name the classes with --data-arg"),
-    ],
-)
-def test_a_folder_that_cannot_be_used(fundus, spoiled, message):
-    SPOILED[spoiled](fundus)
-    with pytest.raises(UserError, match=message):
-        Options(data=str(fundus)).config("fedavg")
-    (found,) = check(fundus)
-    assert found.level == "error"
-
-
-def test_names_of_classes_tell_a_stray_picture_from_a_class(fundus):
-    SPOILED["stray"](fundus)
-    with pytest.raises(UserError, match=r"north/n0_left.png lies beside the class folders of north: move it into one"):
-        read_layout(fundus, CLASSES)
-    _move(fundus / "south", "normal/n0_left.jpg", "normal/left/n0.jpg")
-    assert len(read_layout(fundus / "south", CLASSES).centres["south"]) == 2 * EACH
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sites": 2}, "--sites 2: .*fundus has 3 centres to train at"),
-        ({"held_out": "east"}, "--held-out east: .* has the centres north, south, west"),
-        ({"official": True}, "--official: .* come without parts; leave it out"),
-        ({"pooling": "attention"}, "--pooling attention is over a scan's slices"),
-        ({"data_args": {"sizes": 3}}, "--data-arg sizes: .*there are size, fit, channels, patient, classes"),
-        ({"data_args": {"fit": "zoom"}}, "--data-arg fit: Input should be 'crop', 'pad' or 'stretch'"),
-        ({"data_args": {"patient": "^[^_]+_"}}, "--data-arg patient: .* has no group in parentheses"),
-        ({"data_args": {"patient": "(["}}, "--data-arg patient: .* is no regular expression"),
-        ({"data_args": {"patient": "^n(.)"}}, r"north/glaucoma/g0_left.png: --data-arg patient=.* finds no patient"),
-        ({"data_args": {"classes": ["ill", "normal"]}}, r"north/glaucoma: 'glaucoma' is none of the classes ill, norm"),
-        ({"data_args": {"classes": "a"}}, '--data-arg classes: "a" is no list'),
-    ],
-)
-def test_what_does_not_fit_is_said(fundus, fields, message):
-    with pytest.raises(UserError, match=message):
-        source = open_source(config(fundus, **fields))
-        source.model_arguments()
-        source.prepare()
-
-
-def test_a_partition_and_a_file_are_refused(fundus):
-    with pytest.raises(
-        UserError, match="--partition iid: image folders are their own centres'; give natural or leave it out"
-    ):
-        Options(data=str(fundus), partition="iid").config("fedavg")
-    with pytest.raises(UserError, match=r"n0_left.png: a picture; give a folder with one for each centre"):
-        open_source(config(fundus / "north" / "normal" / "n0_left.png"))
 
 
 def test_what_is_a_folder_of_pictures(fundus, monkeypatch):

@@ -1,0 +1,116 @@
+"""Folders of pictures that cannot be used, and what a user reads of them."""
+
+import re
+import shutil
+
+import pytest
+from pictures import CENTRES, CLASSES, EACH, config
+
+from medpfl.cli_options import Options
+from medpfl.data.check import check
+from medpfl.data.folders.layout import read_layout
+from medpfl.data.sites import open_source
+from medpfl.errors import UserError
+
+
+@pytest.mark.parametrize("content", [b"", b"not a picture", None])
+def test_a_broken_picture_is_named(fundus, content):
+    file = fundus / "south" / "normal" / "n1_left.jpg"
+    file.write_bytes(file.read_bytes()[:400] if content is None else content)
+    with pytest.raises(UserError, match=r"south/normal/n1_left.jpg: cannot be read \(.*\); repair it or take it out"):
+        open_source(config(fundus)).prepare()
+    assert ["n1_left.jpg" in f.message for f in check(fundus) if f.level == "error"] == [True]
+
+
+def test_the_same_file_at_two_sites_is_told(fundus, caplog):
+    shutil.copy(fundus / "north" / "normal" / "n0_left.png", fundus / "west" / "glaucoma" / "copy.png")
+    open_source(config(fundus)).prepare()
+    said = (
+        "n0_left.png and .*copy.png have the same content: training and test may share them; 1 of them in two classes"
+    )
+    assert re.search(said, caplog.text)
+    assert any("have the same content" in f.message for f in check(fundus) if f.level == "warning")
+
+
+def _move(fundus, old, new):
+    (fundus / new).parent.mkdir(parents=True, exist_ok=True)
+    (fundus / old).rename(fundus / new)
+
+
+SPOILED = {
+    "stray": lambda f: _move(f, "north/normal/n0_left.png", "north/n0_left.png"),
+    "loose": lambda f: _move(f, "north/normal/n0_left.png", "n0_left.png"),
+    "empty": lambda f: (f / "east").mkdir(),
+    "case": lambda f: _move(f, "north/normal", "north/Normal"),
+    "parts": lambda f: [_move(f, "north", "train"), _move(f, "south", "test"), shutil.rmtree(f / "west")],
+    "inside": lambda f: (
+        [_move(f, "north", "a"), shutil.rmtree(f / "south"), shutil.rmtree(f / "west")]
+        + [_move(f, f"a/{c}", f"a/{part}/{c}") for c, part in zip(CLASSES, ("train", "test"), strict=True)]
+    ),
+    "single": lambda f: [shutil.rmtree(f / c / "normal") for c in CENTRES],
+    "apart": lambda f: [_move(f, f"{c}/{k}", f"{c}/{c}-{k}") for c in CENTRES for k in CLASSES],
+}
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "message"),
+    [
+        (
+            "stray",
+            r"north/n0_left.png lies directly in a sub-folder, north/glaucoma/g0_left.png one deeper: ",
+        ),
+        ("loose", "fundus: n0_left.png lies in no class folder"),
+        ("empty", "fundus: east: no picture is in it, and every sub-folder is a centre"),
+        ("case", "class folders north/Normal and south/normal differ in case or spaces alone: call them the same"),
+        ("parts", "fundus: test, train are parts, not centres: put a class's pictures of all parts into one folder"),
+        ("inside", "fundus: test, train are parts, not classes"),
+        ("single", "fundus: 'glaucoma' is the only class folder; two are needed"),
+        ("apart", "no class folder is in two of the centres north, south, west: .*name the classes with --data-arg"),
+    ],
+)
+def test_a_folder_that_cannot_be_used(fundus, spoiled, message):
+    SPOILED[spoiled](fundus)
+    with pytest.raises(UserError, match=message):
+        Options(data=str(fundus)).config("fedavg")
+    (found,) = check(fundus)
+    assert found.level == "error"
+
+
+def test_names_of_classes_tell_a_stray_picture_from_a_class(fundus):
+    SPOILED["stray"](fundus)
+    with pytest.raises(UserError, match=r"north/n0_left.png lies beside the class folders of north: move it into one"):
+        read_layout(fundus, CLASSES)
+    _move(fundus / "south", "normal/n0_left.jpg", "normal/left/n0.jpg")
+    assert len(read_layout(fundus / "south", CLASSES).centres["south"]) == 2 * EACH
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sites": 2}, "--sites 2: .*fundus has 3 centres to train at"),
+        ({"held_out": "east"}, "--held-out east: .* has the centres north, south, west"),
+        ({"official": True}, "--official: .* come without parts; leave it out"),
+        ({"pooling": "attention"}, "--pooling attention is over a scan's slices"),
+        ({"data_args": {"sizes": 3}}, "--data-arg sizes: .*there are size, fit, channels, patient, classes"),
+        ({"data_args": {"fit": "zoom"}}, "--data-arg fit: Input should be 'crop', 'pad' or 'stretch'"),
+        ({"data_args": {"patient": "^[^_]+_"}}, "--data-arg patient: .* has no group in parentheses"),
+        ({"data_args": {"patient": "(["}}, "--data-arg patient: .* is no regular expression"),
+        ({"data_args": {"patient": "^n(.)"}}, r"north/glaucoma/g0_left.png: --data-arg patient=.* finds no patient"),
+        ({"data_args": {"classes": ["ill", "normal"]}}, r"north/glaucoma: 'glaucoma' is none of the classes ill, norm"),
+        ({"data_args": {"classes": "a"}}, '--data-arg classes: "a" is no list'),
+    ],
+)
+def test_what_does_not_fit_is_said(fundus, fields, message):
+    with pytest.raises(UserError, match=message):
+        source = open_source(config(fundus, **fields))
+        source.model_arguments()
+        source.prepare()
+
+
+def test_a_partition_and_a_file_are_refused(fundus):
+    with pytest.raises(
+        UserError, match="--partition iid: image folders are their own centres'; give natural or leave it out"
+    ):
+        Options(data=str(fundus), partition="iid").config("fedavg")
+    with pytest.raises(UserError, match=r"n0_left.png: a picture; give a folder with one for each centre"):
+        open_source(config(fundus / "north" / "normal" / "n0_left.png"))
