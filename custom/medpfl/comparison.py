@@ -15,7 +15,8 @@ from medpfl.engine.progress import Watch
 from medpfl.errors import UserError
 from medpfl.experiment import RESULTS, Env, run_experiment
 from medpfl.models import takes_argument
-from medpfl.report.compare import compare, write_comparison
+from medpfl.report.compare import compare
+from medpfl.report.compare_table import write_comparison
 from medpfl.report.html import write_report
 
 ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]

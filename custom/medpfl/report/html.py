@@ -9,10 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from medpfl.errors import UserError
-from medpfl.report.compare import Comparison, compare, comparison_note, comparison_rows, grouped
+from medpfl.report.compare import Comparison, compare
+from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.figures import Curve, line_chart, strip_plot
 from medpfl.report.html_run import COURSES, partition, run_body
 from medpfl.report.html_table import table
+from medpfl.report.pairing import grouped
 from medpfl.report.results import (
     Results,
     round_series,

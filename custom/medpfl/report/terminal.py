@@ -14,7 +14,8 @@ from rich.text import Text
 
 from medpfl.data.check import Finding
 from medpfl.errors import UserError
-from medpfl.report.compare import Comparison, comparison_note, comparison_rows
+from medpfl.report.compare import Comparison
+from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.results import (
     MEASURES,
     Results,

@@ -4,7 +4,8 @@ from statistics import stdev
 import pytest
 
 from medpfl.errors import UserError
-from medpfl.report.compare import compare, comparison_markdown, comparison_note, comparison_rows, write_comparison
+from medpfl.report.compare import compare
+from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
 
 # Accuracy at sites a and b for seeds 0 and 1.
 LOCAL = ({"a": 0.90, "b": 0.80}, {"a": 0.88, "b": 0.84})

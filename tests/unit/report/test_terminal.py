@@ -5,7 +5,8 @@ import pytest
 from rich.console import Console
 
 from medpfl.errors import UserError
-from medpfl.report.compare import compare, comparison_rows
+from medpfl.report.compare import compare
+from medpfl.report.compare_table import comparison_rows
 from medpfl.report.joined import print_joined
 from medpfl.report.terminal import comparison_table, print_run, run_table
 

@@ -1,0 +1,133 @@
+"""Which runs can be compared pair by pair, and what tells them apart."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from medpfl.algorithms import ALGORITHMS
+from medpfl.errors import UserError
+from medpfl.report.results import (
+    Results,
+)
+from medpfl.report.words import algorithm_name
+
+# They say where and when a run was made, not what it computes.
+_CIRCUMSTANCES = frozenset(
+    ("algorithm", "seed", "out", "experiment", "resume", "device", "threads", "intra_op_threads", "timeout", "kit")
+)
+# The objective and the server's steps follow from settings; a label begins with the model where there are several.
+_NAMED_OTHERWISE = frozenset({"objective", "server", "model"})
+
+
+def name_of(run: Results) -> str:
+    """What messages call a run."""
+    return f"{run['algorithm']} (seed {run['config'].get('seed')})"
+
+
+def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
+    """Label to the group's runs by seed. Runs that differ in any setting but the seed are different groups."""
+    settings: dict[str, dict[str, str]] = {}
+    members: dict[str, dict[Any, Results]] = defaultdict(dict)
+    for run in runs:
+        options = settings_of(run)
+        key = json.dumps([run["algorithm"], options], sort_keys=True)
+        settings[key] = options
+        seed = run["config"].get("seed")
+        if seed in members[key]:
+            raise UserError(f"{name_of(run)} is there twice with the same settings; give each run once.")
+        members[key][seed] = run
+
+    namesakes: dict[str, list[str]] = defaultdict(list)
+    for key, by_seed in members.items():
+        namesakes[next(iter(by_seed.values()))["algorithm"]].append(key)
+    labels = {}
+    several_models = len({options["model"] for options in settings.values()}) > 1
+    for key, by_seed in members.items():
+        algorithm, own = next(iter(by_seed.values()))["algorithm"], settings[key]
+        apart = [own["model"]] if several_models else []
+        apart += _told_apart_by(algorithm, own, [settings[other] for other in namesakes[algorithm]])
+        labels[key] = f"{algorithm_name(algorithm)} ({', '.join(apart)})" if apart else algorithm_name(algorithm)
+    return {labels[key]: by_seed for key, by_seed in members.items()}
+
+
+def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> list[str]:
+    """The options by which a group differs from the published method or, where a method says nothing, from others."""
+    published: dict[str, str] = {}
+    if known := ALGORITHMS.get(algorithm):
+        personal = known.personal.format(**{k: own.get(k, v) for k, v in known.settings.items()})
+        published = dict(_flat({"mu": 0.0, "personal": personal, "mixing": known.mixing, **known.settings}))
+    options = []
+    for option, value in sorted(own.items()):
+        # An option that only some have follows from another one, which is named.
+        values = {other[option] for other in alike if option in other}
+        differs = option in published or len(values) > 1
+        if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
+            options.append(f"{option}={value}")
+    return options
+
+
+def settings_of(run: Results) -> dict[str, str]:
+    """Everything that decides what the run computes, but the seed, as flat text."""
+    config = {key: value for key, value in run["config"].items() if key not in _CIRCUMSTANCES}
+    # What identifies the data is compared on its own, with a message that names it.
+    for key in ("data", "partition", "sites"):
+        config.pop(key, None)
+    return dict(_flat(config)) | dict(_flat(run.get("choices") or {}))
+
+
+def _flat(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        elif isinstance(value, str):
+            yield key, value
+        else:
+            yield key, json.dumps(value)
+
+
+def check_pairs(groups: dict[str, dict[Any, Results]]) -> None:
+    """UserError if groups differ in data, partition, sites, seeds or splits; it names the first difference."""
+    first_label, first_group = next(iter(groups.items()))
+    first = next(iter(first_group.values()))
+    for by_seed in groups.values():
+        for run in by_seed.values():
+            for what, mine, theirs in (
+                ("data", first["data"].get("name"), run["data"].get("name")),
+                ("checksum of the data", first["data"].get("md5"), run["data"].get("md5")),
+                ("partition", first["data"].get("partition"), run["data"].get("partition")),
+                ("number of sites", len(first["data"]["sites"]), len(run["data"]["sites"])),
+                ("sites", sorted(first["data"]["sites"]), sorted(run["data"]["sites"])),
+            ):
+                if mine != theirs:
+                    raise _cannot_pair(name_of(first), name_of(run), f"{what} {shown(mine)} and {shown(theirs)}")
+    for label, by_seed in groups.items():
+        if set(by_seed) != set(first_group):
+            raise _cannot_pair(first_label, label, f"seeds {shown(list(first_group))} and {shown(list(by_seed))}")
+        for seed, run in by_seed.items():
+            _check_split(first_group[seed], run)
+
+
+def _check_split(one: Results, other: Results) -> None:
+    for site, counts in one["data"]["sites"].items():
+        for part in ("train", "validation", "test", "classes"):
+            mine, theirs = counts.get(part), other["data"]["sites"][site].get(part)
+            if mine != theirs:
+                what = f"{part} at {site}:"
+                raise _cannot_pair(name_of(one), name_of(other), f"split ({what} {shown(mine)} and {shown(theirs)})")
+
+
+def shown(value: Any) -> str:
+    """A value as messages and notes show it."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _cannot_pair(one: str, other: str, difference: str) -> UserError:
+    return UserError(
+        f"{one} and {other} cannot be paired: they differ in {difference}. "
+        "Compare runs on the same data, partition, sites and seeds."
+    )
