@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,9 @@ import pytest
 from nvflare.recipe import ProdEnv
 
 from medpfl.data.catalog import open_dataset
+from medpfl.errors import UserError
 from medpfl.flare.recipes import FedAvgRecipe
+from medpfl.flare.remote import System
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("north-hospital", "south-clinic", "east-institute")
@@ -66,6 +70,16 @@ def own_file(folder: Path, third: int) -> Path:
     return folder / f"own-{third}.npz"
 
 
+def wait_for_all(system: System) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        with suppress(UserError):  # the server is not there yet
+            if len(system.connected()) == len(HOSPITALS):
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
 @pytest.mark.slow
 def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(tmp_path, kits, medpfl, start):
     (kits / "east-institute" / "local" / "privacy.json").write_text(
@@ -88,6 +102,7 @@ def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(
         medpfl("site", "init", kits / name, "--data", f"organs={own_file(tmp_path, third)}")
     for name in ("localhost", *HOSPITALS):
         start(kits / name)
+    wait_for_all(System(kits / "admin@example.org"))  # FLARE would begin with as many as are needed
     recipe = FedAvgRecipe(
         data="organs",
         data_args={"classes": [f"organ {k}" for k in range(11)], "size": 28, "channels": "grey"},
