@@ -1,6 +1,6 @@
 """A job that asks for GPUs: FLARE gives them by a site's resource manager, and the site's process sees those alone.
 
-No GPU is needed: the sites' resource manager is told not to look for the GPUs that it gives.
+No GPU is needed: an nvidia-smi of the test's own lists two.
 """
 
 import json
@@ -27,13 +27,21 @@ def site_data(site: str, seed: int) -> ImageTensors:
     return ImageTensors(dict.fromkeys(parts, x), dict.fromkeys(parts, torch.arange(8) % 2))
 
 
+SMI = """#!/bin/sh
+case $1 in
+*index) printf 'index\\n0\\n1\\n' ;;
+*) printf 'memory [MiB]\\n4000 MiB\\n4000 MiB\\n' ;;
+esac
+"""
+
+
 def give(kit: Path, gpus: int) -> None:
-    """Has a site's resource manager give GPUs that nobody looks for."""
+    """Lets a site's resource manager give its first GPUs; a job may take fewer."""
     file = kit / "local" / "resources.json"
     content = json.loads(file.read_text())
     [manager] = [c for c in content["components"] if c["id"] == "resource_manager"]
     manager["path"] = "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager"
-    manager["args"] = {"num_of_gpus": gpus, "mem_per_gpu_in_GiB": 0, "ignore_host": True}
+    manager["args"] = {"num_of_gpus": gpus, "mem_per_gpu_in_GiB": 0, "ignore_host": gpus > 1}
     if not any(c["id"] == "resource_consumer" for c in content["components"]):
         path = "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
         content["components"].append({"id": "resource_consumer", "path": path, "args": {}})
@@ -45,7 +53,11 @@ def test_sites_see_the_gpus_that_they_were_given(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     monkeypatch.setenv(SEEN, str(tmp_path / "seen"))
     monkeypatch.setenv("MEDPFL_REHEARSAL", "1")
-    (tmp_path / "seen").mkdir()
+    for name in ("seen", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text(SMI)
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     names = ("site-1", "site-2")
     with poc(tmp_path / "poc", names) as system:
         kits = system.folder.parent
@@ -69,4 +81,4 @@ def test_sites_see_the_gpus_that_they_were_given(tmp_path, monkeypatch):
         notes = []
         with pytest.raises(Interrupted):
             run_in_production(config, tmp_path / "more", kit=system.folder, gpus=2, watch=stop)
-        assert notes == ["a"]
+        assert notes == ["not enough sites have enough resources (ok sites 1 < min sites 2)"]
