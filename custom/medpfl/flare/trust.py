@@ -1,7 +1,7 @@
-"""What a job may choose where it runs: in a simulation or a rehearsal anything, at a hospital no folder and no code.
+"""What a job may choose where it runs: in a simulation or a rehearsal anything, at a hospital no path and no code.
 
 FLARE's class allow-list and its byoc right guard which components a job loads. A job's settings could get around both,
-by naming any function of any installed package as its model or its data.
+by naming any function of any installed package as its model or its data, or any folder as its data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import is_function
+from medpfl.data.partition_spec import parse_spec
 from medpfl.data.site_manifest import FILE, read_content
 from medpfl.errors import UserError
 
@@ -23,13 +24,13 @@ REHEARSAL = "MEDPFL_REHEARSAL"
 
 
 def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> None:
-    """Refuses a job that names a folder for its state, or code that it does not bring, unless the site allows it.
+    """Refuses a job that names a path, or code that it does not bring, unless the site allows it.
 
-    Code that a job brings (``custom/``) is BYOC, which FLARE checks. Other modules must be listed under ``code`` in the
-    site's ``local/medpfl.json``.
+    Data are where the site's ``local/medpfl.json`` says, or in one of :func:`medpfl.data.catalog.folders`. Code that a
+    job brings (``custom/``) is BYOC, which FLARE checks. Other modules must be listed under ``code`` in that file.
 
     Raises:
-        UserError: the folder or the code is named.
+        UserError: the job names a folder for its state, a path as its data or its partition, or such code.
     """
     if context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL):
         return
@@ -37,7 +38,12 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
         raise UserError(f"the job names the folder {state_dir} for its state; only a simulation or a rehearsal may")
     workspace = context.get_engine().get_workspace()
     brought = Path(workspace.get_app_custom_dir(context.get_job_id()))
-    allowed = read_content(Path(workspace.get_site_config_dir()) / FILE).get("code", [])
+    content = read_content(Path(workspace.get_site_config_dir()) / FILE)
+    if config.data not in content["data"]:
+        _check_name(config.data)
+    if parse_spec(config.partition).kind == "file":
+        raise UserError(f"the job names the file of a partition, {config.partition!r}; only a simulation may")
+    allowed = content.get("code", [])
     for what, spec in _named_code(config):
         module = spec.partition(":")[0]
         if module not in allowed and not _lies_in(brought, module):
@@ -45,6 +51,22 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
                 f"the job names the {what} {spec!r}, code that it does not bring; a site that has it allows it with "
                 f'"code": ["{module}"] in local/{FILE}'
             )
+
+
+def _check_name(data: str) -> None:
+    """Refuses data that would be looked for elsewhere than in the folders for data: a path, also a relative one."""
+    if is_function(data):
+        return
+    if any(sign in data for sign in "/\\") or data.startswith((".", "~")):
+        raise UserError(
+            f"the job names its data by a path, {data!r}; a job gives a name, and local/{FILE} or $MEDPFL_DATA at the "
+            "site say where that is"
+        )
+    if Path(data).exists():
+        raise UserError(
+            f"the job takes data called {data!r}, and so is something called in the folder in which FLARE was started; "
+            f"start FLARE elsewhere, or say in local/{FILE} where the data are"
+        )
 
 
 def _named_code(config: RunConfig) -> Iterator[tuple[str, str]]:

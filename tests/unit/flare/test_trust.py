@@ -67,10 +67,53 @@ def test_a_job_cannot_choose_a_folder(context):
         check_job(config(), "/elsewhere", context)
 
 
+@pytest.mark.parametrize(
+    "data", ["/data/patients", "patients/2024", "./patients", "..", "~", "~root", "/data/x.npz", "a\\b", "/x:y"]
+)
+def test_a_job_cannot_choose_where_data_are(context, data):
+    with pytest.raises(UserError, match="names its data by a path"):
+        check_job(config(data=data), None, context)
+
+
+@pytest.mark.parametrize("name", ["patients", "scans.json", "images.npz"])
+def test_the_folder_that_flare_was_started_in_is_no_place_for_data(context, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    check_job(config(data=name), None, context)
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"the job takes data called '{name}'"):
+        check_job(config(data=name), None, context)
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {name: "/data/patients"}}))
+    check_job(config(data=name), None, context)
+
+
+def test_names_that_the_site_or_its_data_folder_knows(context, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path / "data"))
+    (tmp_path / "data" / "chest-ct").mkdir(parents=True)
+    check_job(config(data="chest-ct"), None, context)
+    check_job(config(data="bloodmnist_64"), None, context)
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {"eyes/2024": "/data/eyes"}}))
+    check_job(config(data="eyes/2024"), None, context)
+
+
+def test_a_job_cannot_name_the_file_of_a_partition(context):
+    with pytest.raises(UserError, match="the file of a partition, 'file:parts.json'"):
+        check_job(config(partition="file:parts.json"), None, context)
+
+
+def test_the_server_reads_where_it_is_told_what_f_and_the_first_images_are(context):
+    settings = {"pretrain": "/models/f.safetensors"}
+    check_job(make_config(algorithm="fedap", sites=2, settings=settings), None, context)
+
+
 def test_a_simulation_and_a_rehearsal_may(context, monkeypatch):
     own = config(data="torch.hub:load")
+    for path in ({"data": "/data/patients"}, {"partition": "file:parts.json"}):
+        with pytest.raises(UserError):
+            check_job(config(**path), None, context)
     context.set_prop(FLContextKey.SIMULATE_MODE, True, private=True, sticky=True)
     check_job(own, "/elsewhere", context)
+    check_job(config(data="/data/patients"), None, context)
+    check_job(config(partition="file:parts.json"), None, context)
     context.set_prop(FLContextKey.SIMULATE_MODE, False, private=True, sticky=True)
     with pytest.raises(UserError):
         check_job(own, "/elsewhere", context)
