@@ -37,7 +37,7 @@ class AllowListFilter(Filter):
     def __init__(self, allowed: list[str] | dict[str, list[int] | None] | None = None):
         super().__init__()
         self.allowed = allowed
-        shapes = _flat(allowed) if isinstance(allowed, dict) else dict.fromkeys(allowed or ())
+        shapes = flat(allowed) if isinstance(allowed, dict) else dict.fromkeys(allowed or ())
         self._shapes = {name: shape for name, shape in shapes.items() if not name.endswith("/")}
         self._prefixes = tuple(name for name in shapes if name.endswith("/"))
 
@@ -81,9 +81,9 @@ class AllowListFilter(Filter):
         return name.startswith(self._prefixes or ("\0",))
 
 
-def _flat(shapes: Mapping[str, Any], prefix: str = "") -> dict[str, list[int] | None]:
-    """Undoes what ``nvflare job submit`` does to a job: it writes the key ``a.b`` as ``b`` in an object ``a``."""
-    flat: dict[str, list[int] | None] = {}
+def flat(shapes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Shapes by name, from what ``nvflare job submit`` makes of them: the key ``a.b`` as ``b`` in an object ``a``."""
+    found: dict[str, Any] = {}
     for key, value in shapes.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found

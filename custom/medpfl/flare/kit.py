@@ -16,7 +16,7 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from medpfl.config import RunConfig, make_config
 from medpfl.data.site_manifest import FILE, read_content, read_object
 from medpfl.errors import UserError
-from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.filter import AllowListFilter, flat
 from medpfl.statefile import write_bytes
 
 PACKAGE = "medpfl."
@@ -117,7 +117,7 @@ def read_job(folder: Path) -> Job:
     for file in files:
         content = read_object(file)
         filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
-        allowed = [f["args"]["allowed"] for f in filters if f.get("path") == FILTER]
+        allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]
         runs = [e.get("executor", {}).get("args", {}).get("run_config") for e in content.get("executors", [])]
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
@@ -125,7 +125,7 @@ def read_job(folder: Path) -> Job:
             config = make_config(**runs[0])
         except UserError as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
-        found.append(Job(folder.resolve().name, config, allowed[0]))
+        found.append(Job(folder.resolve().name, config, _listed(file, allowed[0])))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
@@ -186,7 +186,8 @@ def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | No
     """Limits a scope in place; returns what might leave before, None where it stays as it is."""
     filters = scope.setdefault("task_result_filters", [])
     own = [f for f in filters if _is_own_filter(f)]
-    listed = [f["args"]["allowed"] for f in own if f.get("args", {}).get("allowed") is not None]
+    given = [(f.get("args") or {}).get("allowed") for f in own]
+    listed = [_listed(file, allowed) for allowed in given if allowed is not None]
     if not own:
         others = len(filters)
         filters.append(_filter(job))
@@ -196,7 +197,7 @@ def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | No
     if listed:
         _compare(plan, f"{file.name}, scope {scope['name']}", listed, job)
         return None
-    own[0].setdefault("args", {})["allowed"] = job.allowed
+    own[0]["args"] = (own[0].get("args") or {}) | {"allowed": job.allowed}
     return "tensors of any name"
 
 
@@ -209,17 +210,29 @@ def _is_own_filter(entry: dict[str, Any]) -> bool:
     return entry.get("path") == FILTER and str(entry.get("direction", "out")).lower() != "in"
 
 
-def _compare(plan: KitPlan, where: str, lists: list[Any], job: Job) -> None:
+def _compare(plan: KitPlan, where: str, lists: list[dict[str, list[int] | None]], job: Job) -> None:
     """Notes what the site's own lists, which are kept, mean for a job."""
     refused = [name for allowed in lists for name in AllowListFilter(allowed).refuses(job.allowed)]
     if refused:
         plan.notes.append(f"{where}: its own list is kept; it lacks {refused[0]!r}, so {job.name} will be refused here")
-    elif any(AllowListFilter(job.allowed).refuses(_shapes(allowed)) for allowed in lists):
+    elif any(AllowListFilter(job.allowed).refuses(allowed) for allowed in lists):
         plan.notes.append(f"{where}: its own list is kept; it allows more than {job.name} sends")
 
 
-def _shapes(allowed: list[str] | dict[str, list[int] | None]) -> Mapping[str, list[int] | None]:
-    return allowed if isinstance(allowed, dict) else dict.fromkeys(allowed)
+def _listed(file: Path, allowed: Any) -> dict[str, list[int] | None]:
+    """Shapes by name of a list of what may leave; UserError if it is none."""
+    if isinstance(allowed, list) and all(isinstance(name, str) for name in allowed):
+        return dict.fromkeys(allowed)
+    if isinstance(allowed, dict) and all(map(_is_shape, (shapes := flat(allowed)).values())):
+        return shapes
+    raise UserError(
+        f"{file}: `allowed` of what may leave must be names of tensors, or their shapes by name "
+        f'({{"conv1.weight": [6, 1, 5, 5], ...}}), not {json.dumps(allowed)[:80]}'
+    )
+
+
+def _is_shape(shape: Any) -> bool:
+    return shape is None or isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
 
 
 def _say_where(plan: KitPlan, file: Path, data: Mapping[str, Path], job: Job | None) -> None:

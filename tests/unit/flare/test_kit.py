@@ -149,6 +149,45 @@ def test_a_wider_list_of_the_site_stays_and_is_told(kit):
     assert read(kit, "privacy.json") == wider
 
 
+WRONG = [None, 3, "conv1.weight", ["conv1.weight", 3], {"conv1.weight": "all"}, {"conv1.weight": [True]}, [None]]
+
+
+def allowing(folder, **args):
+    """A job whose list of what may leave is given so."""
+    job = Path(shutil.copytree(FEDAP, folder / "job", dirs_exist_ok=True))
+    file = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(file.read_text())
+    content["task_result_filters"][0]["filters"][0]["args"] = args
+    file.write_text(json.dumps(content))
+    return job
+
+
+@pytest.mark.parametrize("own", [None, ["conv1.weight"]])
+def test_a_job_without_a_list_that_limits_is_refused(kit, tmp_path, own):
+    if own:
+        write(kit, "privacy.json", policy(own))
+    before = files(kit)
+    for args in [{}, *({"allowed": wrong} for wrong in WRONG)]:
+        assert "config_fed_client.json: `allowed` of what may leave must be" in mistake(
+            kit, "--job", allowing(tmp_path, **args)
+        )
+    assert files(kit) == before
+
+
+def test_a_job_may_list_names_alone_or_as_flare_rewrites_them(kit, tmp_path):
+    done(kit, "--job", allowing(tmp_path, allowed={"conv1": {"weight": [6, 1, 5, 5]}, "statistics/": None}))
+    assert [gate.allowed for gate in gates(kit)] == [{"conv1.weight": [6, 1, 5, 5], "statistics/": None}]
+    before = files(kit)
+    assert "it lacks" not in done(kit, "--job", allowing(tmp_path, allowed=["conv1.weight"]))
+    assert files(kit) == before
+
+
+@pytest.mark.parametrize("wrong", WRONG[1:])
+def test_a_sites_own_list_that_flare_could_not_read_is_named(kit, wrong):
+    write(kit, "privacy.json", policy(wrong))
+    assert "privacy.json: `allowed` of what may leave must be" in mistake(kit, "--job", FEDAP)
+
+
 def test_every_scope_gets_the_filter_and_all_else_in_them_stays(kit):
     other = {"path": "nvflare.app_common.filters.exclude_vars.ExcludeVars", "args": {"exclude_vars": ["secret"]}}
     research = {"name": "research", "properties": {"a": 1}, "task_result_filters": [other]}
