@@ -232,7 +232,7 @@ def _listed(file: Path, allowed: Any) -> dict[str, list[int] | None]:
 
 
 def _is_shape(shape: Any) -> bool:
-    return shape is None or isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
+    return shape is None or (isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape))
 
 
 def _say_where(plan: KitPlan, file: Path, data: Mapping[str, Path], job: Job | None) -> None:

@@ -46,6 +46,20 @@ _INLINE_BYTES = 1 << 20
 """Shared states up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
 
+class SitesJob(FedJob):
+    """A job for sites by name, or for all if none is given: one app for them, which carries the code once."""
+
+    def __init__(self, name: str, min_clients: int, sites: Sequence[str]):
+        super().__init__(name, min_clients)
+        self.sites = sites
+
+    def export_job(self, job_root: str) -> None:
+        """Writes the job folder. Called by FLARE's recipes to export, and by its environments to submit."""
+        super().export_job(job_root)
+        if self.sites:
+            deploy_to(Path(job_root) / self.name, self.sites)
+
+
 class PackageRecipe(Recipe):
     """A FLARE job of this package's classes.
 
@@ -78,12 +92,6 @@ class PackageRecipe(Recipe):
             for target in (SERVER_SITE_NAME, *targets):
                 job.to(self._carried.name, target)
         super().__init__(job)
-
-    def export(self, job_dir: str, *options: Any, **more: Any) -> None:
-        """Writes the job folder, as FLARE does; a job whose sites have names goes to these alone."""
-        super().export(job_dir, *options, **more)
-        if self.config.names:
-            deploy_to(Path(job_dir) / self.name, self.config.names)
 
     def process_env(self, env: ExecEnv) -> None:
         """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
@@ -142,7 +150,7 @@ class PersonalizedRecipe(PackageRecipe):
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
-        job = FedJob(name=name or f"{config.algorithm}-job", min_clients=config.min_sites or config.sites)
+        job = SitesJob(name or f"{config.algorithm}-job", config.min_sites or config.sites, config.names)
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(for_server(config), experiment, state), id="medpfl_controller")
         job.to_clients(PersonalizedExecutor(for_sites(config), experiment, state), tasks=list(TASKS))

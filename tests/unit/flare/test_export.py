@@ -1,8 +1,11 @@
 """What a job carries of data that do not travel."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from nvflare.recipe.spec import ExecEnv
 
 from medpfl.cli_options import Options
 from medpfl.config import make_config
@@ -10,6 +13,7 @@ from medpfl.data.ct.manifest import open_manifest
 from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.flare.export import export_job
+from medpfl.flare.recipes import PersonalizedRecipe
 
 TABLE = "series,label\na,ill\nb,well\n"
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
@@ -111,9 +115,27 @@ def test_held_out_centres_are_for_simulations(home, fields):
         export_job(images, home / "job")
 
 
-def test_a_job_for_named_sites_goes_to_these_alone(tmp_path):
-    for names, targets in (((), ["@ALL"]), (("north", "south"), ["server", "north", "south"])):
-        job = export_job(make_config(algorithm="fedavg", sites=2, names=names), tmp_path / "job")
-        meta = json.loads((job / "meta.json").read_text())
+class Submission(ExecEnv):
+    """Keeps what FLARE's environment for a real federation would submit."""
+
+    def deploy(self, job):
+        with TemporaryDirectory() as folder:
+            job.export_job(folder)
+            self.meta = json.loads((Path(folder) / job.name / "meta.json").read_text())
+        return "1"
+
+    def get_job_status(self, job_id):
+        raise NotImplementedError
+
+    abort_job = get_job_result = get_job_status
+
+
+@pytest.mark.parametrize(("names", "targets"), [((), ["@ALL"]), (("north", "south"), ["server", "north", "south"])])
+def test_a_job_for_named_sites_goes_to_these_alone(tmp_path, names, targets):
+    job = make_config(algorithm="fedavg", sites=2, names=names)
+    exported = json.loads((export_job(job, tmp_path / "job") / "meta.json").read_text())
+    executed = Submission()
+    PersonalizedRecipe(job).execute(executed)
+    for meta in (exported, executed.meta):
         assert list(meta["deploy_map"].values()) == [targets]
         assert meta["min_clients"] == 2
