@@ -80,24 +80,42 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
     ``fedavg fedprox`` with ``mu`` stays a comparison of the two.
 
     Raises:
-        UserError: a common setting has a meaning for none of them.
+        UserError: a common setting has a meaning for none of them, or one of them has a setting by two names.
     """
     accepted = [accepted_settings(v.algorithm, v.choices.get("personal"), v.choices.get("mixing")) for v in variants]
+    alone = [_named(v, known) for v, known in zip(variants, accepted, strict=True)]
     found: list[dict[str, Any]] = [{} for _ in variants]
     for name, value in common.items():
         own = [_own_name(name, known) for known in accepted]
-        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(variants[i], mine, accepted[i])]
+        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], accepted[i])]
         takers = takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != "local"]
         for i in takers:
-            found[i][own[i]] = value
+            _put(found[i], own[i], value, variants[i])
         if not takers:
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
-    return [common | dict(v.settings) for common, v in zip(found, variants, strict=True)]
+    return [common | own for common, own in zip(found, alone, strict=True)]
 
 
-def _only_addable(variant: Variant, setting: str, accepted: Mapping[str, Any]) -> bool:
-    """Whether a method could have a setting and is published without it."""
-    return setting in ("mu", "consistency") and not accepted[setting] and setting not in variant.settings
+def _named(variant: Variant, accepted: Mapping[str, Any]) -> dict[str, Any]:
+    """A variant's settings by the names that its algorithm has for them."""
+    named: dict[str, Any] = {}
+    for name, value in variant.settings.items():
+        _put(named, _own_name(name, accepted) or name, value, variant)
+    return named
+
+
+def _put(settings: dict[str, Any], name: str, value: Any, variant: Variant) -> None:
+    if name in settings:
+        raise UserError(
+            f"lambda and consistency are one setting of {variant.algorithm}: give it once, or for it alone, as "
+            f"{variant.algorithm}:consistency=VALUE"
+        )
+    settings[name] = value
+
+
+def _only_addable(setting: str, alone: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+    """Whether a method could have a setting, is published without it, and the variant alone has none either."""
+    return setting in ("mu", "consistency") and not accepted[setting] and setting not in alone
 
 
 def _own_name(setting: str, accepted: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from math import isfinite
 from string import Formatter
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.base import Value
@@ -70,7 +70,7 @@ class RunConfig(BaseModel):
     partition: str = "equal-dirichlet:0.1"
     sites: int = Field(default=20, ge=1)
     names: tuple[str, ...] = ()
-    fractions: tuple[float, float, float] = (0.5, 0.1, 0.4)
+    fractions: tuple[FiniteFloat, FiniteFloat, FiniteFloat] = (0.5, 0.1, 0.4)
     train_fraction: float = Field(default=1.0, gt=0, le=1)
     official: bool = False
     held_out: int | str = 0

@@ -14,3 +14,8 @@ class Stopped(Exception):
 
 class Interrupted(Exception):
     """The user no longer waits for work that goes on elsewhere; the message says how to come back to it."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or else its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

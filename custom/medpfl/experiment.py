@@ -232,8 +232,12 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
 
 
 def holds_simulation(out: Path) -> bool:
-    """Whether a folder has the results of a run on this machine, or what one that was interrupted left."""
-    return not (out / JOB).exists() and any((out / name).exists() for name in (RESULTS, "state", "flare", "flare.log"))
+    """Whether a folder has the results of a run on this machine, or what one that was interrupted left.
+
+    What a real federation sent of a job by which sites joined lies in ``flare`` too, and is no such run.
+    """
+    left = (RESULTS, "state", "flare.log", "flare/project.yml")
+    return not (out / JOB).exists() and any((out / name).exists() for name in left)
 
 
 def clear_folder(out: Path) -> None:

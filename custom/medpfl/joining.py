@@ -36,18 +36,17 @@ class Rule:
     why: str
 
 
+_SIMILARITY = Rule(
+    "the sites' models by similarity of its statistics under f",
+    "its row of W; lambda, its own share, goes to the others in proportion, since it has no own update",
+)
+
 SHARED = {
     "identity": Rule("nothing", "nothing is shared"),
     "samples": Rule("the common model", "all sites have the same"),
     "uniform": Rule("the mean of the sites' models", "it has no own update to give lambda to"),
-    "similarity": Rule(
-        "the sites' models by similarity of its statistics under f",
-        "its row of W; lambda, its own share, goes to the others in proportion, since it has no own update",
-    ),
-    "similarity-classifier": Rule(
-        "the sites' models by similarity of its statistics under f",
-        "its row of W; lambda, its own share, goes to the others in proportion, since it has no own update",
-    ),
+    "similarity": _SIMILARITY,
+    "similarity-classifier": _SIMILARITY,
     "similarity-running": Rule(
         "the sites' models by similarity of its running batch-norm statistics",
         "as for FedAP, once the batch norm of the sites' mean model was adapted to its data",

@@ -17,7 +17,10 @@ from medpfl.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Of YAML 1.1, and 5e-4 is a number; a key that is there twice is an error."""
+    """Of YAML 1.1, and 5e-4 is a number; a key that is there twice is an error.
+
+    So is a number that is not written plainly: in YAML 1.1 010 is 8 and 1:30 is 90, which nobody means.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -25,8 +28,18 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, f"{twice.value!r} is there twice", twice.start_mark)
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """A number as everybody writes it."""
+        if not _PLAIN.match(node.value):
+            problem = f"{node.value!r} is a number in YAML, and not a plain one: write e.g. 8, 0.5 or 5e-4"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return self.construct_yaml_float(node) if node.tag.endswith("float") else self.construct_yaml_int(node)
 
+
+_PLAIN = re.compile(r"[-+]?((0|[1-9]\d*)?(\.\d*)?([eE][-+]?\d+)?|\.(inf|nan))$", re.IGNORECASE)
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 

@@ -80,6 +80,21 @@ def test_common_settings_go_where_they_mean_something():
         settings_of(variants, {"layers": 2})
 
 
+def test_a_setting_with_two_names_is_one():
+    heads = [Variant.parse("vit-heads:lambda=0.3")]
+    assert settings_of(heads, {"lambda": 0.1}) == settings_of(heads, {"consistency": 0.1}) == [{"consistency": 0.3}]
+    both = {"lambda": 0.1, "consistency": 0.2}
+    assert settings_of([Variant.parse("fedap:lambda=0.6"), *heads], {"lambda": 0.1}) == [
+        {"lambda": 0.6},
+        {"consistency": 0.3},
+    ]
+    for given in (both, dict(reversed(both.items()))):
+        with pytest.raises(UserError, match="lambda and consistency are one setting of vit-heads: give it once"):
+            settings_of([Variant.parse("vit-heads")], given)
+    with pytest.raises(UserError, match="are one setting of vit-heads"):
+        settings_of([Variant.parse("vit-heads:lambda=0.3,consistency=0.1")], {})
+
+
 def test_model_arguments_go_to_the_models_that_have_them():
     found = model_arguments_of(["lenet5", "vit-tiny"], {"patch_size": 7})
     assert found == {"lenet5": {}, "vit-tiny": {"patch_size": 7}}

@@ -100,6 +100,8 @@ def test_choices_compose():
         ({"algorithm": "fedavg", "train_fraction": 0}, "train_fraction: "),
         ({"algorithm": "fedavg", "train_fraction": float("nan")}, "train_fraction: "),
         ({"algorithm": "fedavg", "timeout": float("inf")}, "timeout: "),
+        ({"algorithm": "fedavg", "fractions": (0.5, float("inf"), 0.1)}, "fractions"),
+        ({"algorithm": "fedavg", "fractions": (0.5, 0.1, float("nan"))}, "fractions"),
         ({"algorithm": "fedavg", "select_by": "loss"}, "select_by: .*'accuracy'"),
         ({"algorithm": "fedavg", "epochs": 3}, "epochs: Extra inputs are not permitted"),
     ],

@@ -78,6 +78,11 @@ def test_paths_start_where_the_command_runs(preset, tmp_path, monkeypatch):
         ("fractions: half", 'fractions: Input should be a valid .*, not "half"'),
         ("select_by: f1", "select_by: Input should be 'accuracy', 'balanced_accuracy' or 'auroc', not \"f1\""),
         ("settings: 3", "settings: "),
+        ("sites: 010", "wrong YAML: '010' is a number in YAML, and not a plain one"),
+        ("timeout: 1:30", "wrong YAML: '1:30' is a number in YAML"),
+        ("timeout: 1:30.5", r"wrong YAML: '1:30\.5' is a number in YAML"),
+        ("settings: {batch_size: 0x10}", "wrong YAML: '0x10' is a number"),
+        ("rounds: 1_000", "wrong YAML: '1_000' is a number"),
         ("rounds: 3\nrounds: 4", "wrong YAML: 'rounds' is there twice"),
         ("rounds: [", "wrong YAML: "),
         ("- rounds", "a YAML mapping of options is needed"),
@@ -94,6 +99,18 @@ def test_mistakes_are_named_with_the_file(preset, text, said):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"nowhere\.yml: cannot be read: No such file"):
         config_of(f"medpfl run fedavg --preset {tmp_path / 'nowhere.yml'}")
+
+
+def test_plain_numbers_and_names_that_look_like_numbers(preset):
+    file = preset("rounds: 10\ntimeout: 90.5\nsettings: {lr: 5e-4, momentum: .5}\nsites: ['010', north]\n")
+    found = config_of(f"medpfl run fedavg --preset {file}")
+    assert (found.rounds, found.timeout, found.settings) == (10, 90.5, {"lr": 5e-4, "momentum": 0.5})
+    assert found.site_names == ["010", "north"]
+
+
+def test_a_share_that_is_no_number(preset):
+    with pytest.raises(UserError, match=r"fractions.*finite number"):
+        config_of(f"medpfl run fedavg --preset {preset('fractions: [0.5, .inf, 0.1]')}")
 
 
 def test_two_shares(preset):

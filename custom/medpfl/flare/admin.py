@@ -27,7 +27,7 @@ from nvflare.tool.kit.kit_config import (
     resolve_admin_user_and_dir_from_startup_kit,
 )
 
-from medpfl.errors import UserError
+from medpfl.errors import UserError, first_line
 
 _EXPIRED = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
@@ -150,11 +150,6 @@ class AdminKit:
 
     def _settings(self) -> dict[str, Any]:
         return json.loads((self.folder / "startup" / "fed_admin.json").read_text())["admin"]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says first, or else its kind."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _kind(folder: Path) -> str:

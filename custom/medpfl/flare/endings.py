@@ -34,7 +34,11 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
     if workspace and (error := workspace / "error.json").exists():
         return json.loads(error.read_text())["error"]
     logs = {"the server": workspace / "error_log.txt"} if workspace else {}
-    if (log := logs.get("the server")) and log.exists() and (found := _NO_TRACKER.search(log.read_text())):
+    if (
+        (log := logs.get("the server"))
+        and log.exists()
+        and (found := _NO_TRACKER.search(log.read_text(errors="replace")))
+    ):
         return f"--track {found[1]}: the server has no package {found[1]}; install it there, or take --track none"
     refused = {
         where: found[1]

@@ -30,9 +30,9 @@ from nvflare.fuel.flare_api.api_spec import (
 from nvflare.fuel.flare_api.flare_api import Session
 
 from medpfl.engine.progress import Progress, Watch
-from medpfl.errors import UserError
+from medpfl.errors import UserError, first_line
 from medpfl.flare import endings
-from medpfl.flare.admin import AdminKit, first_line
+from medpfl.flare.admin import AdminKit
 from medpfl.flare.controller import STATS
 from medpfl.flare.recipes import PackageRecipe, deploy_to
 

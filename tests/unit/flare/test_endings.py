@@ -25,6 +25,12 @@ def test_a_job_that_did_tasks_ended_for_another_reason(tmp_path):
     assert said.endswith("log.txt of the job at server and sites says why")
 
 
+def test_a_log_that_is_no_text_is_read_all_the_same(tmp_path):
+    line = b"Can't load class nvflare.app_opt.tracking.mlflow.X: No module named 'mlflow'\n"
+    (tmp_path / "error_log.txt").write_bytes(b"\xff\xfe cut\n" + line)
+    assert why("7", ABNORMAL, tmp_path, {}, "").startswith("--track mlflow: the server has no package mlflow")
+
+
 def test_what_the_schedule_says():
     meta = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": ["10:00: scheduled", "10:01: no resources"]}
     assert why("7", meta, None, {}, "") == "FLARE ended it with CAN_NOT_SCHEDULE: 10:01: no resources"

@@ -126,8 +126,9 @@ def test_a_number_of_sites_takes_the_names_of_those_that_are_connected(server, t
     assert start(tmp_path, resume=True)[0] == "job-1 did not end well"
 
 
-@pytest.mark.parametrize("left", ["state", "flare", "flare.log", "results.json"])
+@pytest.mark.parametrize("left", ["state", "flare/project.yml", "flare.log", "results.json"])
 def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
+    (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).mkdir() if "." not in left else (tmp_path / left).touch()
     for resume in (False, True):
         with pytest.raises(UserError, match="holds a run on this machine"):
@@ -135,6 +136,14 @@ def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
     assert (tmp_path / left).exists()
     start(tmp_path, overwrite=True)
     assert not (tmp_path / left).exists()
+
+
+def test_a_folder_of_sites_that_joined_may_get_a_run(server, tmp_path):
+    kept = tmp_path / "flare" / "job-0" / "workspace"
+    kept.mkdir(parents=True)
+    (tmp_path / "join.json").touch()
+    start(tmp_path)
+    assert kept.exists()
 
 
 def test_overwrite_throws_nothing_away_while_server_or_sites_are_away(server, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from pydicom import Dataset, dcmread
 
 from medpfl.data.ct.header import more_decoders
 from medpfl.data.ct.preprocessing import AIR
-from medpfl.errors import UserError
+from medpfl.errors import UserError, first_line
 
 
 class SeriesReader(PydicomReader):
@@ -77,7 +77,7 @@ def _read(name: str) -> Dataset:
     try:
         dataset = dcmread(name)
     except Exception as error:
-        raise UserError(f"{name}: cannot be read as DICOM: {_first_line(error)}") from None
+        raise UserError(f"{name}: cannot be read as DICOM: {first_line(error)}") from None
     if "ImagePositionPatient" not in dataset or "ImageOrientationPatient" not in dataset:
         raise UserError(f"{name}: has no slice position and orientation")
     return dataset
@@ -89,7 +89,3 @@ def _reason(error: Exception, img: Dataset) -> str:
     said = "; ".join(decoders) if heading.endswith(":") and decoders else heading
     remedy = more_decoders(img.file_meta.get("TransferSyntaxUID", ""))
     return f"{said}. Other decoders may help: {remedy}" if remedy else said
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
