@@ -25,12 +25,15 @@ from nvflare.tool.kit.kit_config import (
     StartupKitConfigError,
     classify_startup_kit,
     resolve_admin_user_and_dir_from_startup_kit,
+    validate_admin_startup_kit,
 )
 
 from medpfl.errors import UserError, first_line
 
 _EXPIRED = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
+
+_TEXTS = ("host", "client_key", "client_cert", "ca_cert", "upload_dir", "download_dir")
 
 
 class AdminKit:
@@ -53,8 +56,9 @@ class AdminKit:
         if (kind := _kind(given)) != STARTUP_KIT_KIND_ADMIN:
             raise UserError(f"--kit {given}: {_instead(given, kind)}; give the kit of a user who may submit jobs")
         try:
-            self.user, folder = resolve_admin_user_and_dir_from_startup_kit(str(given))
-            self.folder = Path(folder)
+            self.folder = Path(validate_admin_startup_kit(str(given)))
+            self._settings()
+            self.user, _ = resolve_admin_user_and_dir_from_startup_kit(str(given))
             self._check_certificate()
         except (StartupKitConfigError, OSError, ValueError) as error:
             raise UserError(f"--kit {given}: not complete: {error}; ask for a new kit") from None
@@ -149,7 +153,16 @@ class AdminKit:
         return f"{where} is there and did not take the login within {patience:.0f} s; try again, its log.txt says more"
 
     def _settings(self) -> dict[str, Any]:
-        return json.loads((self.folder / "startup" / "fed_admin.json").read_text())["admin"]
+        """What FLARE and this class read of the kit's ``fed_admin.json``; ValueError if it is not there."""
+        content = json.loads((self.folder / "startup" / "fed_admin.json").read_text())
+        admin = content.get("admin") if isinstance(content, dict) else None
+        admin = admin if isinstance(admin, dict) else {}
+        port = str(admin.get("port"))
+        found = {name: admin.get(name) for name in _TEXTS} | {"username": admin.get("username", "?")}
+        found["port"] = port if port.isdecimal() else ""
+        if wrong := [name for name, value in found.items() if not (isinstance(value, str) and value)]:
+            raise ValueError(f'startup/fed_admin.json has no usable {wrong[0]!r} of "admin"')
+        return admin
 
 
 def _kind(folder: Path) -> str:

@@ -112,6 +112,23 @@ def test_a_kit_with_parts_missing(tmp_path):
         System(tmp_path)
 
 
+@pytest.mark.parametrize("content", [{}, [], 3, {"admin": {}}, {"admin": []}, {"admin": None}])
+def test_a_kit_without_an_administrator(tmp_path, content):
+    (admin_kit(tmp_path, days=1) / "startup" / "fed_admin.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"not complete: startup/fed_admin.json has no usable 'host'.*for a new kit$"):
+        System(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["host", "port", "username", "client_key", "client_cert", "ca_cert", "upload_dir"])
+def test_an_administrator_without_what_flare_needs(tmp_path, name):
+    file = admin_kit(tmp_path, days=1) / "startup" / "fed_admin.json"
+    content = json.loads(file.read_text())
+    for wrong in (None, [], ""):
+        file.write_text(json.dumps({"admin": content["admin"] | {name: wrong}}))
+        with pytest.raises(UserError, match=f"not complete: startup/fed_admin.json has no usable '{name}'"):
+            System(tmp_path)
+
+
 @pytest.mark.parametrize(("file", "said"), [("client.key", "not the key of"), ("rootCA.pem", "not of the project")])
 def test_files_of_two_kits(tmp_path, file, said):
     one, other = (admin_kit(tmp_path / name, days=1) for name in ("one", "other"))
