@@ -4,6 +4,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -63,8 +65,20 @@ def internet():
         yield kept | way_out | local | {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40}, asked
 
 
+BY_ITSELF = {
+    "mlflow": """
+import mlflow
+mlflow.set_tracking_uri("sqlite:///by-itself.db")
+with mlflow.start_run():
+    mlflow.log_metric("accuracy", 1.0)
+""",
+    "wandb": "import wandb; wandb.init(project='by-itself', settings=wandb.Settings(init_timeout=2))",
+}
+"""What makes a tracker call its makers, unless it is told not to; without an answer, wandb ends with an error."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
+@pytest.mark.parametrize("tracker", BY_ITSELF)
 def test_trackers_write_at_the_server_and_stay_offline(tmp_path, medpfl, internet, tracker):
     pytest.importorskip(tracker)
     environment, asked = internet
@@ -73,6 +87,10 @@ def test_trackers_write_at_the_server_and_stay_offline(tmp_path, medpfl, interne
     found = series.mlflow(folder / "mlflow.db") if tracker == "mlflow" else series.wandb(folder / "wandb")
     assert found == series.expected(json.loads((tmp_path / "run" / "results.json").read_text()))
     assert asked == []
+    subprocess.run(
+        [sys.executable, "-c", BY_ITSELF[tracker]], env=environment, cwd=tmp_path, capture_output=True, timeout=120
+    )
+    assert any(request.startswith(b"CONNECT") for request in asked)
 
 
 @pytest.mark.slow
