@@ -14,6 +14,7 @@ from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 
 from medpfl.config import make_config
+from medpfl.data.catalog import find
 from medpfl.engine.progress import watch_nothing
 from medpfl.errors import Interrupted, UserError
 from medpfl.flare.poc import free_port, own_storage, start_kit
@@ -156,6 +157,27 @@ def test_a_job_that_a_user_of_another_project_signed(federation, tmp_path, monke
 
     monkeypatch.setattr(file_transfer, "sign_folders", foreign)
     assert "or signed by nobody of this project" in federation.refusal_of(tmp_path)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_a_job_that_says_where_data_are(federation, tmp_path, monkeypatch, side):
+    sample = find(CONFIG.data)
+
+    def says_where(folder, key, certificate):
+        file = next(Path(folder).rglob(f"config_fed_{side}.json"))
+        content = file.read_text()
+        assert f'"{CONFIG.data}"' in content
+        file.write_text(content.replace(f'"{CONFIG.data}"', json.dumps(str(sample))))
+        sign_folders(folder, key, certificate)
+
+    monkeypatch.setattr(file_transfer, "sign_folders", says_where)
+    said = federation.refusal_of(tmp_path)
+    if side == "server":
+        assert f"the job names its data by a path, '{sample}'; a job gives a name" in said
+    else:
+        assert "north-hospital: the site cannot begin: UserError (its log says more)" in said
+        job = said.partition(": ")[0].removeprefix("job ")
+        assert "names its data by a path" in (federation.kits / "north-hospital" / job / "log.txt").read_text()
 
 
 def test_a_class_that_a_site_does_not_allow_and_does_not_tell(federation, tmp_path):
