@@ -158,7 +158,7 @@ class AdminKit:
         admin = content.get("admin") if isinstance(content, dict) else None
         admin = admin if isinstance(admin, dict) else {}
         port = str(admin.get("port"))
-        found = {name: admin.get(name) for name in _TEXTS} | {"username": admin.get("username", "?")}
+        found = {name: admin.get(name) for name in _TEXTS} | {"username": admin.get("username") or "?"}
         found["port"] = port if port.isdecimal() else ""
         if wrong := [name for name, value in found.items() if not (isinstance(value, str) and value)]:
             raise ValueError(f'startup/fed_admin.json has no usable {wrong[0]!r} of "admin"')

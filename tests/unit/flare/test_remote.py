@@ -20,6 +20,7 @@ from nvflare.tool.kit.kit_config import ADMIN_STARTUP_KIT_REQUIRED_FILES
 
 from medpfl.config import make_config
 from medpfl.errors import UserError
+from medpfl.flare.admin import AdminKit
 from medpfl.flare.export import export_job
 from medpfl.flare.poc import free_port
 from medpfl.flare.remote import System
@@ -119,7 +120,7 @@ def test_a_kit_without_an_administrator(tmp_path, content):
         System(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["host", "port", "username", "client_key", "client_cert", "ca_cert", "upload_dir"])
+@pytest.mark.parametrize("name", ["host", "port", "client_key", "client_cert", "ca_cert", "upload_dir"])
 def test_an_administrator_without_what_flare_needs(tmp_path, name):
     file = admin_kit(tmp_path, days=1) / "startup" / "fed_admin.json"
     content = json.loads(file.read_text())
@@ -127,6 +128,16 @@ def test_an_administrator_without_what_flare_needs(tmp_path, name):
         file.write_text(json.dumps({"admin": content["admin"] | {name: wrong}}))
         with pytest.raises(UserError, match=f"not complete: startup/fed_admin.json has no usable '{name}'"):
             System(tmp_path)
+
+
+def test_an_administrator_whose_name_the_certificate_has(tmp_path):
+    file = admin_kit(tmp_path, days=1) / "startup" / "fed_admin.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({"admin": content["admin"] | {"username": ""}}))  # as in a POC
+    assert AdminKit(tmp_path).user == "admin@example.org"
+    file.write_text(json.dumps({"admin": content["admin"] | {"username": 3}}))
+    with pytest.raises(UserError, match="no usable 'username'"):
+        AdminKit(tmp_path)
 
 
 @pytest.mark.parametrize(("file", "said"), [("client.key", "not the key of"), ("rootCA.pem", "not of the project")])
