@@ -20,6 +20,7 @@ from medpfl.joining import EPOCHS, JOINED, finished, joined_results
 from medpfl.lock import run_folder
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import write_json
+from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.worker import answer
@@ -118,7 +119,7 @@ def checkpoint_of(run: Path) -> Path:
     file = run / "state" / "server" / CHECKPOINT
     if (run / JOB).exists():
         raise UserError(f"--join {run}: it is a run at a real federation; give --env prod and --kit")
-    if not file.is_file():
+    if not checkpoint_exists(file):
         raise UserError(f"--join {run}: there is no run in it ({file} is missing); give the --out of a run")
     return file
 

@@ -14,6 +14,8 @@ Task = Literal["prepare", "train", "validate", "test", "statistics", "join"]
 STATISTICS = "statistics/"
 """Prefix of batch-norm statistics among an update's tensors, so that filters see them like any other key."""
 
+STATISTICS_OF = {"similarity": "batch-norm", "similarity-classifier": "classifier", "similarity-running": "running"}
+"""By mixing: the kind of statistics that a message asks for."""
 
 IMPRESSION = "impression/"
 """Prefix of the federated impression among a message's tensors: ``images`` and ``labels``."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from tiny import Net, config, images, plan_of, same, sites_of
 from typer.testing import CliRunner
@@ -18,10 +19,12 @@ from medpfl.config import make_config
 from medpfl.data.partitioned import PartitionedImages
 from medpfl.engine.inprocess import run_in_process
 from medpfl.errors import UserError
+from medpfl.joining import joined_results
 from medpfl.joining_run import join
 from medpfl.lock import run_folder
 from medpfl.messages import IMPRESSION, named_statistics
 from medpfl.models.layers import batch_norm_layers
+from medpfl.report.joined import print_joined
 from medpfl.seeding import generator
 from medpfl.server.newcomer import Welcome, newcomer_row
 from medpfl.server.rounds import ServerState, pop_statistics
@@ -29,6 +32,7 @@ from medpfl.site.evaluation import evaluate
 from medpfl.site.newcomer import adapt, repeat_shared_heads, take_statistics
 from medpfl.site.statistics import input_statistics
 from medpfl.site.training import train_epochs
+from medpfl.site.worker import answer
 from medpfl.statefile import read_state, serialised_bytes
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 2, "num_heads": 3}
@@ -61,6 +65,11 @@ def begun(federation, server, data, **plan) -> SimpleNamespace:
 def after(federation, shared, **fields):
     """A server's state after the last round, with these shared states."""
     return ServerState(phase="done", samples=dict.fromkeys(shared, 10), shared=shared, **fields)
+
+
+def more_classes(site, seed):
+    data = images()
+    return replace(data, labels={part: labels + 2 for part, labels in data.labels.items()})
 
 
 def statistics(*means):
@@ -183,6 +192,55 @@ def test_training_that_diverges_is_said(tmp_path):
         join("fedbn", tmp_path, {"settings": {"lr": 1e30}}, tmp_path)
 
 
+def test_the_model_is_left_where_only_the_rival_diverges(tmp_path):
+    federation, state = finished(tmp_path, config("fedavg", rounds=1))
+    newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
+    newcomer.first["fc2.weight"] *= 1e38
+    message, _ = Welcome(plan_of(federation), state, federation.looks(), 2).offer(None)
+    update = newcomer.handle(message, federation.model())
+    found = update.metrics
+    assert (found["alone"], found["alone_epoch"], found["alone_validation"]) == (None, None, [])
+    model = federation.model()
+    model.load_state_dict(read_state(tmp_path / "new" / "selected" / "model.safetensors")[0])
+    assert evaluate(model, images(), "test") == found["adapted"]
+    results = joined_results(
+        plan_of(federation),
+        state,
+        model,
+        2,
+        Welcome(plan_of(federation), state, federation.looks(), 2).run(["new"], lambda _: [update]),
+    )
+    assert results["mean"]["alone"]["accuracy"] is None
+    console = Console(record=True, width=120)
+    print_joined(results, console)
+    assert "new" in console.export_text()
+
+
+def test_data_are_tried_out_once_and_by_a_batch(tmp_path, monkeypatch):
+    federation, state = finished(tmp_path, config("f-fedap", rounds=2))
+    newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
+    model, tried = federation.model(), []
+    whole = newcomer.data.batches
+    monkeypatch.setattr(newcomer.data, "batches", lambda part, n: tried.append((part, n)) or whole(part, n))
+    welcome = Welcome(plan_of(federation), state, federation.looks(), 1)
+    question = welcome.question()
+    newcomer.handle(question, model)
+    newcomer.handle(question, model)
+    assert [n for part, n in tried if part == "test"] == [2]
+
+
+def test_a_full_gpu_is_no_misfit(tmp_path, monkeypatch):
+    federation, state = finished(tmp_path, config("fedbn", rounds=1))
+    newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
+    message, _ = Welcome(plan_of(federation), state, federation.looks(), 1).offer(None)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(newcomer.data, "batches", full)
+    assert answer(newcomer, message, federation.model()).reason.startswith("OutOfMemoryError in task 'join'")
+
+
 def test_without_validation_samples_the_last_epoch_is_kept():
     run_config = config("fedbn")
     model, data = Federation.of(run_config).model(), images(validation=0)
@@ -277,6 +335,7 @@ def test_what_cannot_be_is_said(tmp_path):
         ("fedbn", "a", {"data": "tiny:site_data", "settings": {"mu": 1.0}}, "--set mu: a new site may choose lr"),
         ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1: it has no training sample"),
         ("fedbn", "a", {"data": "organamnist-sample"}, "new-1: its samples do not fit tiny:Net"),
+        ("fedbn", "a", {"data": f"{__name__}:more_classes"}, "new-1: its samples do not fit tiny:Net"),
     ):
         with pytest.raises(UserError, match=words):
             join(algorithm, tmp_path / folder, said, tmp_path)
@@ -305,7 +364,7 @@ def test_data_of_other_classes_are_refused(tmp_path):
     parts = {f"{part}_images": rng.integers(0, 255, (20, 28, 28), dtype=np.uint8) for part in ("train", "val", "test")}
     labels = {f"{part}_labels": np.arange(20) % 4 for part in ("train", "val", "test")}
     np.savez(tmp_path / "other.npz", **parts, **labels)
-    with pytest.raises(UserError, match=r"its classes are .*; the run's are bladder"):
+    with pytest.raises(UserError, match="new-1: its classes are not the run's"):
         join("local", tmp_path / "run", {"data": str(tmp_path / "other.npz")}, tmp_path)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from medpfl.site.worker import Party
 
 TASKS = ("prepare", "train", "validate", "test")
+_LONGEST = 500
+"""Characters of a reason that may leave a site."""
 
 
 class PersonalizedExecutor(Executor):
@@ -65,8 +67,9 @@ class PersonalizedExecutor(Executor):
             return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
         reply = answer(site, message, model)
         if isinstance(reply, Failure):
-            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {reply.reason}")
-            return _refusal(reply.reason)
+            reason = reply.reason[:_LONGEST]
+            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {reason}")
+            return _refusal(reason)
         return update_to_shareable(reply)
 
     def _site(self, fl_ctx: FLContext) -> tuple[Party, nn.Module]:
@@ -112,4 +115,4 @@ class PersonalizedExecutor(Executor):
 def _refusal(reason: str) -> Shareable:
     from medpfl.flare.payload import REASON
 
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason})
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason[:_LONGEST]})

@@ -14,7 +14,7 @@ from medpfl.flare.state import state_folder
 from medpfl.joining import JOINED, finished, joined_results
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import write_json
-from medpfl.server.checkpoint import difference
+from medpfl.server.checkpoint import checkpoint_exists, difference
 from medpfl.server.newcomer import Welcome
 
 
@@ -44,7 +44,7 @@ class JoinController(PersonalizedController):
     def _folder(self) -> Path:
         root = self.engine.get_workspace().get_root_dir
         folder = state_folder(root, self.state_dir, self.experiment) / "server"
-        if not (folder / CHECKPOINT).is_file():
+        if not checkpoint_exists(folder / CHECKPOINT):
             raise UserError(f"this server has no experiment {self.experiment!r}, so no site can join it")
         return folder
 
@@ -54,13 +54,13 @@ class JoinController(PersonalizedController):
         if found := difference(config.model_dump(mode="json"), federation.config):
             raise UserError(f"{where} at this server is a run with {found}: join with the folder of that run")
         plan = federation.plan(impressions=False)
-        # All newcomers are awaited: there is no quorum, after which some would be left out.
-        patient = replace(plan, config=plan.config.model_copy(update={"grace": plan.config.timeout}))
+        # All newcomers are awaited: no quorum, after which some would be left out.
+        without_quorum = replace(plan, config=plan.config.model_copy(update={"grace": plan.config.timeout}))
         self.current_round = self.num_rounds = server.round
 
         def exchange(messages: Mapping[str, Message]) -> list[Update | Failure]:
             self._progress = Progress("join", 0, expected=len(messages))
-            return self._exchange(patient, messages)
+            return self._exchange(without_quorum, messages)
 
         found = Welcome(plan, server, federation.looks(), self.epochs).run(self.newcomers, exchange)
         results = joined_results(plan, server, federation.model(), self.epochs, found)

@@ -41,9 +41,12 @@ class JoinExecutor(PersonalizedExecutor):
         from medpfl.assemble import Federation
         from medpfl.config import RunConfig
         from medpfl.data.sites import open_source
-        from medpfl.flare.policy import check_policy
+        from medpfl.flare.policy import SiteForbids, check_policy
         from medpfl.flare.trust import check_job
+        from medpfl.site.newcomer import took_part
 
+        if took_part(folder):
+            raise SiteForbids("a site of this name took part in that run here; joining would replace its model")
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
         federation = Federation.of(config)

@@ -11,7 +11,7 @@ from medpfl.flare.filter import AllowListFilter
 
 
 class SiteForbids(Exception):
-    """The site's policy forbids what the job needs. The text may leave the site: it names the model's tensors."""
+    """The site does not allow what the job does. The text may leave the site: it has nothing of its data or folders."""
 
 
 def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[int] | None]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.config import RunConfig
+from medpfl.config import RunConfig, make_config
 from medpfl.errors import UserError
 from medpfl.messages import IMPRESSION, Failure
 from medpfl.server.rounds import ServerState
@@ -77,16 +77,19 @@ def _previous(path: Path) -> Path:
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
+def _generations(path: Path) -> list[Path]:
+    """The files to read, the last state first. A kill between the two moves of a save leaves the previous alone."""
+    return [file for file in (path, _previous(path)) if file.exists()] or [path]
+
+
 def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
     """The state of an earlier run with the same settings; if the last one is damaged, the one before, with a note.
 
     Raises:
         UserError: both are damaged, or the run had other settings: the first difference is named.
     """
-    # A kill between the two moves of save_checkpoint leaves the previous one alone.
-    generations = [file for file in (path, _previous(path)) if file.exists()] or [path]
     torn: list[TornFile] = []
-    for file in generations:
+    for file in _generations(path):
         try:
             state = _load(file, config)
         except TornFile as error:
@@ -130,12 +133,17 @@ def checkpoint_config(path: Path) -> RunConfig:
     """The configuration of the run that a checkpoint is of.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file and the one before are damaged, or they are of another version of this package.
     """
-    try:
-        return RunConfig(**read_state(path)[1]["config"])
-    except TornFile as error:
-        raise UserError(f"{error}; the run cannot be read") from None
+    torn: list[TornFile] = []
+    for file in _generations(path):
+        try:
+            return make_config(**read_state(file)[1]["config"])
+        except TornFile as error:
+            torn.append(error)
+        except UserError as error:
+            raise UserError(f"{file}: no run of this version of the package: {error}") from None
+    raise UserError(f"{' and '.join(map(str, torn))}; the run cannot be read")
 
 
 def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from medpfl.errors import UserError
-from medpfl.messages import Failure, Message, Update
+from medpfl.messages import STATISTICS_OF, Failure, Message, Update
 from medpfl.parameters import State, StateError
 from medpfl.server.mixing import mix, sample_weights
-from medpfl.server.rounds import STATISTICS_OF, Plan, ServerState, pop_statistics
+from medpfl.server.rounds import Plan, ServerState, pop_statistics
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update
 

@@ -15,15 +15,12 @@ import numpy as np
 
 from medpfl.config import RunConfig
 from medpfl.errors import UserError
-from medpfl.messages import STATISTICS, Failure, Message, Update
+from medpfl.messages import STATISTICS, STATISTICS_OF, Failure, Message, Update
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
-
-STATISTICS_OF = {"similarity": "batch-norm", "similarity-classifier": "classifier", "similarity-running": "running"}
-"""By mixing: the kind of statistics that a message asks for."""
 
 Phase = Literal["prepare", "train", "validate", "test", "done"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
@@ -71,7 +71,7 @@ class _Joined(_Strict):
     adapted: _Measures | None
     alone: _Measures | None
     epoch: NonNegativeInt
-    alone_epoch: NonNegativeInt
+    alone_epoch: NonNegativeInt | None
     validation: list[_Measures | None]
     alone_validation: list[_Measures | None]
 
@@ -124,7 +124,7 @@ def check_update(
     if statistics and not kind:
         raise StateError("statistics that were not asked for")
     _check_statistics(statistics)
-    _check_metrics(message.task, update)
+    _check_metrics(message, update)
     known = _shapes_known(statistics_known, others)
     if statistics and known and {k: tuple(v.shape) for k, v in statistics.items()} != known:
         raise StateError("statistics of other layers or channels than the other sites'")
@@ -144,13 +144,29 @@ def _check_statistics(statistics: State) -> None:
             raise StateError(f"{name} has negative values")
 
 
-def _check_metrics(task: Task, update: Update) -> None:
+def _check_metrics(message: Message, update: Update) -> None:
     try:
-        _METRICS[task].model_validate(update.metrics, strict=True)
+        _METRICS[message.task].model_validate(update.metrics, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StateError(f"metric {where!r}: {first['msg']}") from None
+    if message.task == "join":
+        _check_epochs(message.info["epochs"], update.metrics)
+
+
+def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
+    """A newcomer measures before and after every epoch and keeps one of them; a rival that diverged has no measures."""
+    trainings = [("epoch", "validation")]
+    if joined["alone_epoch"] is not None:
+        trainings.append(("alone_epoch", "alone_validation"))
+    elif joined["alone"] is not None or joined["alone_validation"]:
+        raise StateError("metric 'alone_epoch': measures of a training that kept no epoch")
+    for kept, measured in trainings:
+        if len(joined[measured]) != epochs + 1:
+            raise StateError(f"metric {measured!r}: {len(joined[measured])} of {epochs + 1} measures")
+        if joined[kept] > epochs:
+            raise StateError(f"metric {kept!r}: epoch {joined[kept]} of {epochs}")
 
 
 def _shapes_known(

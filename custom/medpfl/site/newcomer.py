@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from medpfl.config import RunConfig
 from medpfl.messages import Message, Update, named_statistics
+from medpfl.models import logits
 from medpfl.models.attention import attention_blocks, head_entries
 from medpfl.models.layers import batch_norm_layers
 from medpfl.parameters import ParameterSplit, State, StateError
@@ -26,8 +28,8 @@ from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import Objective, site_objective
 from medpfl.site.statistics import input_statistics, running_statistics, statistics_under, training_inputs
 from medpfl.site.store import StateNotKept
-from medpfl.site.training import train_epochs
-from medpfl.site.worker import carry_out, impression_batches
+from medpfl.site.training import TrainingDiverged, train_epochs
+from medpfl.site.worker import DATA, MODEL, PERSONAL, carry_out, impression_batches, requested_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Newcomer:
     data: SiteData
     looks: Mapping[str, Any]
     delivery: Delivery
+    _fits: bool = field(default=False, init=False)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -71,21 +74,37 @@ class Newcomer:
     def _require_fit(self, message: Message, model: nn.Module) -> None:
         """Refuses what cannot be meant: other classes, other images, no samples, another model."""
         if reason := misfit(message.info["looks"], self.looks):
+            # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
+            logger.warning("%s: %s: the run's are %s, its own %s", self.name, reason, message.info["looks"], self.looks)
             raise StateError(reason)
         if difference := self.split.first_difference(message.info["split"]):
             raise StateError(f"it and the server disagree on what is shared: {difference}")
         for part, what in (("train", "training"), ("test", "test")):
             if not self.data.samples(part):
                 raise StateError(f"it has no {what} sample")
+        if not self._fits:
+            self._try_out(model)
+            self._fits = True
+
+    def _try_out(self, model: nn.Module) -> None:
+        """The first model must take the site's samples, and have a class for their labels."""
         model.load_state_dict(self.first)
         try:
-            evaluate(model, self.data, "test")
+            x, y = next(iter(self.data.batches("test", 2)))
+            with torch.inference_mode():
+                classes = logits(model.eval()(x)).shape[1]
+            if int(y.max()) >= classes:
+                raise ValueError(f"there is a label {int(y.max())}, and the model has {classes} classes")
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, ValueError) as error:  # its text may name a file of the user's own loaders
             logger.warning("%s: %s", self.name, error)
             raise StateError(f"its samples do not fit {self.config.model} as the run trained it") from error
+        finally:
+            model.train()
 
     def _statistics(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        if (kind := message.info["statistics"]) == "running":
+        if (kind := requested_statistics(self.config, message)) == "running":
             self.begin(model, message.shared)
             take_statistics(model, self.data)  # also where batch norm is shared
             return named_statistics(running_statistics(model)), {}
@@ -101,21 +120,25 @@ class Newcomer:
         objective = site_objective(model, self.split, config.all_settings, shown)
         epoch, validation = adapt(model, data, config, self.name, epochs, objective)
         state = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
-        adapted = evaluate(model, data, "test")
-        model.load_state_dict(self.first)
-        alone_epoch, alone_validation = adapt(model, data, config, self.name, epochs)
         found = {
             "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
             "received": received,
-            "adapted": adapted,
+            "adapted": evaluate(model, data, "test"),
             "epoch": epoch,
             "validation": validation,
-            "alone": evaluate(model, data, "test"),
-            "alone_epoch": alone_epoch,
-            "alone_validation": alone_validation,
         }
         self._deliver(message.round, state, found)
-        return {}, found
+        return {}, found | self._rival(model, epochs)
+
+    def _rival(self, model: nn.Module, epochs: int) -> dict[str, Any]:
+        """The measures of training alone from the first model; none where that diverges, for the model stands."""
+        model.load_state_dict(self.first)
+        try:
+            epoch, validation = adapt(model, self.data, self.config, self.name, epochs)
+        except TrainingDiverged as error:
+            logger.warning("%s, trained alone: %s", self.name, error)
+            return {"alone": None, "alone_epoch": None, "alone_validation": []}
+        return {"alone": evaluate(model, self.data, "test"), "alone_epoch": epoch, "alone_validation": validation}
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
@@ -142,8 +165,16 @@ class Newcomer:
             raise StateNotKept(f"the site cannot write its model: {reason}") from error
 
 
+def took_part(folder: Path) -> bool:
+    """Whether a site's folder is that of one which took part in a run, and not of one which joined it."""
+    kept = (any(folder.glob(f"{kind}-*.safetensors")) for kind in (PERSONAL, MODEL, DATA))
+    return (folder / "last").exists() or any(kept)
+
+
 def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     """In words, what data that are to join look like that the run's do not; None if they look alike.
+
+    The words may leave the site: they hold nothing of its data but which of these differs.
 
     Args:
         ours: what the run's look like (:func:`medpfl.assemble.looks`).
@@ -151,12 +182,10 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     """
     classes = ours.get("classes"), theirs.get("classes")
     if all(classes) and classes[0] != classes[1]:
-        return f"its classes are {', '.join(classes[1])}; the run's are {', '.join(classes[0])}" + (
-            "; name them in that order in a manifest.json" if set(classes[0]) == set(classes[1]) else ""
-        )
+        return "its classes are not the run's, or in another order (its log says more); a manifest.json gives the order"
     for name in ("in_channels", "num_classes", "image_size"):
         if name in ours and name in theirs and ours[name] != theirs[name]:
-            return f"its {name} is {theirs[name]}; the run's model takes {ours[name]}"
+            return f"its {name} is not the run's, {ours[name]} (its log says more)"
     return None
 
 

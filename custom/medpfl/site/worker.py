@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.config import RunConfig
-from medpfl.messages import Failure, Message, Update, named_statistics
+from medpfl.messages import STATISTICS_OF, Failure, Message, Update, named_statistics
 from medpfl.parameters import ParameterSplit, State, StateError
 from medpfl.seeding import generator
 from medpfl.site.data import Batch, SiteData, endless_batches
@@ -82,7 +82,7 @@ class Site:
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
-        if not (kind := message.info.get("statistics")):
+        if not (kind := requested_statistics(self.config, message)):
             return {}, metrics
         model.load_state_dict(dict(message.tensors))
         return named_statistics(statistics_under(kind, model, self.data)), metrics
@@ -110,6 +110,7 @@ class Site:
 
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
+        asked = requested_statistics(config, message)
         self._same_data()
         metrics = self.load(message, model, round_ - 1)
         metrics["validation"] = self._validated(model, round_ - 1, message.info.get("best_round", 0))
@@ -126,7 +127,7 @@ class Site:
         self.store.put(PERSONAL, round_, personal)
         # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
         self.store.keep(PERSONAL, (round_ - 2, round_ - 1, round_))
-        if message.info.get("statistics") == "running":
+        if asked == "running":
             shared |= named_statistics(running_statistics(model))
         return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
 
@@ -218,6 +219,14 @@ class Site:
         self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
         self.store.keep(MODEL, (best_round, round_))
         return evaluate(model, self.data, "validation")
+
+
+def requested_statistics(config: RunConfig, message: Message) -> str | None:
+    """The kind of statistics that a message asks for, if any; StateError if the run's mixing does not rest on them."""
+    kind = message.info.get("statistics")
+    if kind is not None and kind != STATISTICS_OF.get(config.resolved_mixing):
+        raise StateError(f"mixing {config.resolved_mixing} needs no {kind!r} statistics, so none leave")
+    return kind
 
 
 def impression_batches(

@@ -1,6 +1,8 @@
 """Joining as a FLARE job: the controller with sites in this process in FLARE's place, the site's executor, the job."""
 
 import json
+import logging
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -147,6 +149,19 @@ def test_what_the_server_refuses_is_said(tmp_path):
         assert not (controller.run_folder / JOINED).exists()
 
 
+def test_a_checkpoint_before_the_last_says_that_the_run_has_not_ended(tmp_path):
+    run_config = with_f(tmp_path, "fedbn")
+    finished(tmp_path, run_config)
+    joining = Joining.of("fedbn", tmp_path, run_config, SAID)
+    for damage in (lambda file: file.write_bytes(b"damaged"), lambda file: file.unlink()):
+        damage(tmp_path / "state" / "server" / "server.safetensors")
+        controller = Here(tmp_path, joining)
+        controller.run()
+        assert "the run has not ended, 2 of 2 rounds are done; go on with --resume first" in controller.said[-1]
+        with pytest.raises(UserError, match="the run has not ended, 2 of 2 rounds are done"):
+            join("fedbn", tmp_path, SAID, tmp_path / "out")
+
+
 def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
     finished(tmp_path, with_f(tmp_path, "fedbn"))
     _, controller = joined(tmp_path, "fedbn", settings={"lr": 1e30})
@@ -190,6 +205,19 @@ def test_answers_that_were_not_asked_for_are_not_used(tmp_path):
     assert "new-1: entry 'fc1.weight' does not belong into the answer to 'statistics'" in said(with_weights)
     assert "new-1: metric 'patients'" in said(with_patients)
     assert "new-1: statistics/norm/variance has negative values" in said(negative)
+
+    def endless(update):
+        return replace(update, metrics={**update.metrics, "epoch": 9}) if update.metrics else update
+
+    def long(update):
+        return replace(update, metrics={**update.metrics, "validation": [None] * 4}) if update.metrics else update
+
+    def alone(update):
+        return replace(update, metrics={**update.metrics, "alone_epoch": None}) if update.metrics else update
+
+    assert "new-1: metric 'epoch': epoch 9 of 2" in said(endless)
+    assert "new-1: metric 'validation': 4 of 3 measures" in said(long)
+    assert "new-1: metric 'alone_epoch': measures of a training that kept no epoch" in said(alone)
     controller = Here(tmp_path, joining)
     controller._exchange = lambda plan, outgoing: []
     controller.run()
@@ -232,16 +260,74 @@ def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task)
     assert "unknown task 'train'" in wrong.get_header(REASON)
 
 
-def test_a_newcomer_with_other_classes_says_so(tmp_path, at_site):
+PATIENTS = ("Jane-Doe-1961", "John-Roe-1958")
+ASKED = [
+    ("join", {"looks": {"classes": ["x"]}}, "its classes are not the run's"),
+    ("join", {"looks": {"classes": ["no", "yes"]}}, "its classes are not the run's"),
+    ("join", {"looks": {"in_channels": 3}}, "its in_channels is not the run's, 3"),
+    ("join", {"looks": {"image_size": [0] * 400}}, "its image_size is not the run's"),
+    ("join", {"looks": {"classes": 3}}, "its classes are not the run's"),
+    ("join", {"looks": None}, "in task 'join'"),
+    ("join", {"split": {}}, "disagree on what is shared"),
+    ("join", {"epochs": "Jane"}, "in task 'join'"),
+    ("statistics", {"statistics": "batch-norm"}, "mixing samples needs no 'batch-norm' statistics"),
+    ("statistics", {}, "in task 'statistics'"),
+    ("train", {}, "unknown task 'train'"),
+]
+"""What a crafted job may ask of a newcomer, and how it is refused."""
+
+
+@pytest.mark.parametrize(("task", "change", "words"), ASKED)
+def test_no_refusal_names_a_folder_of_the_site(tmp_path, at_site, monkeypatch, caplog, task, change, words):
+    """Class names are a folder's where nobody gives them."""
+    monkeypatch.delenv(REHEARSAL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pictures = own_pictures(tmp_path / "secret-place", PATIENTS)
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {"fundus": str(pictures)}}))
+    arguments = {"channels": "grey", "size": 28}
+    told = {**arguments, "classes": ["no", "yes"]}
+    run_config = make_config(algorithm="fedbn", data="fundus", data_args=told, partition="natural", sites=2)
+    newcomers = run_config.model_copy(update={"data_args": arguments, "names": ("north-hospital",), "sites": 1})
+    federation = Federation.of(run_config)
+    executor = JoinExecutor(for_sites(run_config), for_sites(newcomers), "first")
+    info = {"split": federation.split.description(), "looks": {}, "epochs": 1} | change
+    with caplog.at_level(logging.DEBUG):
+        reply = executor.execute(
+            task, sent(Message(task, 2, federation.initial_shared, info)), at_site(tmp_path), Signal()
+        )
+    assert words in reply.get_header(REASON)
+    assert len(reply.get_header(REASON)) <= 500
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    left = " ".join([str(reply), *(record.getMessage() for record in errors)])
+    assert not [name for name in (*PATIENTS, "secret", str(tmp_path), "28") if name in left]
+    assert not any(record.exc_info for record in errors)
+    if "classes" in words:  # the site's own log has them
+        assert PATIENTS[0] in caplog.text
+
+
+def test_a_participant_of_the_run_keeps_its_model_whatever_the_job_says(tmp_path, at_site):
     run_config = with_f(tmp_path, "fedbn")
     federation = Federation.of(run_config)
-    joining = Joining.of("fedbn", tmp_path, run_config, {"data": "organamnist-sample", "names": ("north",)})
-    executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
-    info = {"split": federation.split.description(), "looks": {"classes": ["no", "yes"]}, "epochs": 1}
-    message = sent(Message("join", 2, federation.initial_shared, info))
-    reply = executor.execute("join", message, at_site(tmp_path, "north"), Signal())
-    assert "its classes are bladder, " in reply.get_header(REASON)
-    assert "the run's are no, yes" in reply.get_header(REASON)
+    joining = Joining.of("fedbn", tmp_path, run_config, SAID | {"sites": 1, "names": ("north-1",)})
+    info = {"split": federation.split.description(), "looks": {}, "epochs": 1}
+    folder = tmp_path / "medpfl" / "first" / "north-1"
+
+    def reply():
+        executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
+        message = sent(Message("join", 2, federation.initial_shared, info))
+        return executor.execute("join", message, at_site(tmp_path, "north-1"), Signal()).get_header(REASON)
+
+    for left in ("personal-000002.safetensors", "model-000002.safetensors", "data-000000.safetensors", "last"):
+        folder.mkdir(parents=True)
+        (folder / left).mkdir()
+        said = reply()
+        assert "took part in that run" in said
+        assert str(tmp_path) not in said
+        assert [file.name for file in folder.iterdir()] == [left]
+        shutil.rmtree(folder)
+    assert reply() is None
+    assert reply() is None  # who joined may join again
 
 
 def sent(message):
@@ -271,9 +357,9 @@ def own_npz(file):
     return file
 
 
-def own_pictures(folder):
+def own_pictures(folder, classes=("no", "yes")):
     for number in range(24):
-        place = folder / ("no", "yes")[number % 2]
+        place = folder / classes[number % 2]
         place.mkdir(parents=True, exist_ok=True)
         pixels = np.full((28, 28), 10 * number, dtype=np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")

@@ -90,11 +90,22 @@ def test_statistics_under_the_pretrained_model():
     torch.testing.assert_close(
         update.tensors[f"{STATISTICS}norm/variance"], inputs.var(0, correction=0), atol=1e-6, rtol=1e-6
     )
+    lone = Lone("d-fedap")
     update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), statistics="classifier")
     assert {name: t.shape for name, t in update.tensors.items()} == {
         f"{STATISTICS}fc2/mean": (6,),
         f"{STATISTICS}fc2/variance": (6,),
     }
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task", "kind"),
+    [("fedbn", "prepare", "batch-norm"), ("fedap", "prepare", "classifier"), ("fedavg", "train", "running")],
+)
+def test_statistics_that_the_mixing_does_not_need_stay(algorithm, task, kind):
+    lone = Lone(algorithm)
+    with pytest.raises(StateError, match=f"needs no '{kind}' statistics, so none leave"):
+        lone.ask(task, 1, split=lone.federation.split.description(), statistics=kind)
 
 
 def test_personal_state_goes_on_from_round_to_round():
