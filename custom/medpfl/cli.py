@@ -12,7 +12,7 @@ from rich.table import Table
 
 from medpfl import cli_options as opt
 from medpfl.cli_data import data_app
-from medpfl.cli_join import join_run, require_kit
+from medpfl.cli_join import export_join_job, join_run, require_kit
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
 from medpfl.errors import Interrupted, UserError
@@ -217,8 +217,16 @@ def export(
     byoc: Annotated[bool, typer.Option("--byoc", help="Carry this package's code in the job.")] = False,
     track: Track = None,
     gpus: Gpus = None,
+    join: Annotated[
+        Path | None, typer.Option(help="Folder of a run at a real federation: the job by which --sites join it.")
+    ] = None,
 ) -> None:
     """Write a FLARE job folder, ready to submit."""
+    if join:
+        _refuse({"--track": track not in (None, "none")}, "has no meaning with --join, which tracks nothing")
+        folder = export_join_job(algorithm, join, options, job, gpus=gpus, byoc=byoc)
+        console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+        return
     from medpfl.flare.export import export_job
 
     config = options.config(algorithm)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from medpfl.cli_options import Options
 from medpfl.cli_progress import progress
-from medpfl.errors import UserError
+from medpfl.errors import Interrupted, UserError
 
 
 def join_run(
@@ -39,22 +40,39 @@ def join_run(
     from medpfl.joining import JOINED
     from medpfl.report.joined import print_joined
 
-    said = options.said()
-    if env == "inprocess":
-        from medpfl.joining_run import join
+    said = _said(options)
+    try:
+        if env == "inprocess":
+            from medpfl.joining_run import join
 
-        results = join(algorithm, run, said, out)
-    else:
-        from medpfl.flare.join import join_here, join_in_production
+            results = join(algorithm, run, said, out)
+        else:
+            from medpfl.flare.join import join_here, join_in_production
 
-        with progress(console, f"joining {algorithm}", 1) as watch:
-            if env == "prod":
-                real = {"kit": require_kit(kit), "gpus": gpus, "byoc": byoc}
-                results = join_in_production(algorithm, run, said, out, **real, watch=watch)
-            else:
-                results = join_here(algorithm, run, said, out, env=env, watch=watch)
+            with progress(console, f"joining {algorithm}", 1) as watch:
+                if env == "prod":
+                    real = {"kit": require_kit(kit), "gpus": gpus, "byoc": byoc}
+                    results = join_in_production(algorithm, run, said, out, **real, watch=watch)
+                else:
+                    results = join_here(algorithm, run, said, out, env=env, watch=watch)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; the same command lets the new sites join from the start") from None
     print_joined(results, console)
     console.print(f"Results: {out / JOINED}", highlight=False, soft_wrap=True)
+
+
+def export_join_job(algorithm: str, run: Path, options: Options, job: Path, *, gpus: int | None, byoc: bool) -> Path:
+    """Writes the job folder by which sites join; see :func:`medpfl.flare.join.export_join`."""
+    from medpfl.flare.join import export_join
+
+    return export_join(algorithm, run, _said(options), job, gpus=gpus, byoc=byoc)
+
+
+def _said(options: Options) -> dict[str, Any]:
+    said = options.said()
+    if options.local_epochs is None:
+        said.pop("local_epochs", None)  # a preset's are those of a round
+    return said
 
 
 def require_kit(kit: Path | None) -> Path:

@@ -34,6 +34,8 @@ Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"
 JOB = "job.json"
 """What a folder of a run at a real federation keeps of its job (:mod:`medpfl.production`)."""
+JOIN_JOB = "join-job.json"
+"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.flare.join`)."""
 
 
 def run_experiment(
@@ -244,7 +246,7 @@ def clear_folder(out: Path) -> None:
     """Removes all that a run of any kind writes into its folder."""
     for name in ("state", "models", "flare", "joined", "flare-join"):
         shutil.rmtree(out / name, ignore_errors=True)
-    for name in (RESULTS, JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
+    for name in (RESULTS, JOB, JOIN_JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
         (out / name).unlink(missing_ok=True)
 
 

@@ -27,7 +27,9 @@ from medpfl.site.worker import answer
 from medpfl.threads import intra_op_threads
 
 _DATA = ("data", "data_args", "partition", "sites", "names", "fractions", "train_fraction", "official")
-_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs"}
+_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout"}
+_OPTIONS = {"data_args": "--data-arg", "model_args": "--model-arg", "names": "--sites", "settings": "--set"}
+"""What the command line calls fields whose option is not called like them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Joining:
 
     Attributes:
         run: the run's folder.
-        config: the run.
+        config: the run, with the time that newcomers get.
         trained: the same with the newcomers' training settings and device.
         newcomers: says which data they have and how they are called; None for the centres that the run held out.
         epochs: how long they adapt, at most.
@@ -59,7 +61,8 @@ class Joining:
             run: the run's folder.
             config: the run.
             said: fields of a configuration that the user gave: ``data`` and what belongs to it, by default the run's
-                held-out centres; ``local_epochs`` to train at the new site; ``settings`` of that training; ``device``.
+                held-out centres; ``local_epochs`` to train at the new site; ``settings`` of that training; ``device``;
+                ``timeout`` of a newcomer's answer, by default the run's.
             real: the newcomers are real sites, whose data are where they are; by default of the run's own name.
 
         Raises:
@@ -68,6 +71,7 @@ class Joining:
         if config.algorithm != algorithm:
             raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
         trained = _with_training(config, run, said)
+        config = config.model_copy(update={"timeout": trained.timeout})
         newcomers = _newcomers(config, run, said, real)
         if newcomers:
             require_new(newcomers.site_names, config.site_names)
@@ -128,14 +132,19 @@ def _with_training(config: RunConfig, run: Path, said: Mapping[str, Any]) -> Run
     for name, value in said.items():
         if name not in _MAY_CHANGE and value != getattr(config, name):
             raise UserError(
-                f"--{name.replace('_', '-')} {value}: the run in {run} has {getattr(config, name)!r}, which a new site "
+                f"{_option(name)} {value}: the run in {run} has {getattr(config, name)!r}, which a new site "
                 "must share; leave it out"
             )
     own = said.get("settings", {})
     if fixed := [name for name in own if name not in TRAINING and own[name] != config.all_settings.get(name)]:
         raise UserError(f"--set {fixed[0]}: a new site may choose {', '.join(TRAINING)}; the rest is the run's")
     fields = config.model_dump()
-    return make_config(**fields | {"settings": {**config.settings, **own}, "device": said.get("device", config.device)})
+    fields |= {name: said[name] for name in ("device", "timeout") if name in said}
+    return make_config(**fields | {"settings": {**config.settings, **own}})
+
+
+def _option(field: str) -> str:
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
 
 
 def _newcomers(config: RunConfig, run: Path, said: Mapping[str, Any], real: bool) -> RunConfig | None:
@@ -144,7 +153,7 @@ def _newcomers(config: RunConfig, run: Path, said: Mapping[str, Any], real: bool
         return _given(config, said, real)
     if config.held_out:
         if other := next((name for name in _DATA if name in said), None):
-            raise UserError(f"--{other.replace('_', '-')}: the held-out centres of {run} are divided as the run says")
+            raise UserError(f"{_option(other)}: the held-out centres of {run} are divided as the run says")
         return None
     if real and config.partition == "natural":
         return _given(config, {"data": config.data, **said}, real)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ from medpfl.config import RunConfig
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import Interrupted, UserError
 from medpfl.experiment import JOB, RESULTS, clear_folder, holds_simulation
+from medpfl.flare.connected import require_sites
 from medpfl.flare.export import portable
 from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.flare.remote import Refused, System, require_sites
+from medpfl.flare.remote import System, Unknown
 from medpfl.flare.state import check_experiment, folder_name
+from medpfl.flare.submission import settled_note, submit_once
 from medpfl.lock import run_folder
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
@@ -81,17 +82,17 @@ def run_in_production(
                 clear_folder(out)
             # Random letters, also after the user's own name: --overwrite must not go on in the old state.
             note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
-        if note["job"] is None or system.has_failed(note["job"]):
+        if note["job"] is None or _has_failed(system, note["job"]):
             note["config"] = config.model_dump(mode="json")
             recipe = PersonalizedRecipe(
                 config, name=config.algorithm, experiment=note["experiment"], gpus=gpus, byoc=byoc, track=track
             )
-            _submit(system, recipe, note, out)
+            submit_once(system, recipe, note, out / JOB)
         try:
             results = system.complete(note["job"], out / "flare", watch)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"job {note['job']} goes on at the server: the same command with --resume follows it again, "
+                f"job {note['job']} goes on at the server: {system.again} follows it again, "
                 f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
             ) from None
         results["environment"] |= {"env": "prod", "job": note["job"]}
@@ -101,30 +102,11 @@ def run_in_production(
     return results
 
 
-def _submit(system: System, recipe: PersonalizedRecipe, note: dict[str, Any], out: Path) -> None:
-    """Submits the job and keeps its note: before, too, so that state which it leaves at server and sites is found.
-
-    Until the server's answer is there, the note has the ``token`` by which the server knows the job if it has it.
-    """
-    file = out / JOB
-    before = json.loads(file.read_text()) if file.exists() else None
-    note["token"] = secrets.token_hex(16)
-    write_json(file, note)
+def _has_failed(system: System, job: str) -> bool:
     try:
-        note["job"] = system.submit(recipe, recipe.config.site_names, note["token"])
-    except Refused:
-        if before is None:
-            file.unlink()
-        else:
-            write_json(file, before)
-        raise
-    except KeyboardInterrupt:
-        raise Interrupted(
-            "stopped while the job was being submitted: the same command with --resume follows it if the server has "
-            "it, and submits it if not"
-        ) from None
-    del note["token"]
-    write_json(file, note)
+        return system.has_failed(job)
+    except Unknown as error:
+        raise UserError(f"{error}: give --overwrite to begin anew") from None
 
 
 def _results_of(job: str | None, out: Path) -> dict[str, Any] | None:
@@ -142,18 +124,12 @@ def _earlier(system: System, config: RunConfig, out: Path, resume: bool) -> dict
     A note whose ``job`` is null is of a job that the server has not got: the same command may go on with it, and
     another one begins anew.
     """
-    file = out / JOB
     if holds_simulation(out):
         raise UserError(
             f"{out} holds a run on this machine, perhaps an interrupted one: choose another --out, or --overwrite"
         )
-    if not file.exists():
+    if (note := settled_note(system, out / JOB)) is None:
         return None
-    note = json.loads(file.read_text())
-    if token := note.get("token"):  # the server's answer to the last submission is not known
-        note["job"] = system.find(token) or note["job"]
-        del note["token"]
-        write_json(file, note)
     if not resume and note["job"] is not None:
         raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
     config = _named_as(config, note)

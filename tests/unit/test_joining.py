@@ -18,7 +18,7 @@ from medpfl.cli import app
 from medpfl.config import make_config
 from medpfl.data.partitioned import PartitionedImages
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import UserError
+from medpfl.errors import Interrupted, UserError
 from medpfl.joining import joined_results
 from medpfl.joining_run import join
 from medpfl.lock import run_folder
@@ -327,11 +327,15 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
 
 def test_what_cannot_be_is_said(tmp_path):
     finished(tmp_path / "a", config("fedbn", rounds=1))
+    finished(tmp_path / "b", config("fedbn", rounds=1, **HELD_OUT))
     for algorithm, folder, said, words in (
         ("fedbn", "none", {}, "there is no run in it"),
         ("fedavg", "a", {}, "that run is of fedbn, not fedavg"),
         ("fedbn", "a", {}, "held no centre out; give the new site's data with --data"),
         ("fedbn", "a", {"model": "lenet5"}, "--model lenet5: the run in .* has 'tiny:Net'"),
+        ("fedbn", "a", {"model_args": {"dropout": 0.1}}, "--model-arg .*: the run in .* has {}"),
+        ("fedbn", "b", {"data_args": {"train": 3}}, "--data-arg: the held-out centres"),
+        ("fedbn", "b", {"names": ("new",)}, "--sites: the held-out centres"),
         ("fedbn", "a", {"data": "tiny:site_data", "settings": {"mu": 1.0}}, "--set mu: a new site may choose lr"),
         ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1: it has no training sample"),
         ("fedbn", "a", {"data": "organamnist-sample"}, "new-1: its samples do not fit tiny:Net"),
@@ -375,3 +379,23 @@ def test_the_command_prints_a_row_for_every_site(tmp_path):
     assert "hospital-5" in done.output
     assert "Adapted against alone, mean accuracy" in done.output
     assert (tmp_path / "join.json").exists()
+
+
+def test_a_presets_epochs_are_those_of_a_round(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    (tmp_path / "preset.yml").write_text("local_epochs: 1\nsettings: {lr: 0.1}\n")
+    command = ["run", "fedbn", "--join", str(tmp_path), "--preset", str(tmp_path / "preset.yml")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "join.json").read_text())
+    assert (results["epochs"], results["config"]["settings"]["lr"]) == (5, 0.1)
+
+
+def test_a_stopped_join_is_not_told_to_resume(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("medpfl.joining_run.join", stop)
+    done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path)])
+    assert isinstance(done.exception, Interrupted)
+    assert str(done.exception) == "stopped; the same command lets the new sites join from the start"

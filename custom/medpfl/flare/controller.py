@@ -23,6 +23,7 @@ from medpfl.assemble import Federation
 from medpfl.config import RunConfig
 from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
+from medpfl.flare.endings import BEGUN
 from medpfl.flare.payload import REASON, message_to_model, update_of
 from medpfl.flare.state import state_folder
 from medpfl.flare.tracking import keep_in, new_values, publish, stay_offline
@@ -38,7 +39,6 @@ CHECKPOINT = "server.safetensors"
 STATS = "medpfl"
 """Group of the job's statistics (``show_stats``) that holds the fields of a :class:`Progress`."""
 _POLL_SECONDS = 0.02
-_WAIT_OR_RENAME = "wait for it to end, abort it, or submit with another experiment name"
 _LEAST_GRACE = 120.0
 """Seconds that stragglers get at least unless the user says otherwise."""
 
@@ -53,6 +53,9 @@ class PersonalizedController(BaseFedAvg):
         state_dir: where checkpoints live; by default a folder in the server's workspace, outside the job's run folder.
     """
 
+    if_in_use = "wait for it to end, abort it, or submit with another experiment name"
+    """What to do, in words, where another job has the experiment."""
+
     def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
         # Quorum and errors are the rounds' business: a failing site must not end the job for the others.
         super().__init__(persistor_id="", ignore_result_error=True, task_check_period=0.05)
@@ -65,10 +68,13 @@ class PersonalizedController(BaseFedAvg):
         self._progress = Progress("prepare", 0)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Tells whoever asks FLARE for the job's statistics how far the run is. Called by FLARE."""
+        """Tells whoever asks for the job's statistics how far the run is, and notes that a task went out. By FLARE."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             keep_in(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        if event_type == AppEventType.BEFORE_TRAIN_TASK:
+            with suppress(OSError):  # a full disk is said where it matters
+                Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()), BEGUN).touch()
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             with self._lock:
                 answered = sum(isinstance(r, Update) for r in self._replies.values())
@@ -83,7 +89,7 @@ class PersonalizedController(BaseFedAvg):
             check_job(config, self.state_dir, self.fl_ctx)
             federation = Federation.of(config)
             folder = self._folder()
-            with claimed(folder, f"experiment {folder.parent.name!r} is in use by another job: {_WAIT_OR_RENAME}"):
+            with claimed(folder, f"experiment {folder.parent.name!r} is in use by another job: {self.if_in_use}"):
                 self._go_through(federation, folder / CHECKPOINT, started)
         except Stopped:
             self.info("medpfl: aborted; the checkpoint holds the last finished step")

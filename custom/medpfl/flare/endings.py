@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+BEGUN = "begun"
+"""File in the server's run folder of a job of which a site has taken a task: its classes were loaded."""
 _REFUSED_CLASS = re.compile(r"Component '([\w.]+)'[^\n]* is not in allow_list")
 _NO_TRACKER = re.compile(r"Can't load class nvflare\.app_opt\.tracking\.[\w.]+: No module named '(\w+)'")
 _REPORTED = re.compile(r"due to reported failure from (\S+): ([^\n]+)")
@@ -58,7 +60,7 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
     sites = {site: reason for site, reason in _REPORTED.findall(reported)}
     if sites:
         ended += ": " + ", ".join(f"the job's process at {site} ended ({reason})" for site, reason in sites.items())
-    if workspace and (workspace / "results.json").exists():
+    if "ABORTED" in meta["status"] or (workspace and (workspace / BEGUN).exists()):
         return f"{ended}; log.txt of the job at server and sites says why"
     return (
         f"{ended}; no task was done. A likely cause is a class_allow_list in local/resources.json without "

@@ -12,21 +12,24 @@ from nvflare.job_config.api import FedJob
 from nvflare.job_config.defs import FilterType
 
 from medpfl.assemble import Federation
-from medpfl.config import RunConfig
+from medpfl.config import make_config
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.errors import Interrupted, UserError
-from medpfl.experiment import JOB
+from medpfl.experiment import JOB, JOIN_JOB
 from medpfl.flare.export import portable
 from medpfl.flare.filter import AllowListFilter
 from medpfl.flare.join_controller import JoinController
 from medpfl.flare.join_executor import JOIN_TASKS, JoinExecutor
 from medpfl.flare.poc import poc
 from medpfl.flare.recipes import PackageRecipe, for_server, for_sites, travels_inline
-from medpfl.flare.remote import System
+from medpfl.flare.remote import Ended, System, Unknown
 from medpfl.flare.simulator import require_no_space, run_simulator
+from medpfl.flare.submission import read_note, settled_note, submit_once
 from medpfl.joining import JOINED, finished
 from medpfl.joining_run import Joining, checkpoint_of
 from medpfl.lock import run_folder
+
+_AGAIN = "the same command"
 
 
 class JoinRecipe(PackageRecipe):
@@ -38,6 +41,7 @@ class JoinRecipe(PackageRecipe):
         state_dir: where the server has it; by default in its workspace.
         site_state_dir: where the newcomers keep their folders; by default in their workspaces.
         site_experiment: the folder there, by default ``experiment``.
+        name: the job's.
         byoc: carry this package's code in the job.
         gpus: GPUs that every newcomer must give.
     """
@@ -50,25 +54,27 @@ class JoinRecipe(PackageRecipe):
         state_dir: Path | None = None,
         site_state_dir: Path | None = None,
         site_experiment: str | None = None,
+        name: str | None = None,
         byoc: bool = False,
         gpus: int = 0,
     ):
         config, newcomers = joining.config, joining.newcomers
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
         names = newcomers.site_names
-        job = FedJob(name=f"join-{config.algorithm}", min_clients=len(names))
+        job = FedJob(name=name or f"join-{config.algorithm}", min_clients=len(names))
         at_server, at_site = (
             None if folder is None else str(folder.resolve()) for folder in (state_dir, site_state_dir)
         )
         controller = JoinController(for_server(config), names, joining.epochs, experiment, at_server)
         job.to_server(controller, id="medpfl_controller")
-        for name in names:
+        for site in names:
             folder = site_experiment or experiment
             executor = JoinExecutor(for_sites(joining.trained), for_sites(newcomers), folder, at_site)
-            job.to(executor, name, tasks=list(JOIN_TASKS))
+            job.to(executor, site, tasks=list(JOIN_TASKS))
             gate = AllowListFilter(federation.leaving(joining=True))
-            job.to(gate, name, filter_type=FilterType.TASK_RESULT, tasks=list(JOIN_TASKS))
-        super().__init__(newcomers, job, names, inline=travels_inline(federation), byoc=byoc, gpus=gpus)
+            job.to(gate, site, filter_type=FilterType.TASK_RESULT, tasks=list(JOIN_TASKS))
+        all_needed = newcomers.model_copy(update={"min_sites": len(names)})
+        super().__init__(all_needed, job, names, inline=travels_inline(federation), byoc=byoc, gpus=gpus)
 
 
 def join_here(
@@ -93,11 +99,12 @@ def join_here(
         recipe = JoinRecipe(joining, experiment="state", state_dir=run, site_state_dir=out, site_experiment="joined")
         names = joining.newcomers.site_names
         if env == "sim":
-            again = "give the same command again"
+            again = f"{_AGAIN} begins anew"
             results = run_simulator(recipe, out, threads=len(names), results_file=JOINED, again=again)
         else:
             folder = out.resolve() / "flare-join"
             with poc(folder, names) as system:
+                system.again = _AGAIN
                 results = system.complete(system.submit(recipe, names), folder, watch, pause=0.5, results_file=JOINED)
         return joining.write(results, out)
 
@@ -119,7 +126,8 @@ def join_in_production(
         algorithm: must be the run's.
         run: its folder on this machine, whose job.json says what it was.
         said: see :meth:`medpfl.joining_run.Joining.of`; ``names`` must be in it.
-        out: where join.json is written, and in ``flare/JOB`` what the server kept of the job.
+        out: where join.json is written, and in ``flare/JOB`` what the server kept of the job. Until then join-job.json
+            has FLARE's id of the job and the settings, as job.json of a run: the same call follows that job.
         kit: startup kit of a user who may submit jobs.
         gpus: GPUs every newcomer must give; by default 1 where the device is a GPU.
         byoc: carry this package's code in the job.
@@ -132,30 +140,87 @@ def join_in_production(
         UserError: FLARE refuses the kit or the job, or a site cannot join.
         Interrupted: the user no longer follows; the job goes on.
     """
-    config, experiment = _of_job(run)
+    joining, experiment = _at_federation(algorithm, run, said)
+    system, file = System(kit, again=_AGAIN), out / JOIN_JOB
+    with run_folder(out):
+        if (note := _under_way(system, joining, experiment, file)) is None:
+            note = {"job": None, **_settings(joining, experiment)}
+            recipe = JoinRecipe(joining, experiment=experiment, byoc=byoc, gpus=_gpus(joining, gpus))
+            submit_once(system, recipe, note, file)
+        try:
+            results = system.complete(note["job"], out / "flare", watch, results_file=JOINED)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"job {note['job']} goes on at the server: {system.again} follows it again, "
+                f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
+            ) from None
+        except Ended:
+            file.unlink()
+            raise
+        except Unknown as error:
+            raise UserError(f"{error}: remove {file} to join anew") from None
+        whole = joining.write(results, out)
+        file.unlink()
+        return whole
+
+
+def export_join(
+    algorithm: str, run: Path, said: Mapping[str, Any], job: Path, *, gpus: int | None = None, byoc: bool = False
+) -> Path:
+    """Writes the folder of the job that :func:`join_in_production` submits, replacing a job of the same name there.
+
+    Args:
+        algorithm: must be the run's.
+        run: its folder on this machine, with job.json.
+        said: as there.
+        job: the folder; its last part is the job's name.
+        gpus: as there.
+        byoc: as there.
+
+    Returns:
+        The job folder.
+    """
+    joining, experiment = _at_federation(algorithm, run, said)
+    recipe = JoinRecipe(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
+    job.parent.mkdir(parents=True, exist_ok=True)
+    recipe.export(str(job.parent))
+    return job
+
+
+def _at_federation(algorithm: str, run: Path, said: Mapping[str, Any]) -> tuple[Joining, str]:
+    """Who joins which run of a real federation, and the run's name at its server."""
+    if (note := read_note(run / JOB)) is None:
+        raise UserError(f"--join {run}: no run at a real federation is in it ({run / JOB} is missing)")
+    try:
+        config = make_config(**note["config"])
+    except (UserError, TypeError) as error:
+        raise UserError(f"{run / JOB}: no run of this version of the package: {error}") from None
     if not said.get("names"):
         raise UserError("--join with --env prod: give the new sites' names with --sites NAME,NAME")
     joining = Joining.of(algorithm, run, config, said, real=True)
-    joining = replace(joining, newcomers=portable(joining.newcomers))
-    system = System(kit)
-    with run_folder(out):
-        gpus = int(joining.trained.device.startswith("cuda")) if gpus is None else gpus
-        recipe = JoinRecipe(joining, experiment=experiment, byoc=byoc, gpus=gpus)
-        job = system.submit(recipe, joining.newcomers.site_names)
-        try:
-            results = system.complete(job, out / "flare", watch, results_file=JOINED)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"job {job} goes on at the server and leaves the models at the new sites, but its figures are not "
-                f"fetched; `nvflare job abort {job} --startup-kit {kit}` stops it"
-            ) from None
-        return joining.write(results, out)
+    return replace(joining, newcomers=portable(joining.newcomers)), note["experiment"]
 
 
-def _of_job(run: Path) -> tuple[RunConfig, str]:
-    """The configuration of a run at a real federation, and its name at the server."""
-    file = run / JOB
-    if not file.is_file():
-        raise UserError(f"--join {run}: no run at a real federation is in it ({file} is missing)")
-    note = json.loads(file.read_text())
-    return RunConfig(**note["config"]), note["experiment"]
+def _gpus(joining: Joining, given: int | None) -> int:
+    return int(joining.trained.device.startswith("cuda")) if given is None else given
+
+
+def _settings(joining: Joining, experiment: str) -> dict[str, Any]:
+    """What makes one job by which sites join another than the next, as JSON has it."""
+    configs = {"config": joining.trained, "newcomers": joining.newcomers}
+    dumped = {name: config.model_dump(mode="json") for name, config in configs.items()}
+    return {"experiment": experiment, "epochs": joining.epochs, **dumped}
+
+
+def _under_way(system: System, joining: Joining, experiment: str, file: Path) -> dict[str, Any] | None:
+    """The note of the folder's job if the server has one whose results are not fetched; UserError if it is another."""
+    note = settled_note(system, file)
+    if note is None or note["job"] is None:
+        return None
+    for name, value in json.loads(json.dumps(_settings(joining, experiment))).items():
+        if note.get(name) != value:
+            raise UserError(
+                f"{file}: job {note['job']}, whose results are not fetched yet, has another {name}: give its command "
+                "again, or choose another --out"
+            )
+    return note

@@ -29,6 +29,8 @@ class JoinController(PersonalizedController):
         state_dir: where its checkpoint lives; by default a folder in the server's workspace.
     """
 
+    if_in_use = "wait for it to end, or abort it"
+
     def __init__(
         self,
         run_config: dict,

@@ -118,7 +118,8 @@ def read_job(folder: Path) -> Job:
         content = read_object(file)
         filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
         allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]
-        runs = [e.get("executor", {}).get("args", {}).get("run_config") for e in content.get("executors", [])]
+        given = [e.get("executor", {}).get("args", {}) for e in content.get("executors", [])]
+        runs = [args.get("newcomers") or args.get("run_config") for args in given]  # of a job by which sites join
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
         try:

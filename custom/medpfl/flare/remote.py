@@ -20,7 +20,6 @@ from nvflare.fuel.flare_api.api_spec import (
     InvalidJobDefinition,
     JobNotFound,
     JobNotRunning,
-    NoClientsAvailable,
     NoConnection,
     NoReply,
     SessionClosed,
@@ -33,6 +32,7 @@ from medpfl.engine.progress import Progress, Watch
 from medpfl.errors import UserError, first_line
 from medpfl.flare import endings
 from medpfl.flare.admin import AdminKit
+from medpfl.flare.connected import Refused, connected_sites, require_sites
 from medpfl.flare.controller import STATS
 from medpfl.flare.recipes import PackageRecipe, deploy_to
 
@@ -40,11 +40,15 @@ _FAILED = (NoConnection, SessionClosed, NoReply, InternalError, AuthenticationEr
 """What FLARE's session raises when something goes wrong on the way or at the server."""
 
 
-class Refused(UserError):
-    """A job that FLARE's server has not taken, for certain."""
+class Unknown(UserError):
+    """A job that FLARE's server does not have."""
 
 
-class Lost(UserError):
+class Ended(UserError):
+    """A job that ended without its results."""
+
+
+class Lost(Ended):
     """A job that FLARE's record shows as running and that can run no more."""
 
 
@@ -54,11 +58,13 @@ class System:
     Args:
         kit: the administrator's startup kit.
         patience: seconds to wait for the server's answer.
+        again: in words, what follows a job that goes on, and submits one anew that was lost.
     """
 
-    def __init__(self, kit: Path, *, patience: float = 10.0):
+    def __init__(self, kit: Path, *, patience: float = 10.0, again: str = "the same command with --resume"):
         self.kit = AdminKit(kit)
         self.patience = patience
+        self.again = again
 
     @property
     def folder(self) -> Path:
@@ -128,12 +134,12 @@ class System:
                 raise UserError(f"FLARE's server refuses the job: {first_line(error)}") from None
 
     def has_failed(self, job: str) -> bool:
-        """Whether a job has ended without finishing its run; UserError if the server does not know it."""
+        """Whether a job has ended without finishing its run; Unknown if the server does not know it."""
         with self.session() as session:
             try:
-                status = _meta(session, job)["status"]
+                status = self._meta(session, job)["status"]
             except JobNotFound:
-                raise UserError(f"FLARE's server knows no job {job}: give --overwrite to begin anew") from None
+                raise Unknown(f"FLARE's server knows no job {job}") from None
             except Lost:
                 return True
         return status.startswith("FINISHED") and status != "FINISHED:COMPLETED"
@@ -158,24 +164,40 @@ class System:
             try:
                 with self.session() as session:
                     while True:
-                        meta = _meta(session, job)
+                        meta = self._meta(session, job)
                         heard = time.monotonic()
                         if meta["status"].startswith("FINISHED"):
                             return meta
                         watch(last := _progress(session, job, meta))
                         time.sleep(pause)
             except JobNotFound:
-                raise UserError(f"FLARE's server knows no job {job}") from None
+                raise Unknown(f"FLARE's server knows no job {job}") from None
             except Lost:
                 raise
             except UserError as error:
                 if time.monotonic() - heard > give_up:
                     raise UserError(
                         f"no answer from the FLARE server for {give_up:.0f} s ({first_line(error)}); the job may go "
-                        "on: follow it with --resume"
+                        f"on: {self.again} follows it"
                     ) from None
                 watch(replace(last, phase="unreachable", note=f"it is asked for up to {give_up / 60:.0f} min"))
                 time.sleep(pause)
+
+    def _meta(self, session: Session, job: str) -> dict[str, Any]:
+        """FLARE's record of a job.
+
+        Raises:
+            Lost: the server was started after the job. FLARE 2.9 does not go on with such a job and leaves it RUNNING.
+        """
+        meta = session.get_job_meta(job)
+        if meta["status"] in ("DISPATCHED", "RUNNING") and meta.get("start_time"):
+            started = session.get_system_info().server_info.start_time
+            if started > datetime.fromisoformat(meta["start_time"]).timestamp():
+                raise Lost(
+                    f"job {job} was lost when FLARE's server was started anew at "
+                    f"{datetime.fromtimestamp(started):%H:%M}; {self.again} submits it again"
+                )
+        return meta
 
     def complete(
         self, job: str, folder: Path, watch: Watch, *, pause: float = 2.0, results_file: str = "results.json"
@@ -193,14 +215,16 @@ class System:
             The file's content.
 
         Raises:
-            UserError: the job did not end well; the message says why.
+            Ended: the job did not end well; the message says why.
+            Unknown: the server does not have it.
+            UserError: the server does not answer, or does not give the results to this user.
         """
         meta = self.follow(job, watch, pause=pause)
         workspace = self.fetch(job, folder)
         file = workspace / results_file if workspace else None
         results = json.loads(file.read_text()) if file and file.exists() else {}
         if results.get("status") != "finished":
-            raise UserError(f"job {job}: {self._why(job, meta, workspace)}")
+            raise Ended(f"job {job}: {self._why(job, meta, workspace)}")
         return results
 
     def fetch(self, job: str, folder: Path) -> Path | None:
@@ -236,39 +260,6 @@ class System:
                 return ""
 
 
-def connected_sites(session: Session) -> list[str]:
-    """Names of the sites that are connected to the server."""
-    try:
-        return sorted(client.name for client in session.get_connected_client_list())
-    except NoClientsAvailable:
-        return []
-
-
-def require_sites(connected: list[str], sites: list[str], need: int) -> None:
-    """Refuses a job whose sites are not there.
-
-    Args:
-        connected: the sites that are.
-        sites: those that are to take part.
-        need: how many of them there must be; 0 for all.
-
-    Raises:
-        Refused: it names the absent ones.
-    """
-    need = need or len(sites)
-    if len(present := [s for s in sites if s in connected]) >= need:
-        return
-    absent = [s for s in sites if s not in connected]
-    others = [s for s in connected if s not in sites]
-    raise Refused(
-        f"{len(present)} of {len(sites)} sites are connected and {need} are needed: {', '.join(absent)} "
-        f"{'is' if len(absent) == 1 else 'are'} missing"
-        + (f" (there are also {', '.join(others)})" if others else "")
-        + ("; name those that are meant: --sites NAME,NAME" if others else "; start them")
-        + ", or give --min-sites"
-    )
-
-
 def _progress(session: Session, job: str, meta: dict[str, Any]) -> Progress:
     if meta["status"] != "RUNNING":
         history = meta.get("schedule_history") or [""]
@@ -280,20 +271,3 @@ def _progress(session: Session, job: str, meta: dict[str, Any]) -> Progress:
         stats = None  # its process is not there yet, or no more
     found = stats.get(STATS) if isinstance(stats, dict) else None
     return Progress(**found) if found else Progress("submitted", 0)
-
-
-def _meta(session: Session, job: str) -> dict[str, Any]:
-    """FLARE's record of a job.
-
-    Raises:
-        Lost: the server was started after the job. FLARE 2.9 does not go on with such a job and leaves it RUNNING.
-    """
-    meta = session.get_job_meta(job)
-    if meta["status"] in ("DISPATCHED", "RUNNING") and meta.get("start_time"):
-        started = session.get_system_info().server_info.start_time
-        if started > datetime.fromisoformat(meta["start_time"]).timestamp():
-            raise Lost(
-                f"job {job} was lost when FLARE's server was started anew at {datetime.fromtimestamp(started):%H:%M}; "
-                "--resume submits it again, to go on after its last finished step"
-            )
-    return meta

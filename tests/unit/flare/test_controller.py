@@ -3,13 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
+from nvflare.app_common.app_event_type import AppEventType
 from tiny import same, sites_of
 
 from medpfl.assemble import Federation
 from medpfl.config import make_config
 from medpfl.flare.controller import CHECKPOINT, PersonalizedController
+from medpfl.flare.endings import BEGUN
 from medpfl.flare.trust import REHEARSAL
 from medpfl.server import impression
 from medpfl.server.checkpoint import load_checkpoint
@@ -100,6 +103,16 @@ def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites)
     assert resumed.phase == whole.phase == "done"
     assert all(same(resumed.shared[site], whole.shared[site]) for site in whole.shared)
     assert resumed.final == whole.final
+
+
+def test_a_task_that_went_out_leaves_its_mark(tmp_path, sites):
+    controller, context = Here(tmp_path, sites), FLContext()
+    workspace = SimpleNamespace(get_run_dir=lambda job: str(tmp_path))
+    context.set_prop(ReservedKey.ENGINE, SimpleNamespace(get_workspace=lambda: workspace), private=True)
+    context.set_prop(ReservedKey.RUN_NUM, "7")
+    assert not (tmp_path / BEGUN).exists()
+    controller.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
+    assert (tmp_path / BEGUN).exists()
 
 
 def test_an_abort_while_sites_work_uses_none_of_their_answers(tmp_path, monkeypatch, sites):

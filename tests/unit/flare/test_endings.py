@@ -1,6 +1,6 @@
 """Why a job ended, from what FLARE leaves of it; test_refusals.py has the same from a federation."""
 
-from medpfl.flare.endings import why
+from medpfl.flare.endings import BEGUN, why
 
 ABNORMAL = {"status": "FINISHED:ABNORMAL", "job_deploy_detail": ["server: OK", "north: OK"]}
 REPORTED = "... FederatedServer - INFO - Failing job 7 due to reported failure from north: infrastructure error\n"
@@ -18,7 +18,7 @@ def test_a_job_that_did_no_task_may_lack_an_allowed_class(tmp_path):
 
 
 def test_a_job_that_did_tasks_ended_for_another_reason(tmp_path):
-    (tmp_path / "results.json").write_text("{}")
+    (tmp_path / BEGUN).touch()
     said = why("7", ABNORMAL, tmp_path, {}, REPORTED)
     assert "process at north ended" in said
     assert "class_allow_list" not in said
@@ -29,6 +29,11 @@ def test_a_log_that_is_no_text_is_read_all_the_same(tmp_path):
     line = b"Can't load class nvflare.app_opt.tracking.mlflow.X: No module named 'mlflow'\n"
     (tmp_path / "error_log.txt").write_bytes(b"\xff\xfe cut\n" + line)
     assert why("7", ABNORMAL, tmp_path, {}, "").startswith("--track mlflow: the server has no package mlflow")
+
+
+def test_an_aborted_job_is_no_refused_class(tmp_path):
+    said = why("7", {"status": "FINISHED:ABORTED"}, tmp_path, {}, "")
+    assert said == "FLARE ended it with ABORTED; log.txt of the job at server and sites says why"
 
 
 def test_what_the_schedule_says():

@@ -32,6 +32,7 @@ from medpfl.flare.recipes import for_sites
 from medpfl.flare.trust import REHEARSAL
 from medpfl.joining import JOINED
 from medpfl.joining_run import Joining, checkpoint_of, join
+from medpfl.lock import claimed
 from medpfl.messages import Message
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
@@ -169,6 +170,28 @@ def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
     assert "new-2: the training loss became nan" in controller.said[-1]
     _, controller = joined(tmp_path, "fedbn", data_args={"test": 0})
     assert controller.said[-1] == "new-1: it has no test sample; new-2: it has no test sample"
+
+
+def test_a_join_under_way_is_not_disturbed_and_no_other_name_is_advised(tmp_path):
+    finished(tmp_path, with_f(tmp_path, "fedbn"))
+    with claimed(tmp_path / "state" / "server", "taken"):
+        _, controller = joined(tmp_path, "fedbn")
+    assert controller.said[-1] == "experiment 'state' is in use by another job: wait for it to end, or abort it"
+
+
+def test_the_new_sites_are_awaited_as_long_as_is_said(tmp_path):
+    finished(tmp_path, with_f(tmp_path, "fedbn"))
+    joining = Joining.of("fedbn", tmp_path, with_f(tmp_path, "fedbn"), SAID | {"timeout": 77.0})
+    controller, whole, patience = Here(tmp_path, joining), Here._exchange, []
+
+    def timed(plan, outgoing):
+        patience.append((plan.config.timeout, plan.config.grace))
+        return whole(controller, plan, outgoing)
+
+    controller._exchange = timed
+    controller.run()
+    assert patience == [(77.0, 77.0)]
+    assert (controller.run_folder / JOINED).exists()
 
 
 def test_a_site_of_the_run_cannot_join_it(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from medpfl import production
 from medpfl.config import make_config
 from medpfl.errors import Interrupted, UserError
-from medpfl.flare.remote import Refused
+from medpfl.flare.connected import Refused
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=2)
 
@@ -26,6 +26,7 @@ class Server:
     refuses: str = ""
     failed: bool = False
     sites: tuple[str, ...] = ("site-1", "site-2")
+    again: str = "the same command with --resume"
 
     def connected(self):
         return list(self.sites)

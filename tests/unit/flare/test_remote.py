@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -21,9 +22,10 @@ from nvflare.tool.kit.kit_config import ADMIN_STARTUP_KIT_REQUIRED_FILES
 from medpfl.config import make_config
 from medpfl.errors import UserError
 from medpfl.flare.admin import AdminKit
+from medpfl.flare.connected import Refused, require_sites
 from medpfl.flare.export import export_job
 from medpfl.flare.poc import free_port
-from medpfl.flare.remote import System
+from medpfl.flare.remote import Ended, System
 from medpfl.production import run_in_production
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=1)
@@ -168,6 +170,36 @@ def test_a_server_that_does_not_run(tmp_path):
         system.session(),
     ):
         pass
+
+
+class Restarted:
+    """A session of a server that was started after the job."""
+
+    def get_job_meta(self, job):
+        return {"status": "RUNNING", "start_time": "2020-01-01 10:00:00"}
+
+    def get_system_info(self):
+        return SimpleNamespace(server_info=SimpleNamespace(start_time=2e9))
+
+    def _close_ignore_errors(self):
+        pass
+
+
+@pytest.mark.parametrize("again", ["the same command with --resume", "the same command"])
+def test_a_job_to_come_back_to_is_told_by_the_words_of_its_command(tmp_path, monkeypatch, again):
+    system = System(admin_kit(tmp_path, days=1), patience=1.0, again=again)
+    with pytest.raises(UserError, match=f"the job may go on: {again} follows it$"):
+        system.follow("7", lambda _: None, pause=0.0, give_up=0.0)
+    monkeypatch.setattr(system.kit, "log_in", lambda patience: Restarted())
+    with pytest.raises(Ended, match=f"job 7 was lost when .*; {again} submits it again$"):
+        system.follow("7", lambda _: None)
+
+
+def test_fewer_sites_are_advised_where_the_user_may_be_content_with_them():
+    with pytest.raises(Refused, match=r"north is missing; start them, or give --min-sites$"):
+        require_sites(["south"], ["north", "south"], 0)
+    with pytest.raises(Refused, match=r"north is missing; start them$"):
+        require_sites(["south"], ["north", "south"], 2)
 
 
 def test_a_server_whose_name_is_not_known(tmp_path):
