@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.messages import Failure, Message, Update
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.site.worker import Site, answer
 from medpfl.threads import intra_op_threads
@@ -47,12 +48,13 @@ def run_in_process(
 
     Raises:
         QuorumNotMet: too few sites gave a usable answer; the checkpoint holds the state before.
-        UserError: the checkpoint is of another run.
+        UserError: the checkpoint is of another run, or f is another one.
     """
     state = ServerState()
     file = checkpoint / CHECKPOINT if checkpoint else None
     if file and resume and checkpoint_exists(file):
         state = load_checkpoint(file, plan.config)
+        require_same_pretrained(plan, state)
     local = threading.local()
 
     def work(name: str, message: Message) -> Update | Failure:

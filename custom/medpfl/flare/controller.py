@@ -33,6 +33,7 @@ from medpfl.memory import give_back_freed_memory
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 
 CHECKPOINT = "server.safetensors"
@@ -108,6 +109,7 @@ class PersonalizedController(BaseFedAvg):
         if checkpoint_exists(file) and (earlier := load_checkpoint(file, federation.config)).phase != "done":
             state = earlier
         plan = federation.plan(stop=self._aborted)
+        require_same_pretrained(plan, state)
         self.num_rounds = plan.config.rounds
         ready = time.perf_counter() - started
         data = federation.source.describe()

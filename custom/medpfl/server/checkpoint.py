@@ -59,6 +59,7 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
         "failures": [asdict(f) for f in state.failures],
         "traffic": dict(state.traffic),
         "final": state.final,
+        "pretrained": state.pretrained,
     }
     fresh = path.with_name(f"{path.stem}.next{path.suffix}")
     try:
@@ -126,6 +127,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         failures=tuple(Failure(**f) for f in info["failures"]),
         traffic=info["traffic"],
         final=info["final"],
+        pretrained=info.get("pretrained"),
     )
 
 

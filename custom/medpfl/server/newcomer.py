@@ -16,6 +16,7 @@ from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF, Failure, Message, Update
 from medpfl.parameters import State, StateError
 from medpfl.server.mixing import mix, sample_weights
+from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, pop_statistics
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update
@@ -48,9 +49,11 @@ class Welcome:
             exchange: carries messages; all newcomers are asked at once.
 
         Raises:
-            UserError: a site of that name took part in the run, or one cannot join: it is named, with the reason.
+            UserError: a site of that name took part in the run, f is another one, or a site cannot join: it is named,
+                with the reason.
         """
         require_new(names, self.plan.config.site_names)
+        require_same_pretrained(self.plan, self.server)
         asked = self._ask(dict.fromkeys(names, question), exchange) if (question := self.question()) else {}
         sent = {name: update.sent_bytes for name, update in asked.items()}
         received = {name: update.received_bytes for name, update in asked.items()}

@@ -18,6 +18,7 @@ from medpfl.config import RunConfig
 from medpfl.errors import UserError
 from medpfl.parameters import State
 from medpfl.seeding import derive_seed, generator
+from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.data import SiteData
 from medpfl.site.training import train_epochs
 from medpfl.threads import intra_op_threads
@@ -36,6 +37,19 @@ def pretrain(config: RunConfig, model: nn.Module, pooled: SiteData) -> State:
         order = generator(config.seed, "pretraining", "shuffle")
         train_epochs(model, pooled, config.all_settings, config.all_settings["pretrain_epochs"], order)
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def require_same_pretrained(plan: Plan, state: ServerState) -> None:
+    """Refuses another f than the one under which the run's sites took their statistics, for they are compared.
+
+    Raises:
+        UserError: the file that the user gave has changed.
+    """
+    if state.pretrained and plan.given_f != state.pretrained:
+        raise UserError(
+            f"pretrain: {plan.config.all_settings['pretrain']} is not the model under which the run's sites took their "
+            "statistics; restore the file"
+        )
 
 
 def load_pretrained(path: Path, model: nn.Module) -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
+from medpfl.statefile import fingerprint
 
 Phase = Literal["prepare", "train", "validate", "test", "done"]
 
@@ -49,6 +51,12 @@ class Plan:
     pretrained: State | None = None
     impress: Callable[[State, int], tuple[State, dict[str, Any]]] | None = None
 
+    @cached_property
+    def given_f(self) -> str | None:
+        """Fingerprint of f where it is the user's file, which may change; else f follows from the configuration."""
+        own = self.pretrained is not None and self.config.all_settings.get("pretrain", "pooled") != "pooled"
+        return fingerprint(self.pretrained) if own else None
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -67,6 +75,7 @@ class ServerState:
         failures: what went wrong at which site.
         traffic: bytes that the sites sent and received in all tasks, hello and tests included.
         final: results on test data.
+        pretrained: :attr:`Plan.given_f` when the run began.
     """
 
     phase: Phase = "prepare"
@@ -81,6 +90,7 @@ class ServerState:
     failures: tuple[Failure, ...] = ()
     traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})
     final: Mapping[str, Any] | None = None
+    pretrained: str | None = None
 
 
 def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
@@ -140,7 +150,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
-            return replace(_join(plan, state, newcomers), phase="train")
+            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f)
         case "train":
             return _join(plan, _finish_round(plan, state, working, seconds), newcomers)
         case "validate":

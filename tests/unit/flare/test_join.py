@@ -34,6 +34,7 @@ from medpfl.joining import JOINED
 from medpfl.joining_run import Joining, checkpoint_of, join
 from medpfl.lock import claimed
 from medpfl.messages import Message
+from medpfl.server.checkpoint import checkpoint_config
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
 from medpfl.site.worker import answer
@@ -72,8 +73,9 @@ def finished(folder, run_config, *, rounds=None):
 def with_f(folder, algorithm, **fields):
     settings = {}
     if algorithm in ("fedap", "d-fedap"):
-        save_file(Net().state_dict(), folder / "f.safetensors")
         settings["pretrain"] = str(folder / "f.safetensors")
+        if not (folder / "f.safetensors").exists():
+            save_file(Net().state_dict(), folder / "f.safetensors")
     return config(algorithm, settings=settings, rounds=2, **fields)
 
 
@@ -170,6 +172,32 @@ def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
     assert "new-2: the training loss became nan" in controller.said[-1]
     _, controller = joined(tmp_path, "fedbn", data_args={"test": 0})
     assert controller.said[-1] == "new-1: it has no test sample; new-2: it has no test sample"
+
+
+def test_another_f_than_the_runs_is_refused(tmp_path):
+    finished(tmp_path, with_f(tmp_path, "fedap"))
+    save_file({key: tensor + 1 for key, tensor in Net().state_dict().items()}, tmp_path / "f.safetensors")
+    controller = Here(tmp_path, Joining.of("fedap", tmp_path, checkpoint_config(checkpoint_of(tmp_path)), SAID))
+    controller.run()
+    assert "f.safetensors is not the model under which the run's sites took their statistics" in controller.said[-1]
+    with pytest.raises(UserError, match="restore the file"):
+        join("fedap", tmp_path, SAID, tmp_path / "out")
+
+
+def test_a_run_does_not_go_on_with_another_f(tmp_path):
+    run_config = with_f(tmp_path, "fedap")
+    finished(tmp_path, run_config, rounds=1)
+    save_file({key: tensor + 1 for key, tensor in Net().state_dict().items()}, tmp_path / "f.safetensors")
+    federation = Federation.of(run_config)
+    with pytest.raises(UserError, match="restore the file"):
+        run_in_process(
+            federation.plan(),
+            sites_of(federation),
+            federation.model,
+            workers=1,
+            checkpoint=tmp_path / "state" / "server",
+            resume=True,
+        )
 
 
 def test_a_join_under_way_is_not_disturbed_and_no_other_name_is_advised(tmp_path):
