@@ -185,13 +185,13 @@ class Federation:
             split=self.split,
             first={key: tensor.cpu() for key, tensor in self.model().state_dict().items()},
             data=data,
-            looks=looks(source),
+            input_format=input_format(source),
             delivery=self.delivery(folder, source),
         )
 
-    def looks(self) -> dict[str, Any]:
-        """See :func:`looks`: of the run's data."""
-        return looks(self.source)
+    def input_format(self) -> dict[str, Any]:
+        """See :func:`input_format`: of the run's data."""
+        return input_format(self.source)
 
     def delivery(self, folder: Path, source: DataSource | None = None) -> Delivery:
         """What leaves a site's models in a folder of its own; ``source`` where its data do not come from the run's."""
@@ -201,8 +201,8 @@ class Federation:
         return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
 
 
-def looks(source: DataSource) -> dict[str, Any]:
-    """What data look like, as far as they say: ``in_channels``, ``num_classes``, ``image_size``, names of ``classes``.
+def input_format(source: DataSource) -> dict[str, Any]:
+    """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 
     No image is read for it.
     """

@@ -113,7 +113,7 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
             return (answer(sites[name], message, model) for name, message in messages.items())
 
         with torch.random.fork_rng(), intra_op_threads(config.intra_op_threads):
-            welcome = Welcome(federation.plan(impressions=False), server, federation.looks(), joining.epochs)
+            welcome = Welcome(federation.plan(impressions=False), server, federation.input_format(), joining.epochs)
             found = welcome.run(list(sites), exchange)
         return joining.write(joined_results(welcome.plan, server, model, joining.epochs, found), out)
 

@@ -51,7 +51,7 @@ def finished(folder, run_config):
 def begun(federation, server, data, **plan) -> SimpleNamespace:
     """A newcomer before it trains: its model's state, its row, and what it sent and received."""
     newcomer = federation.newcomer("new", federation.source, data, Path("nowhere"))
-    welcome = Welcome(replace(plan_of(federation), **plan), server, federation.looks(), 1)
+    welcome = Welcome(replace(plan_of(federation), **plan), server, federation.input_format(), 1)
     model, sent, received, statistics = federation.model(), 0, 0, None
     if (question := welcome.question()) is not None:
         answer = newcomer.handle(question, model)
@@ -196,7 +196,7 @@ def test_the_model_is_left_where_only_the_rival_diverges(tmp_path):
     federation, state = finished(tmp_path, config("fedavg", rounds=1))
     newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
     newcomer.first["fc2.weight"] *= 1e38
-    message, _ = Welcome(plan_of(federation), state, federation.looks(), 2).offer(None)
+    message, _ = Welcome(plan_of(federation), state, federation.input_format(), 2).offer(None)
     update = newcomer.handle(message, federation.model())
     found = update.metrics
     assert (found["alone"], found["alone_epoch"], found["alone_validation"]) == (None, None, [])
@@ -208,7 +208,7 @@ def test_the_model_is_left_where_only_the_rival_diverges(tmp_path):
         state,
         model,
         2,
-        Welcome(plan_of(federation), state, federation.looks(), 2).run(["new"], lambda _: [update]),
+        Welcome(plan_of(federation), state, federation.input_format(), 2).run(["new"], lambda _: [update]),
     )
     assert results["mean"]["alone"]["accuracy"] is None
     console = Console(record=True, width=120)
@@ -222,7 +222,7 @@ def test_data_are_tried_out_once_and_by_a_batch(tmp_path, monkeypatch):
     model, tried = federation.model(), []
     whole = newcomer.data.batches
     monkeypatch.setattr(newcomer.data, "batches", lambda part, n: tried.append((part, n)) or whole(part, n))
-    welcome = Welcome(plan_of(federation), state, federation.looks(), 1)
+    welcome = Welcome(plan_of(federation), state, federation.input_format(), 1)
     question = welcome.question()
     newcomer.handle(question, model)
     newcomer.handle(question, model)
@@ -232,7 +232,7 @@ def test_data_are_tried_out_once_and_by_a_batch(tmp_path, monkeypatch):
 def test_a_full_gpu_is_no_misfit(tmp_path, monkeypatch):
     federation, state = finished(tmp_path, config("fedbn", rounds=1))
     newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
-    message, _ = Welcome(plan_of(federation), state, federation.looks(), 1).offer(None)
+    message, _ = Welcome(plan_of(federation), state, federation.input_format(), 1).offer(None)
 
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -64,7 +64,7 @@ class JoinController(PersonalizedController):
             self._progress = Progress("join", 0, expected=len(messages))
             return self._exchange(without_quorum, messages)
 
-        found = Welcome(plan, server, federation.looks(), self.epochs).run(self.newcomers, exchange)
+        found = Welcome(plan, server, federation.input_format(), self.epochs).run(self.newcomers, exchange)
         results = joined_results(plan, server, federation.model(), self.epochs, found)
         write_json(Path(self.get_run_dir()) / JOINED, results)
         self.info(f"medpfl: {', '.join(found)} joined {where}")

@@ -32,13 +32,13 @@ class Welcome:
     Attributes:
         plan: of the finished run; with f where the mixing needs it.
         server: its state after the last round.
-        looks: what the run's data look like (:func:`medpfl.assemble.looks`).
+        input_format: of the run's data (:func:`medpfl.assemble.input_format`).
         epochs: how long newcomers adapt, at most.
     """
 
     plan: Plan
     server: ServerState
-    looks: Mapping[str, Any]
+    input_format: Mapping[str, Any]
     epochs: int
 
     def run(self, names: Sequence[str], exchange: Exchange) -> dict[str, dict[str, Any]]:
@@ -112,7 +112,7 @@ class Welcome:
         return mix(row[None], [dict(state) for state in states])[0]
 
     def _message(self, task: Any, tensors: State, info: Mapping[str, Any]) -> Message:
-        common = {"split": self.plan.split.description(), "looks": dict(self.looks)}
+        common = {"split": self.plan.split.description(), "input_format": dict(self.input_format)}
         return Message(task, self.server.round, tensors, common | info)
 
     def _ask(self, messages: Mapping[str, Message], exchange: Exchange) -> dict[str, Update]:

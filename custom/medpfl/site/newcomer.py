@@ -44,7 +44,7 @@ class Newcomer:
         split: what is shared.
         first: the whole state of the run's seeded first model.
         data: the site's own.
-        looks: what they look like (:func:`medpfl.assemble.looks`).
+        input_format: theirs (:func:`medpfl.assemble.input_format`).
         delivery: where its model goes, to be used.
     """
 
@@ -53,7 +53,7 @@ class Newcomer:
     split: ParameterSplit
     first: State
     data: SiteData
-    looks: Mapping[str, Any]
+    input_format: Mapping[str, Any]
     delivery: Delivery
     _fits: bool = field(default=False, init=False)
 
@@ -73,9 +73,10 @@ class Newcomer:
 
     def _require_fit(self, message: Message, model: nn.Module) -> None:
         """Refuses what cannot be meant: other classes, other images, no samples, another model."""
-        if reason := misfit(message.info["looks"], self.looks):
+        ours, theirs = message.info["input_format"], self.input_format
+        if reason := misfit(ours, theirs):
             # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
-            logger.warning("%s: %s: the run's are %s, its own %s", self.name, reason, message.info["looks"], self.looks)
+            logger.warning("%s: %s: the run has %s, it has %s", self.name, reason, ours, theirs)
             raise StateError(reason)
         if difference := self.split.first_difference(message.info["split"]):
             raise StateError(f"it and the server disagree on what is shared: {difference}")
@@ -172,13 +173,13 @@ def took_part(folder: Path) -> bool:
 
 
 def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """In words, what data that are to join look like that the run's do not; None if they look alike.
+    """In words, in what the input format of data that are to join differs from the run's; None if it does not.
 
     The words may leave the site: they hold nothing of its data but which of these differs.
 
     Args:
-        ours: what the run's look like (:func:`medpfl.assemble.looks`).
-        theirs: what the newcomer's do.
+        ours: the run's (:func:`medpfl.assemble.input_format`).
+        theirs: the newcomer's.
     """
     classes = ours.get("classes"), theirs.get("classes")
     if all(classes) and classes[0] != classes[1]:

@@ -296,7 +296,7 @@ def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task)
     federation = Federation.of(run_config)
     joining = Joining.of(algorithm, tmp_path, run_config, SAID | {"names": ("north-1", "south-2")})
     executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
-    info = {"split": federation.split.description(), "looks": {}, "epochs": 1, "statistics": "batch-norm"}
+    info = {"split": federation.split.description(), "input_format": {}, "epochs": 1, "statistics": "batch-norm"}
     tensors = Net().state_dict() if task == "statistics" else federation.initial_shared
     reply = executor.execute(task, sent(Message(task, 2, tensors, info)), at_site(tmp_path, "north-1"), Signal())
     gate = AllowListFilter(federation.leaving(joining=True))
@@ -313,12 +313,12 @@ def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task)
 
 PATIENTS = ("Jane-Doe-1961", "John-Roe-1958")
 ASKED = [
-    ("join", {"looks": {"classes": ["x"]}}, "its classes are not the run's"),
-    ("join", {"looks": {"classes": ["no", "yes"]}}, "its classes are not the run's"),
-    ("join", {"looks": {"in_channels": 3}}, "its in_channels is not the run's, 3"),
-    ("join", {"looks": {"image_size": [0] * 400}}, "its image_size is not the run's"),
-    ("join", {"looks": {"classes": 3}}, "its classes are not the run's"),
-    ("join", {"looks": None}, "in task 'join'"),
+    ("join", {"input_format": {"classes": ["x"]}}, "its classes are not the run's"),
+    ("join", {"input_format": {"classes": ["no", "yes"]}}, "its classes are not the run's"),
+    ("join", {"input_format": {"in_channels": 3}}, "its in_channels is not the run's, 3"),
+    ("join", {"input_format": {"image_size": [0] * 400}}, "its image_size is not the run's"),
+    ("join", {"input_format": {"classes": 3}}, "its classes are not the run's"),
+    ("join", {"input_format": None}, "in task 'join'"),
     ("join", {"split": {}}, "disagree on what is shared"),
     ("join", {"epochs": "Jane"}, "in task 'join'"),
     ("statistics", {"statistics": "batch-norm"}, "mixing samples needs no 'batch-norm' statistics"),
@@ -342,7 +342,7 @@ def test_no_refusal_names_a_folder_of_the_site(tmp_path, at_site, monkeypatch, c
     newcomers = run_config.model_copy(update={"data_args": arguments, "names": ("north-hospital",), "sites": 1})
     federation = Federation.of(run_config)
     executor = JoinExecutor(for_sites(run_config), for_sites(newcomers), "first")
-    info = {"split": federation.split.description(), "looks": {}, "epochs": 1} | change
+    info = {"split": federation.split.description(), "input_format": {}, "epochs": 1} | change
     with caplog.at_level(logging.DEBUG):
         reply = executor.execute(
             task, sent(Message(task, 2, federation.initial_shared, info)), at_site(tmp_path), Signal()
@@ -361,7 +361,7 @@ def test_a_participant_of_the_run_keeps_its_model_whatever_the_job_says(tmp_path
     run_config = with_f(tmp_path, "fedbn")
     federation = Federation.of(run_config)
     joining = Joining.of("fedbn", tmp_path, run_config, SAID | {"sites": 1, "names": ("north-1",)})
-    info = {"split": federation.split.description(), "looks": {}, "epochs": 1}
+    info = {"split": federation.split.description(), "input_format": {}, "epochs": 1}
     folder = tmp_path / "medpfl" / "first" / "north-1"
 
     def reply():
@@ -439,7 +439,7 @@ def test_a_hospitals_own_data_are_those_of_its_manifest(tmp_path, at_site, monke
     assert (newcomers.data, newcomers.data_args) == (name, arguments)
     federation = Federation.of(run_config)
     executor = JoinExecutor(for_sites(joining.trained), for_sites(newcomers), "first")
-    info = {"split": federation.split.description(), "looks": federation.looks(), "epochs": 1}
+    info = {"split": federation.split.description(), "input_format": federation.input_format(), "epochs": 1}
     reply = executor.execute(
         "join", sent(Message("join", 2, federation.initial_shared, info)), at_site(tmp_path), Signal()
     )
