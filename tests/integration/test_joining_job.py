@@ -8,6 +8,8 @@ from safetensors.torch import load_file
 
 from medpfl.config import make_config
 from medpfl.errors import UserError
+from medpfl.experiment import JOIN_JOB
+from medpfl.flare.endings import BEGUN
 from medpfl.flare.join import join_here, join_in_production
 from medpfl.flare.poc import poc
 from medpfl.joining_run import join
@@ -47,6 +49,7 @@ def test_the_simulator_gives_the_figures_of_one_process(small_run, tmp_path, alg
     assert_close(json.loads(json.dumps(here)), simulated)
     assert json.loads((tmp_path / "sim" / "join.json").read_text()) == simulated
     assert contents(run / "state") == before
+    assert [file.name for file in (tmp_path / "sim").rglob(f"{BEGUN}/*")] == ["new-hospital"]
     ours, theirs = (
         load_file(out / "joined" / "new-hospital" / "selected" / WEIGHTS)
         for out in (tmp_path / "here", tmp_path / "sim")
@@ -78,6 +81,7 @@ def test_a_hospital_joins_a_federation_whose_sites_stay_as_they_are(medpfl, tmp_
         assert json.loads((selected / CARD).read_text())["test"] == site["adapted"]
         assert (selected / "bundle" / "configs" / "inference.json").exists()
         assert not list((tmp_path / "out").rglob("*.safetensors"))
+        assert not (tmp_path / "out" / JOIN_JOB).exists()
 
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()

@@ -69,13 +69,15 @@ class PersonalizedController(BaseFedAvg):
         self._progress = Progress("prepare", 0)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Tells whoever asks for the job's statistics how far the run is, and notes that a task went out. By FLARE."""
+        """Says how far the run is, to whoever asks for the job's statistics; notes who takes tasks. Called by FLARE."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             keep_in(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         if event_type == AppEventType.BEFORE_TRAIN_TASK:
+            folder = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()), BEGUN)
             with suppress(OSError):  # a full disk is said where it matters
-                Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()), BEGUN).touch()
+                folder.mkdir(exist_ok=True)
+                (folder / fl_ctx.get_peer_context().get_identity_name()).touch()
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             with self._lock:
                 answered = sum(isinstance(r, Update) for r in self._replies.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 BEGUN = "begun"
-"""File in the server's run folder of a job of which a site has taken a task: its classes were loaded."""
+"""Folder in the server's run folder of a job; has a file for each site that has taken a task: it loaded the classes."""
 _REFUSED_CLASS = re.compile(r"Component '([\w.]+)'[^\n]* is not in allow_list")
 _NO_TRACKER = re.compile(r"Can't load class nvflare\.app_opt\.tracking\.[\w.]+: No module named '(\w+)'")
 _REPORTED = re.compile(r"due to reported failure from (\S+): ([^\n]+)")
@@ -60,12 +60,14 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
     sites = {site: reason for site, reason in _REPORTED.findall(reported)}
     if sites:
         ended += ": " + ", ".join(f"the job's process at {site} ended ({reason})" for site, reason in sites.items())
-    if "ABORTED" in meta["status"] or (workspace and (workspace / BEGUN).exists()):
+    begun = {file.name for file in (workspace / BEGUN).glob("*")} if workspace else set()
+    deployed = {str(detail).partition(":")[0] for detail in meta.get("job_deploy_detail") or []} - {"server"}
+    if "ABORTED" in meta["status"] or (begun and (set(sites) or deployed) <= begun):
         return f"{ended}; log.txt of the job at server and sites says why"
     return (
-        f"{ended}; no task was done. A likely cause is a class_allow_list in local/resources.json without "
-        f'"medpfl.", which `medpfl site init` adds: {job}/error_log.txt in the kit of '
-        f"{' and '.join(sites) or 'the site'} says it"
+        f"{ended}; no task was done{' there' if sites else ''}. A likely cause is a class_allow_list in "
+        'local/resources.json without "medpfl.", which `medpfl site init` adds: '
+        f"{job}/error_log.txt in the kit of {' and '.join(sites) or 'the site'} says it"
     )
 
 

@@ -19,8 +19,9 @@ from nvflare.tool.poc.poc_commands import gen_default_project_config, get_prod_d
 from medpfl.config import RunConfig
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import UserError
+from medpfl.flare.connected import connected_sites
 from medpfl.flare.recipes import PersonalizedRecipe, allow_package
-from medpfl.flare.remote import System, connected_sites
+from medpfl.flare.remote import System
 from medpfl.flare.simulator import require_no_space
 from medpfl.flare.trust import REHEARSAL
 

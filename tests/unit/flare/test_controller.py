@@ -105,14 +105,17 @@ def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites)
     assert resumed.final == whole.final
 
 
-def test_a_task_that_went_out_leaves_its_mark(tmp_path, sites):
+def test_sites_that_take_a_task_are_noted(tmp_path, sites):
     controller, context = Here(tmp_path, sites), FLContext()
     workspace = SimpleNamespace(get_run_dir=lambda job: str(tmp_path))
     context.set_prop(ReservedKey.ENGINE, SimpleNamespace(get_workspace=lambda: workspace), private=True)
     context.set_prop(ReservedKey.RUN_NUM, "7")
-    assert not (tmp_path / BEGUN).exists()
-    controller.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
-    assert (tmp_path / BEGUN).exists()
+    for name in ("north", "south", "north"):
+        peer = FLContext()
+        peer.set_prop(ReservedKey.IDENTITY_NAME, name)
+        context.set_peer_context(peer)
+        controller.handle_event(AppEventType.BEFORE_TRAIN_TASK, context)
+    assert sorted(file.name for file in (tmp_path / BEGUN).iterdir()) == ["north", "south"]
 
 
 def test_an_abort_while_sites_work_uses_none_of_their_answers(tmp_path, monkeypatch, sites):

@@ -18,10 +18,15 @@ def test_a_job_that_did_no_task_may_lack_an_allowed_class(tmp_path):
 
 
 def test_a_job_that_did_tasks_ended_for_another_reason(tmp_path):
-    (tmp_path / BEGUN).touch()
+    (tmp_path / BEGUN).mkdir()
+    (tmp_path / BEGUN / "south").touch()
+    for reported in (REPORTED, ""):  # another site's task says nothing of this one's classes
+        assert "class_allow_list" in why("7", ABNORMAL, tmp_path, {}, reported)
+    (tmp_path / BEGUN / "north").touch()
     said = why("7", ABNORMAL, tmp_path, {}, REPORTED)
     assert "process at north ended" in said
     assert "class_allow_list" not in said
+    assert "class_allow_list" not in why("7", ABNORMAL, tmp_path, {}, "")
     assert said.endswith("log.txt of the job at server and sites says why")
 
 
