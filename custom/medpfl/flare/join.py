@@ -196,7 +196,7 @@ def _at_federation(algorithm: str, run: Path, said: Mapping[str, Any]) -> tuple[
     except (UserError, TypeError) as error:
         raise UserError(f"{run / JOB}: no run of this version of the package: {error}") from None
     if not said.get("names"):
-        raise UserError("--join with --env prod: give the new sites' names with --sites NAME,NAME")
+        raise UserError("--join at a real federation: give the new sites' names with --sites NAME,NAME")
     joining = Joining.of(algorithm, run, config, said, real=True)
     return replace(joining, newcomers=portable(joining.newcomers)), note["experiment"]
 
