@@ -30,3 +30,27 @@ def test_freed_memory_is_given_back():
     done = subprocess.run([sys.executable, "-c", FREED], check=True, capture_output=True, text=True, timeout=60)
     kept, left = map(int, done.stdout.split())
     assert left < kept / 3
+
+
+ROUNDS = """
+import gc, weakref
+from medpfl.memory import RoundEnd
+
+class Message:
+    pass
+
+gc.disable()
+tidy_up = RoundEnd()
+for _ in range(6):
+    message = Message()
+    message.itself = message
+    left = weakref.ref(message)
+    del message
+    tidy_up()
+    print(left() is None, gc.get_freeze_count() > 1000)
+"""
+
+
+def test_what_a_round_leaves_in_cycles_is_freed():
+    done = subprocess.run([sys.executable, "-c", ROUNDS], check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:-1] == ["False False", *["True True"] * 5]

@@ -29,7 +29,7 @@ from medpfl.flare.state import state_folder
 from medpfl.flare.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.trust import check_job
 from medpfl.lock import claimed
-from medpfl.memory import give_back_freed_memory
+from medpfl.memory import RoundEnd, give_back_freed_memory
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
@@ -116,6 +116,7 @@ class PersonalizedController(BaseFedAvg):
         ready = time.perf_counter() - started
         data = federation.source.describe()
         self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
+        tidy_up = RoundEnd()
         while state.phase != "done" and not self._aborted():
             before, state = state, self._step(plan, state)
             save_checkpoint(file, plan.config, state, durable=True)
@@ -123,6 +124,7 @@ class PersonalizedController(BaseFedAvg):
             seconds = {"total": time.perf_counter() - started, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
             write_json(Path(self.get_run_dir()) / "results.json", results)
+            tidy_up()
             give_back_freed_memory()
 
     def _track(self, before: ServerState, after: ServerState) -> None:

@@ -12,6 +12,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from medpfl.memory import RoundEnd, keep_freed_memory
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -40,6 +42,7 @@ class PersonalizedExecutor(Executor):
         self.experiment = experiment
         self.state_dir = state_dir
         self._ready: tuple[Party, nn.Module] | None = None
+        self._tidy_up = RoundEnd()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Does one task. Called by FLARE."""
@@ -66,6 +69,7 @@ class PersonalizedExecutor(Executor):
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
             return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
         reply = answer(site, message, model)
+        self._tidy_up()
         if isinstance(reply, Failure):
             reason = reply.reason[:_LONGEST]
             self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {reason}")
@@ -80,7 +84,6 @@ class PersonalizedExecutor(Executor):
             from medpfl.data.site_manifest import read_site_manifest
             from medpfl.flare.state import state_folder
             from medpfl.flare.trust import check_job
-            from medpfl.memory import keep_freed_memory
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
