@@ -97,8 +97,10 @@ def build_model(
         known = _known(in_channels=in_channels, num_classes=num_classes, size=size)
     elif name.startswith("monai:"):
         known = _monai_arguments(in_channels, num_classes, size)
-        if (model_args or {}).get("pretrained"):
-            raise UserError(f"{name}: pretrained weights are never downloaded; leave the model argument pretrained out")
+        if loading := [argument for argument, value in (model_args or {}).items() if value and _loads(argument)]:
+            raise UserError(
+                f"{name}: pretrained weights are never downloaded or read; leave the model argument {loading[0]} out"
+            )
     else:
         known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     arguments = call_arguments(target, name, known, model_args or {})
@@ -160,6 +162,12 @@ def _monai_arguments(in_channels: int | None, num_classes: int | None, size: tup
         "classification": True,
         "post_activation": None,
     }
+
+
+def _loads(argument: str) -> bool:
+    """Whether MONAI's networks load weights from what an argument of this name says, for instance a URL."""
+    words = argument.lower().split("_")
+    return words[-1] == "path" or any(word in words for word in ("pretrained", "weights", "checkpoint", "url", "dir"))
 
 
 def _known(**values: Any) -> dict[str, Any]:

@@ -126,6 +126,11 @@ def test_own_classes_and_factories(spec, model_args, width, monkeypatch, request
         ("monai:resnet18", {"block": "basic"}, "no model argument 'block'"),
         ("monai:SEResNet50", {"depth": 3}, "no model argument 'depth'.*accepts: .*dropout_dim"),
         ("monai:resnet18", {"pretrained": True}, "never downloaded"),
+        (
+            "monai:HoVerNet",
+            {"pretrained_url": "file:///etc/passwd"},
+            "never downloaded or read; leave .* pretrained_url out",
+        ),
         ("nowhere.at_all:Net", {}, "cannot import 'nowhere.at_all'"),
         ("test_factory:Bear", {}, "no class or function 'Bear'; did you mean Bare"),
         ("test_factory:VIT", {}, "no class or function 'VIT'"),
