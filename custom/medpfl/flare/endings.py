@@ -57,6 +57,11 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
     ended = f"FLARE ended it with {meta['status'].removeprefix('FINISHED:')}"
     if detail := _detail(meta):
         return f"{ended}: {detail}"
+    if "FAILED_TO_RUN" in meta["status"]:
+        return (
+            f"{ended}: a site could not start the job's process, for instance with GPUs that are not there; the server's "
+            "log.txt says which site and why, at `Failed to start job`"
+        )
     sites = {site: reason for site, reason in _REPORTED.findall(reported)}
     if sites:
         ended += ": " + ", ".join(f"the job's process at {site} ended ({reason})" for site, reason in sites.items())

@@ -44,3 +44,9 @@ def test_an_aborted_job_is_no_refused_class(tmp_path):
 def test_what_the_schedule_says():
     meta = {"status": "FINISHED:CAN_NOT_SCHEDULE", "schedule_history": ["10:00: scheduled", "10:01: no resources"]}
     assert why("7", meta, None, {}, "") == "FLARE ended it with CAN_NOT_SCHEDULE: 10:01: no resources"
+
+
+def test_a_job_that_no_site_could_start():
+    said = why("7", {"status": "FAILED_TO_RUN"}, None, {}, "")
+    assert said.startswith("FLARE ended it with FAILED_TO_RUN: a site could not start the job's process")
+    assert "class_allow_list" not in said
