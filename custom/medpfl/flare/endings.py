@@ -59,8 +59,8 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
         return f"{ended}: {detail}"
     if "FAILED_TO_RUN" in meta["status"]:
         return (
-            f"{ended}: a site could not start the job's process, for instance with GPUs that are not there; the server's "
-            "log.txt says which site and why, at `Failed to start job`"
+            f"{ended}: a site could not start the job's process, for instance with GPUs that are not there; the "
+            "server's log.txt says which site and why, at `Failed to start job`"
         )
     sites = {site: reason for site, reason in _REPORTED.findall(reported)}
     if sites:
