@@ -186,9 +186,10 @@ def compare(
     said = options.said()
     usual = said.get("model") or schedule.get("model", "lenet5")
     variants = with_local(variants, usual)
-    each = settings_of(variants, training | said.get("settings", {}))
     models = [v.choices.get("model", usual) for v in variants]
-    arguments = model_arguments_of(list(dict.fromkeys(models)), said.get("model_args", {}))
+    with options.naming_preset():
+        each = settings_of(variants, training | said.get("settings", {}))
+        arguments = model_arguments_of(list(dict.fromkeys(models)), said.get("model_args", {}))
     runs = [
         (v.folder, options.config(v.algorithm, schedule, seed=seed, settings=own, model_args=arguments[m], **v.choices))
         for seed in range(seeds)
@@ -227,11 +228,13 @@ def export(
         folder = export_join_job(algorithm, join, options, job, gpus=gpus, byoc=byoc)
         console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
         return
-    from medpfl.flare.export import export_job
+    from medpfl.flare.export import describe, export_job
 
-    config = options.config(algorithm)
+    config, replaced = options.config(algorithm), job.is_dir()
     folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
     console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+    for line in [*describe(folder), *(["Replaced the job that was there."] if replaced else [])]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
@@ -142,8 +143,14 @@ class Options:
             given["partition"] = "natural"
         if given["sites"] is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
-        try:
+        with self.naming_preset():
             return make_config(**given)
+
+    @contextmanager
+    def naming_preset(self) -> Iterator[None]:
+        """Adds to a UserError that there was a preset, where the mistake may be."""
+        try:
+            yield
         except UserError as error:
             raise UserError(f"{error} (with --preset {self.preset})" if self.preset else str(error)) from None
 

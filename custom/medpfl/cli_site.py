@@ -41,8 +41,8 @@ def init(
 ) -> None:
     """Let this package's jobs run here, limit what may leave, and say where the data are.
 
-    Exit code 1 if data are not there, cannot be used or are not as the job says. Changes files in KIT/local alone, and
-    never loosens what the site has restricted.
+    Exit code 1 if data are not there, cannot be used or are not as the job says, or if the site's own list of what may
+    leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted.
     """
     from medpfl.flare.kit import plan_kit, read_job
     from medpfl.report.terminal import print_findings
@@ -63,12 +63,16 @@ def init(
     for line in plan.notes:
         _say(f"note: {line}")
     if not plan.changes:
-        _say("Nothing to change.")
+        _say("Nothing was written." if plan.refusals else "Nothing to change.")
     elif dry_run:
         _say("Nothing was written (--dry-run).")
     else:
         plan.write()
         _say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
+    for line in plan.refusals:
+        _say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
+    if plan.refusals:
+        raise typer.Exit(1)
 
 
 def _named(item: str) -> tuple[str, Path]:

@@ -11,7 +11,7 @@ from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.errors import Interrupted, UserError
 from medpfl.experiment import JOB, RESULTS, clear_folder, holds_simulation
 from medpfl.flare.connected import require_sites
-from medpfl.flare.export import portable
+from medpfl.flare.export import startable
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.flare.remote import System, Unknown
 from medpfl.flare.state import check_experiment, folder_name
@@ -41,8 +41,8 @@ def run_in_production(
     """Runs one experiment at a provisioned FLARE system and writes its folder.
 
     Args:
-        config: the run; paths in it do not travel (:func:`medpfl.flare.export.portable`). Sites without names are those
-            that are connected, if there are as many.
+        config: the run; paths in it do not travel (:func:`medpfl.flare.export.startable`). Sites without names are
+            those that are connected, if there are as many.
         out: the run's folder on this machine.
         kit: startup kit of a user who may submit jobs.
         experiment: beginning of the name of the run's state at server and sites, by default the folder's name; random
@@ -62,7 +62,7 @@ def run_in_production(
         UserError: FLARE refuses the kit or the job, or the run did not end well.
         Interrupted: the user no longer follows; the job goes on.
     """
-    config = portable(config)
+    config = startable(config)
     if experiment:
         check_experiment(experiment)
     system = System(kit)

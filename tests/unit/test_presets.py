@@ -53,6 +53,17 @@ def test_the_command_line_then_the_preset_then_the_paper_then_the_package(preset
     assert (found.all_settings["batch_size"], found.seed) == (32, 0)  # the package's
 
 
+def test_a_preset_is_named_where_no_method_of_a_comparison_has_its_setting(preset):
+    file = preset("settings: {lambda: 0.1}")
+    compared = CliRunner().invoke(app, ["compare", "fedavg", "fedprox", "--preset", str(file)])
+    assert str(compared.exception) == (
+        f"--set lambda: none of local, fedavg, fedprox has such a setting (with --preset {file})"
+    )
+    file = preset("model_args: {depth: 3}")
+    compared = CliRunner().invoke(app, ["compare", "fedavg", "--preset", str(file)])
+    assert str(compared.exception).endswith(f"has such an argument (with --preset {file})")
+
+
 def test_a_flag_of_a_preset_can_be_taken_back(preset):
     file = preset("official: true\nsites: 4\n")
     assert config_of(f"medpfl run fedavg --preset {file}").official

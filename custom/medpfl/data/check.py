@@ -131,7 +131,8 @@ def _order(dataset: ImageDataset, named: Sequence[str]) -> list[Finding]:
         Finding(
             "note",
             "the file does not name its classes, and label 0 is the first class of the job: ask for their order; "
-            "--data-arg classes=..., size and channels as the job has them test the file against it",
+            "`medpfl data check PATH --data-arg classes=...`, with size and channels as the job has them, tests the "
+            "file against it",
         )
     ]
 

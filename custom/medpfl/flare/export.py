@@ -6,21 +6,26 @@ import os
 from pathlib import Path
 
 from medpfl.config import RunConfig
-from medpfl.data.catalog import open_dataset
+from medpfl.data.catalog import find, open_dataset
 from medpfl.data.ct.manifest import find_manifest, named_classes
 from medpfl.data.ct.source import Scans
 from medpfl.data.folders.source import Folders
 from medpfl.data.kinds import find_folder, is_ct, is_folders, kind_of
-from medpfl.data.medmnist_sets import official_md5
+from medpfl.data.medmnist_sets import known_set, official_md5
+from medpfl.data.own_function import OwnData
+from medpfl.data.partitioned import PartitionedImages
+from medpfl.data.sites import open_source
 from medpfl.errors import UserError
+from medpfl.flare.kit import read_job
 from medpfl.flare.recipes import PersonalizedRecipe
+from medpfl.messages import STATISTICS
 
 
 def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None, gpus: int = 0) -> Path:
     """Writes a job folder, replacing a job of the same name there.
 
     Args:
-        config: the run; made :func:`portable`.
+        config: the run; made :func:`startable`.
         job: the folder; its last part is the job's name.
         byoc: carry this package's code in the job.
         track: see :class:`medpfl.flare.recipes.PersonalizedRecipe`.
@@ -29,11 +34,70 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str |
     Returns:
         The job folder.
     """
-    config = portable(config)
+    config = startable(config)
     recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track, gpus=gpus)
     job.parent.mkdir(parents=True, exist_ok=True)
     recipe.export(str(job.parent))
     return job
+
+
+def describe(job: Path) -> list[str]:
+    """What a job folder that :func:`export_job` has written takes, goes to and has sent, in a few lines."""
+    made = read_job(job)
+    config = made.config
+    who = ", ".join(config.names) or f"all that are connected ({config.min_sites or config.sites} needed)"
+    tensors = len(made.allowed.keys() - {STATISTICS})
+    sent = f"{tensors or 'no'} tensor{'' if tensors == 1 else 's'}"
+    return [
+        f"Data: {_data(config)}",
+        f"Sites: {who}; each sends {sent}{' and its statistics' if STATISTICS in made.allowed else ''}",
+    ]
+
+
+def _data(config: RunConfig) -> str:
+    source = open_source(config)
+    if isinstance(source, OwnData):
+        return f"what the function {config.data} returns at each site"
+    if isinstance(source, PartitionedImages):
+        classes = source.dataset.n_classes
+        return f"data set {config.data!r}, {classes} classes, the whole set at server and sites ({config.partition})"
+    what = {Scans: "CT scans", Folders: "pictures"}.get(type(source), "images in npz files")
+    classes = ", ".join(f"{label} {name}" for label, name in enumerate(source.inputs().classes))
+    return f"each site's own {what} {config.data!r}, classes {classes}"
+
+
+def startable(config: RunConfig) -> RunConfig:
+    """The configuration as the job of a whole run carries it, where server and sites could begin it.
+
+    Raises:
+        UserError: as :func:`portable`; or it names data that nothing is known of; or f would be pretrained on sites'
+            own data, which no server has.
+    """
+    config = portable(config)
+    kind = kind_of(config.data, config.data_args)
+    if kind == "set" and not (known_set(config.data.lower()) or Path(config.data).suffix):
+        _require_here(config.data)
+    if config.needs_pretraining and config.all_settings["pretrain"] == "pooled":
+        _require_pooled(config)
+    return config
+
+
+def _require_here(data: str) -> None:
+    try:
+        find(data)
+    except UserError as error:
+        raise UserError(
+            f"{error}; for CT scans that the sites have under this name give --data-arg classes=A,B, for pictures "
+            "--data-arg channels=rgb (or grey) too"
+        ) from None
+
+
+def _require_pooled(config: RunConfig) -> None:
+    if not isinstance(open_source(config), PartitionedImages):
+        raise UserError(
+            f"{config.algorithm} needs a pretrained model f, and the sites' own data are not pooled to pretrain it: "
+            "give --set pretrain=PATH, a checkpoint that the server has there, or use f-fedap, which needs none"
+        )
 
 
 def portable(config: RunConfig) -> RunConfig:

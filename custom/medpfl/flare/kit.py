@@ -48,11 +48,13 @@ class KitPlan:
     Attributes:
         changes: one line each, with what was there before.
         notes: what the site should know and this does not change.
+        refusals: why the site's own policy, which is kept, refuses the job.
         contents: new content by file.
     """
 
     changes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     contents: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     def change(self, file: Path, content: dict[str, Any], what: str, before: str, after: str) -> None:
@@ -179,12 +181,12 @@ def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
     elif default not in [scope["name"] for scope in scopes]:
         raise UserError(f"{file}: default_scope {default!r} is none of its scopes")
     for scope in scopes:
-        if before := _limit_scope(plan, file, scope, job):
+        if before := _limit_scope(plan, file, scope, job, usual=scope["name"] == default):
             plan.change(file, policy, f"what may leave in scope {scope['name']}", before, after)
 
 
-def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None) -> str | None:
-    """Limits a scope in place; returns what might leave before, None where it stays as it is."""
+def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None, *, usual: bool) -> str | None:
+    """Limits a scope in place, ``usual`` if it is the default; returns what might leave before, None if it stays."""
     filters = scope.setdefault("task_result_filters", [])
     own = [f for f in filters if _is_own_filter(f)]
     given = [(f.get("args") or {}).get("allowed") for f in own]
@@ -196,7 +198,7 @@ def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | No
     if job is None:
         return None
     if listed:
-        _compare(plan, f"{file.name}, scope {scope['name']}", listed, job)
+        _compare(plan, f"{file.name}, scope {scope['name']}", listed, job, usual=usual)
         return None
     own[0]["args"] = (own[0].get("args") or {}) | {"allowed": job.allowed}
     return "tensors of any name"
@@ -211,11 +213,18 @@ def _is_own_filter(entry: dict[str, Any]) -> bool:
     return entry.get("path") == FILTER and str(entry.get("direction", "out")).lower() != "in"
 
 
-def _compare(plan: KitPlan, where: str, lists: list[dict[str, list[int] | None]], job: Job) -> None:
-    """Notes what the site's own lists, which are kept, mean for a job."""
-    refused = [name for allowed in lists for name in AllowListFilter(allowed).refuses(job.allowed)]
+def _compare(plan: KitPlan, where: str, lists: list[dict[str, list[int] | None]], job: Job, *, usual: bool) -> None:
+    """Says what the site's own lists, which are kept, mean for a job."""
+    refused = dict.fromkeys(name for allowed in lists for name in AllowListFilter(allowed).refuses(job.allowed))
     if refused:
-        plan.notes.append(f"{where}: its own list is kept; it lacks {refused[0]!r}, so {job.name} will be refused here")
+        lacks = (
+            f"{where}: its own list is kept; it lacks {len(refused)} of the {len(job.allowed)} tensors that {job.name} "
+        )
+        lacks += f"sends, the first is {next(iter(refused))!r}, so "
+        if usual:
+            plan.refusals.append(f"{lacks}{job.name} will be refused here")
+        else:
+            plan.notes.append(f"{lacks}it would be refused in this scope")
     elif any(AllowListFilter(job.allowed).refuses(allowed) for allowed in lists):
         plan.notes.append(f"{where}: its own list is kept; it allows more than {job.name} sends")
 

@@ -6,7 +6,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from nvflare.recipe.spec import ExecEnv
+from typer.testing import CliRunner
 
+from medpfl.cli import app
 from medpfl.cli_options import Options
 from medpfl.config import make_config
 from medpfl.data.ct.manifest import open_manifest
@@ -14,6 +16,7 @@ from medpfl.data.sites import open_source
 from medpfl.errors import UserError
 from medpfl.flare.export import export_job
 from medpfl.flare.recipes import PersonalizedRecipe
+from medpfl.production import run_in_production
 
 TABLE = "series,label\na,ill\nb,well\n"
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
@@ -139,3 +142,62 @@ def test_a_job_for_named_sites_goes_to_these_alone(tmp_path, names, targets):
     for meta in (exported, executed.meta):
         assert list(meta["deploy_map"].values()) == [targets]
         assert meta["min_clients"] == 2
+
+
+SITES_OWN = [
+    {"data": "chest-ct", "data_args": {"classes": ["a", "b"]}},
+    {"data": "eyes", "data_args": {"classes": ["a", "b"], "channels": "rgb"}},
+    {"data": "eyes", "data_args": {"classes": ["a", "b"], "channels": "rgb"}, "official": True},
+    {"data": "bloodmnist"},
+    {"data": "own_model:hospital"},
+]
+
+
+@pytest.mark.parametrize("fields", SITES_OWN)
+@pytest.mark.parametrize("algorithm", ["fedap", "d-fedap"])
+def test_no_job_that_would_pretrain_on_sites_own_data(home, algorithm, fields):
+    own = make_config(algorithm=algorithm, sites=2, partition="natural", **fields)
+    words = rf"{algorithm} needs a pretrained model f, .* --set pretrain=PATH, .* server .* f-fedap"
+    with pytest.raises(UserError, match=words):
+        export_job(own, home / "job")
+    with pytest.raises(UserError, match=words):
+        run_in_production(own, home / "run", kit=home / "kit")
+    assert list(home.iterdir()) == []
+
+
+def test_with_a_model_f_or_without_need_of_one_sites_own_data_do(home):
+    own = {"sites": 2, "partition": "natural", **SITES_OWN[0]}
+    export_job(make_config(algorithm="fedap", settings={"pretrain": "/srv/f.pt"}, **own), home / "given")
+    export_job(make_config(algorithm="f-fedap", **own), home / "none")
+    export_job(make_config(algorithm="fedap", mixing="uniform", **own), home / "uniform")
+
+
+def test_data_that_nothing_is_known_of(home):
+    with pytest.raises(UserError, match=r"'chest-ct' is not on this machine .*CT scans .* classes=A,B, .*channels=rgb"):
+        export_job(make_config(algorithm="fedbn", data="chest-ct", sites=2), home / "job")
+
+
+def said(*arguments):
+    done = CliRunner().invoke(app, ["export", *map(str, arguments)])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return done.output.splitlines()
+
+
+def test_what_export_made_is_said(home):
+    job = home / "job"
+    scans_there = ["--data", "chest-ct", "--data-arg", "classes=no emphysema,emphysema", "--sites", "north,south"]
+    assert said("fedbn", *scans_there, "--job", job) == [
+        f"Job: {job}",
+        "Data: each site's own CT scans 'chest-ct', classes 0 no emphysema, 1 emphysema",
+        "Sites: north, south; each sends 10 tensors",
+    ]
+    assert said("fedap", "--sites", 4, "--min-sites", 3, "--job", job)[2:] == [
+        "Sites: all that are connected (3 needed); each sends 10 tensors and its statistics",
+        "Replaced the job that was there.",
+    ]
+    pictures = ["--data-arg", "classes=a,b", "--data-arg", "channels=grey", "--sites", 2]
+    assert "own pictures 'eyes', classes 0 a, 1 b" in said("local", "--data", "eyes", *pictures, "--job", job)[1]
+    assert (
+        "own images in npz files 'bloodmnist'"
+        in said("fedbn", "--data", "bloodmnist", "--partition", "natural", "--sites", 2, "--job", job)[1]
+    )

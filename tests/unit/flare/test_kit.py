@@ -35,6 +35,14 @@ def done(*arguments):
     return result.output
 
 
+def kept_list(*arguments):
+    """What is said where the site's own list refuses the job."""
+    result = init(*arguments)
+    assert result.exit_code == 1, result.output + repr(result.exception)
+    assert "Nothing to change" not in result.output
+    return result.output
+
+
 def read(kit, name):
     return json.loads((kit / "local" / name).read_text())
 
@@ -129,14 +137,17 @@ def test_with_a_job_exactly_its_names_and_shapes_may_leave(kit):
 def test_a_stricter_list_of_the_site_stays(kit):
     write(kit, "privacy.json", policy(["conv1.weight", "statistics/"]))
     assert "what may leave" not in done(kit)
-    assert "its own list is kept; it lacks 'conv1.bias'" in done(kit, "--job", FEDAP)
+    output = kept_list(kit, "--job", FEDAP)
+    assert "it lacks 9 of the 11 tensors that organamnist-fedap sends, the first is 'conv1.bias', so" in output
+    assert "organamnist-fedap will be refused here" in output
     assert read(kit, "privacy.json") == policy(["conv1.weight", "statistics/"])
 
 
 def test_another_job_does_not_widen_the_first_ones_list(kit):
     done(kit, "--job", FEDAP)
     before = read(kit, "privacy.json")
-    assert "it lacks 'bn1.weight', so organamnist-fedavg will be refused here" in done(kit, "--job", FEDAVG)
+    output = kept_list(kit, "--job", FEDAVG)
+    assert "the first is 'bn1.weight', so organamnist-fedavg will be refused here" in output
     assert read(kit, "privacy.json") == before
 
 
@@ -208,7 +219,7 @@ def test_a_job_cannot_pick_a_scope_without_a_limit(kit):
     content["scopes"] += [{"name": "open"}, *policy(None)["scopes"]]
     content["scopes"][2]["name"] = "any"
     write(kit, "privacy.json", content)
-    output = done(kit, "--job", FEDAP)
+    output = kept_list(kit, "--job", FEDAP)
     assert "scope own: its own list is kept" in output
     assert "scope open: anything -> only what organamnist-fedap sends" in output
     assert "scope any: tensors of any name -> only what organamnist-fedap sends" in output
@@ -217,8 +228,15 @@ def test_a_job_cannot_pick_a_scope_without_a_limit(kit):
         [gate] = manager.get_scope(name).task_result_filters["out"]
         assert len(gate.allowed) == size
     before = files(kit)
-    assert "what may leave" not in done(kit, "--job", FEDAP)
+    assert "Nothing was written." in kept_list(kit, "--job", FEDAP)
     assert files(kit) == before
+
+
+def test_a_list_of_another_scope_than_the_default_refuses_no_job(kit):
+    content = policy(["conv1.weight"])
+    content["scopes"] += [{"name": "open"}]
+    write(kit, "privacy.json", content | {"default_scope": "open"})
+    assert "so it would be refused in this scope" in done(kit, "--job", FEDAP)
 
 
 def test_without_a_default_scope_jobs_without_one_stay_refused(kit):

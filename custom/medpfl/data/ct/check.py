@@ -34,10 +34,13 @@ from medpfl.errors import UserError
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _SHARES = "/".join(f"{share:g}" for share in _FRACTIONS)
-_ORDER = "this order of the classes must be the job's: --data-arg classes=... as the job has it tells whether it is"
+_ORDER = (
+    "this order of the classes must be the job's: `medpfl data check PATH --data-arg classes=...` with the job's "
+    "classes tells whether it is"
+)
 _DERIVED = (
-    "this order of the classes is made of the labels, and the job's may differ: give --data-arg classes=... as the job "
-    "has it"
+    "this order of the classes is made of the labels, and the job's may differ: "
+    "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
 _WHOLE_CHEST = 150.0
 """mm that a scan covers at least if it shows both lungs of an adult."""

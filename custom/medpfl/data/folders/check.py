@@ -23,8 +23,8 @@ from medpfl.errors import UserError
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _ORDER = (
-    "this order of the classes is that of the folders' sorted names, and the job's may differ: give "
-    "--data-arg classes=... as the job has it"
+    "this order of the classes is that of the folders' sorted names, and the job's may differ: "
+    "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
 _PATIENTS = (
     "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
