@@ -425,6 +425,18 @@ def test_a_class_that_the_job_does_not_know(kit, fundus, job):
     assert "'normal' is none of the classes glaucoma, healthy" in output
 
 
+def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, scans):
+    advice = "`medpfl data check PATH --data-arg classes=...`"
+    for data in (blood, scans):
+        assert advice in done(kit, "--data", f"mine={data}", "--dry-run")
+    for centre in ("a", "b"):
+        for name in ("ill", "well"):
+            (scans.parent / "eyes" / name).mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(len(name + centre)).integers(0, 256, (8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(scans.parent / "eyes" / name / f"{centre}.png")
+    assert advice in done(kit, "--data", scans.parent / "eyes", "--dry-run")
+
+
 def test_data_of_another_kind(kit, fundus, blood, scans, job):
     takes_scans, takes_pictures = job("ct", "healthy,ill", *SCANS), job("eyes", "a,b", *PICTURES)
     output = refused(kit, "--data", f"ct={fundus}", "--job", takes_scans)
