@@ -170,7 +170,7 @@ class Federation:
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
         )
 
-    def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path) -> Newcomer:
+    def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path, *, here: bool = False) -> Newcomer:
         """A site that joins this run after its end.
 
         Args:
@@ -178,6 +178,7 @@ class Federation:
             source: where its data come from.
             data: its own, on the device.
             folder: where its model goes.
+            here: it is in the process of whoever asks.
         """
         return Newcomer(
             name=name,
@@ -187,6 +188,7 @@ class Federation:
             data=data,
             input_format=input_format(source),
             delivery=self.delivery(folder, source),
+            here=here,
         )
 
     def input_format(self) -> dict[str, Any]:
@@ -204,7 +206,7 @@ class Federation:
 def input_format(source: DataSource) -> dict[str, Any]:
     """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 
-    No image is read for it.
+    Numbers that an npz file has in the place of names are none. No image is read for it.
     """
     inputs = source.inputs()
-    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs else {})
+    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs and inputs.named else {})

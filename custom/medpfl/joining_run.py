@@ -189,4 +189,6 @@ def _sites(joining: Joining, out: Path) -> dict[str, Newcomer]:
     else:
         source = open_source(joining.newcomers)
         data = {name: source.site(name, device) for name in joining.newcomers.site_names}
-    return {name: federation.newcomer(name, source, own, out / "joined" / name) for name, own in data.items()}
+    return {
+        name: federation.newcomer(name, source, own, out / "joined" / name, here=True) for name, own in data.items()
+    }

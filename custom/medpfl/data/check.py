@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,10 +57,15 @@ def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) 
         from medpfl.data.folders.check import check_folders
 
         return check_folders(str(name_or_path), said)
-    described = _described(name_or_path, said)
+    _require_known(said)
     try:
-        file = find(name_or_path)
-        dataset = replace(described, file=file).dataset if described else load(file)
+        dataset = load(find(name_or_path))
+    except UserError as error:
+        return [Finding("error", str(error))]
+    described = _described(dataset, said)
+    try:
+        if described:
+            described.require_fit(dataset)
     except UserError as error:
         return [Finding("error", str(error))]
     return [
@@ -74,17 +79,29 @@ def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) 
     ]
 
 
-def _described(name_or_path: str | Path, said: Mapping[str, Any]) -> OwnImages | None:
-    """A hospital's own file as a job describes it by its classes; None where none are said."""
+def _require_known(said: Mapping[str, Any]) -> None:
+    """Refuses arguments of an npz file without the classes that they describe it with."""
+    if "classes" in said:
+        return
+    for name in said:
+        if name in ("size", "channels"):
+            raise UserError(f"--data-arg {name}: of an npz file it is tested with a job's classes: add classes=...")
+        if name != "pad":
+            raise UserError(f"--data-arg {name}: images have the argument pad, or classes, size and channels")
+
+
+def _described(dataset: ImageDataset, said: Mapping[str, Any]) -> OwnImages | None:
+    """A hospital's own file as a job describes it by its classes; None where none are said.
+
+    Size and channels that are not said are the file's own.
+    """
     if "classes" not in said:
-        if unknown := [name for name in said if name != "pad"]:
-            raise UserError(f"--data-arg {unknown[0]}: images have the argument pad, or classes, size and channels")
         return None
     from medpfl.config import make_config
     from medpfl.data.own_images import OwnImages
 
-    name = Path(name_or_path).stem
-    job = make_config(algorithm="local", data=name, data_args=dict(said), partition="natural", sites=1)
+    own = {"size": dataset.size, "channels": "grey" if dataset.channels == 1 else "rgb"}
+    job = make_config(algorithm="local", data=dataset.name, data_args=own | said, partition="natural", sites=1)
     images = OwnImages(job)
     images.model_arguments()  # names a wrong argument
     return images
@@ -131,8 +148,8 @@ def _order(dataset: ImageDataset, named: Sequence[str]) -> list[Finding]:
         Finding(
             "note",
             "the file does not name its classes, and label 0 is the first class of the job: ask for their order; "
-            "`medpfl data check PATH --data-arg classes=...`, with size and channels as the job has them, tests the "
-            "file against it",
+            "`medpfl data check PATH --data-arg classes=...`, with size and channels if the job says them, tests "
+            "the file against it",
         )
     ]
 

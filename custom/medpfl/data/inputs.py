@@ -31,6 +31,11 @@ class Inputs:
     settings: dict[str, Any]
     arrays: bool = False
 
+    @property
+    def named(self) -> bool:
+        """Whether the data name their classes: an npz file of one's own only numbers them."""
+        return not (self.arrays and self.classes == tuple(map(str, range(len(self.classes)))))
+
 
 def to_unit_range() -> dict[str, Any]:
     """The step that brings pixels from 0 to 255 to [-1, 1], as :func:`medpfl.site.data.scale` does in training."""

@@ -23,6 +23,9 @@ def kind_of(data: str, data_args: Mapping[str, Any]) -> Kind:
 
     Data that are not here are scans or image folders where a job names their classes; image folders if it says more
     that only they have.
+
+    Raises:
+        UserError: an npz file is here, and classes are said, which it has no names of.
     """
     if is_function(data):
         return "function"
@@ -30,6 +33,8 @@ def kind_of(data: str, data_args: Mapping[str, Any]) -> Kind:
         return "folders"
     if is_ct(data):
         return "scans"
+    if "classes" in data_args and Path(data).suffix.lower() == ".npz" and Path(data).expanduser().is_file():
+        raise UserError(f"--data-arg classes: {data} is an npz file, whose labels are numbers; leave it out")
     return said_kind(data_args)
 
 

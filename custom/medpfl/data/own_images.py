@@ -88,7 +88,7 @@ class OwnImages:
         """The site's images.
 
         Raises:
-            UserError: they are not what the job says; the file is named.
+            UserError: see :meth:`require_fit`.
         """
         if self.file is None:
             raise UserError(
@@ -96,18 +96,22 @@ class OwnImages:
                 "and this is not one; a simulation needs another --partition"
             )
         found = load(self.file)
-        job = f"the job {self.config.data!r} has"
+        self.require_fit(found)
+        return found
+
+    def require_fit(self, found: ImageDataset) -> None:
+        """Raises UserError, with the file's name, where images are not what the job says."""
+        job, file = f"the job {self.config.data!r} has", found.source
         if found.size != self.look.size:
-            raise UserError(f"{self.file}: images of {found.size} pixels; {job} {self.look.size}")
+            raise UserError(f"{file}: images of {found.size} pixels; {job} {self.look.size}")
         if found.channels != self.look.channels:
             kinds = {1: "grey", 3: "colour"}
-            raise UserError(f"{self.file}: {kinds[found.channels]} images; {job} {kinds[self.look.channels]} ones")
+            raise UserError(f"{file}: {kinds[found.channels]} images; {job} {kinds[self.look.channels]} ones")
         if (highest := int(found.labels.max())) >= len(self.classes):
             raise UserError(
-                f"{self.file}: has the label {highest}; {job} {len(self.classes)} classes, 0 to "
+                f"{file}: has the label {highest}; {job} {len(self.classes)} classes, 0 to "
                 f"{len(self.classes) - 1}: {', '.join(self.classes)}"
             )
-        return found
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""

@@ -130,7 +130,7 @@ class Welcome:
                 found[reply.site] = reply
                 del failed[reply.site]
         if failed:
-            raise UserError("; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+            raise UserError("\n".join(f"{name}: {reason}" for name, reason in failed.items()))
         return found
 
 

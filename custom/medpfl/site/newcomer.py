@@ -6,9 +6,9 @@ Its model stays at the site; numbers leave it, and statistics where the method r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from medpfl.config import RunConfig
+from medpfl.errors import first_line
 from medpfl.messages import Message, Update, named_statistics
 from medpfl.models import logits
 from medpfl.models.attention import attention_blocks, head_entries
@@ -46,6 +47,7 @@ class Newcomer:
         data: the site's own.
         input_format: theirs (:func:`medpfl.assemble.input_format`).
         delivery: where its model goes, to be used.
+        here: it is in the process of whoever asks: a refusal shows the site's own values, which else only its log has.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Newcomer:
     data: SiteData
     input_format: Mapping[str, Any]
     delivery: Delivery
+    here: bool = False
     _fits: bool = field(default=False, init=False)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
@@ -74,10 +77,8 @@ class Newcomer:
     def _require_fit(self, message: Message, model: nn.Module) -> None:
         """Refuses what cannot be meant: other classes, other images, no samples, another model."""
         ours, theirs = message.info["input_format"], self.input_format
-        if reason := misfit(ours, theirs):
-            # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
-            logger.warning("%s: %s: the run has %s, it has %s", self.name, reason, ours, theirs)
-            raise StateError(reason)
+        if found := misfit(ours, theirs):
+            raise self._refusal(*found)
         if difference := self.split.first_difference(message.info["split"]):
             raise StateError(f"it and the server disagree on what is shared: {difference}")
         for part, what in (("train", "training"), ("test", "test")):
@@ -85,7 +86,22 @@ class Newcomer:
                 raise StateError(f"it has no {what} sample")
         if not self._fits:
             self._try_out(model)
+            self._take_names(ours.get("classes"))
             self._fits = True
+
+    def _refusal(self, reason: str, own: str) -> StateError:
+        """An error with the reason; what the site's own data say goes with it only where it does not leave."""
+        if self.here:
+            return StateError(f"{reason}: {own}")
+        # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
+        logger.warning("%s: %s: %s", self.name, reason, own)
+        return StateError(f"{reason} (its log says more)")
+
+    def _take_names(self, classes: Sequence[str] | None) -> None:
+        """Calls the classes as the run does, where the site's data only number them."""
+        inputs = self.delivery.inputs
+        if classes and inputs and not inputs.named:
+            self.delivery = replace(self.delivery, inputs=replace(inputs, classes=tuple(classes)))
 
     def _try_out(self, model: nn.Module) -> None:
         """The first model must take the site's samples, and have a class for their labels."""
@@ -99,8 +115,8 @@ class Newcomer:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError) as error:  # its text may name a file of the user's own loaders
-            logger.warning("%s: %s", self.name, error)
-            raise StateError(f"its samples do not fit {self.config.model} as the run trained it") from error
+            reason = f"its samples do not fit {self.config.model} as the run trained it"
+            raise self._refusal(reason, first_line(error)) from error
         finally:
             model.train()
 
@@ -172,21 +188,30 @@ def took_part(folder: Path) -> bool:
     return (folder / "last").exists() or any(kept)
 
 
-def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """In words, in what the input format of data that are to join differs from the run's; None if it does not.
+_SIZES = {"in_channels": "number of channels", "num_classes": "number of classes", "image_size": "image size"}
+"""What of an input format is one number, in words."""
 
-    The words may leave the site: they hold nothing of its data but which of these differs.
+
+def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """In what the input format of data that are to join differs from the run's; None if it does not.
+
+    Data without names of classes fit those of any names, if there are as many.
 
     Args:
         ours: the run's (:func:`medpfl.assemble.input_format`).
         theirs: the newcomer's.
+
+    Returns:
+        In words, what differs, with nothing of the newcomer's data, so that it may leave the site; and what those have.
     """
+    for name, what in _SIZES.items():
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            return f"its {what} is not the run's, {ours[name]}", f"it has {theirs[name]}"
     classes = ours.get("classes"), theirs.get("classes")
     if all(classes) and classes[0] != classes[1]:
-        return "its classes are not the run's, or in another order (its log says more); a manifest.json gives the order"
-    for name in ("in_channels", "num_classes", "image_size"):
-        if name in ours and name in theirs and ours[name] != theirs[name]:
-            return f"its {name} is not the run's, {ours[name]} (its log says more)"
+        remedy = "--data-arg classes=... gives the order, and so does a manifest.json of scans"
+        run, own = (", ".join(c) if isinstance(c, list) else str(c) for c in classes)
+        return f"its classes are not the run's, or in another order; {remedy}", f"it has {own}, the run {run}"
     return None
 
 

@@ -139,10 +139,12 @@ LOOK = {"classes": "a,b,c", "size": 8, "channels": "grey"}
         ({"classes": "a,b"}, "error", "has the label 2; .* 2 classes, 0 to 1: a, b"),
         ({"size": 28}, "error", "images of 8 pixels; .* 28"),
         ({"channels": "rgb"}, "error", "grey images; .* colour ones"),
+        ({"size": None, "channels": None}, "ok", "labels are taken as the job's classes by number: 0 a, 1 b, 2 c"),
+        ({"classes": "a,b", "size": None, "channels": None}, "error", "has the label 2; .* 2 classes, 0 to 1: a, b"),
     ],
 )
 def test_check_of_a_file_as_a_job_describes_it(write, change, level, said):
-    found = check(write(), LOOK | change)
+    found = check(write(), {name: value for name, value in (LOOK | change).items() if value is not None})
     assert any(f.level == level and re.search(said, f.message) for f in found)
     assert ("error" in {f.level for f in found}) == (level == "error")
 
@@ -152,6 +154,8 @@ def test_check_of_a_file_with_arguments_that_images_do_not_have(write):
         check(write(), {"window": [0, 1]})
     with pytest.raises(UserError, match="--data-arg window: "):
         check(write(), LOOK | {"window": [0, 1]})
+    with pytest.raises(UserError, match="--data-arg size: of an npz file it is tested with a job's classes: add class"):
+        check(write(), {"size": 8})
 
 
 def test_check_finds_what_spoils_results(write, arrays):

@@ -95,6 +95,14 @@ def test_the_command_line_says_it_with_commas(home):
     assert open_source(config).model_arguments() == {"in_channels": 1, "num_classes": 3, "image_size": 8}
 
 
+def test_a_file_that_is_here_takes_no_names(write):
+    file = str(write())
+    with pytest.raises(UserError, match=r"--data-arg classes: .*mine.npz is an npz file, whose labels are numbers"):
+        Options(data=file, sites="2", data_arg=["classes=a,b,c"]).config("fedbn")
+    with pytest.raises(UserError, match="leave it out"):
+        open_source(make_config(algorithm="fedbn", data=file, data_args=LOOK))
+
+
 def test_a_simulations_file_is_found_where_the_site_says(write):
     config = make_config(algorithm="fedbn", data="blood", partition="iid", sites=2)
     source = open_source(config, write())

@@ -315,8 +315,8 @@ PATIENTS = ("Jane-Doe-1961", "John-Roe-1958")
 ASKED = [
     ("join", {"input_format": {"classes": ["x"]}}, "its classes are not the run's"),
     ("join", {"input_format": {"classes": ["no", "yes"]}}, "its classes are not the run's"),
-    ("join", {"input_format": {"in_channels": 3}}, "its in_channels is not the run's, 3"),
-    ("join", {"input_format": {"image_size": [0] * 400}}, "its image_size is not the run's"),
+    ("join", {"input_format": {"in_channels": 3}}, "its number of channels is not the run's, 3"),
+    ("join", {"input_format": {"image_size": [0] * 400}}, "its image size is not the run's"),
     ("join", {"input_format": {"classes": 3}}, "its classes are not the run's"),
     ("join", {"input_format": None}, "in task 'join'"),
     ("join", {"split": {}}, "disagree on what is shared"),
