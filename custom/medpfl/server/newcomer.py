@@ -49,8 +49,8 @@ class Welcome:
             exchange: carries messages; all newcomers are asked at once.
 
         Raises:
-            UserError: a site of that name took part in the run, f is another one, or a site cannot join: it is named,
-                with the reason.
+            UserError: a site of that name took part in the run, f is another one, or sites cannot join: a line names
+                each, with the reason.
         """
         require_new(names, self.plan.config.site_names)
         require_same_pretrained(self.plan, self.server)

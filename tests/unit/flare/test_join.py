@@ -171,7 +171,7 @@ def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
     assert "new-1: the training loss became nan: lower the learning rate" in controller.said[-1]
     assert "new-2: the training loss became nan" in controller.said[-1]
     _, controller = joined(tmp_path, "fedbn", data_args={"test": 0})
-    assert controller.said[-1] == "new-1: it has no test sample; new-2: it has no test sample"
+    assert controller.said[-1] == "new-1: it has no test sample\nnew-2: it has no test sample"
 
 
 def test_another_f_than_the_runs_is_refused(tmp_path):
