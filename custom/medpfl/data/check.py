@@ -85,7 +85,7 @@ def _require_known(said: Mapping[str, Any]) -> None:
         return
     for name in said:
         if name in ("size", "channels"):
-            raise UserError(f"--data-arg {name}: an npz file takes classes, and with them size and channels: add classes=...")
+            raise UserError(f"--data-arg {name}: an npz file takes size and channels with classes: add classes=...")
         if name != "pad":
             raise UserError(f"--data-arg {name}: images have the argument pad, or classes, size and channels")
 
