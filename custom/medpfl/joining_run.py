@@ -166,8 +166,12 @@ def _newcomers(config: RunConfig, run: Path, said: Mapping[str, Any], real: bool
 def _given(before: RunConfig, said: Mapping[str, Any], real: bool) -> RunConfig:
     data = said["data"]
     # New data on this machine say their classes; a hospital's are told them, as they were told the run's sites.
-    arguments = {k: v for k, v in before.data_args.items() if real or k != "classes"} | said.get("data_args", {})
-    centres = kind_of(data, arguments) in ("scans", "folders")
+    inherited = {k: v for k, v in before.data_args.items() if real or k != "classes"}
+    kind = kind_of(data, inherited | said.get("data_args", {}))
+    if kind == "set" and not real:  # a run on folders or scans says what such a file says itself
+        inherited = {k: v for k, v in inherited.items() if k == "pad"}
+    arguments = inherited | said.get("data_args", {})
+    centres = kind in ("scans", "folders")
     usual = before.partition if real and before.partition == "natural" else "iid"
     partition = "natural" if centres else said.get("partition", usual)
     number = said.get("sites") or fixed_sites(data, partition, arguments) or 1

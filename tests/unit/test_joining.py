@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import save_file
 from tiny import Net, config, images, plan_of, same, sites_of
@@ -403,12 +404,28 @@ def test_numbered_classes_are_those_of_the_run_by_number(tmp_path):
         assert '"pancreas"' in (folder / "bundle" / "configs" / "metadata.json").read_text()
 
 
+def test_an_npz_file_joins_a_run_on_folders(tmp_path):
+    rng = np.random.default_rng(0)
+    for centre in ("north", "south"):
+        for name in ("glaucoma", "normal"):
+            (folder := tmp_path / "fundus" / centre / name).mkdir(parents=True)
+            for i in range(10):
+                Image.fromarray(rng.integers(0, 255, (28, 28), dtype=np.uint8)).save(folder / f"{i}.png")
+    look = {"size": 28, "channels": "grey", "fit": "pad"}
+    fields = {"model": "lenet5", "rounds": 1, "local_epochs": 1, "sites": 2, "partition": "natural", "device": "cpu"}
+    finished(tmp_path / "run", make_config(algorithm="fedbn", data=str(tmp_path / "fundus"), data_args=look, **fields))
+    said = {"data": npz(tmp_path / "own.npz", 2), "local_epochs": 1}
+    join("fedbn", tmp_path / "run", said, tmp_path)
+    card = json.loads((tmp_path / "joined" / "new-1" / "selected" / "card.json").read_text())
+    assert card["classes"] == ["glaucoma", "normal"]
+
+
 def test_misfit_says_what_differs_and_apart_from_it_what_the_site_has():
     run = {"in_channels": 1, "num_classes": 2, "image_size": 28, "classes": ["ill", "well"]}
     assert misfit(run, run) is None
     assert misfit(run, {"num_classes": 2}) is None
     reason, own = misfit(run, {**run, "classes": ["well", "ill"]})
-    assert "in another order; --data-arg classes=... gives the order, and so does a manifest.json of scans" in reason
+    assert "in another order (--data-arg classes=... gives it, for scans a manifest.json too)" in reason
     assert own == "it has well, ill, the run ill, well"
     assert misfit(run, {"num_classes": 3, "classes": ["a", "b", "c"]})[0] == "its number of classes is not the run's, 2"
 

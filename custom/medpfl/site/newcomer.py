@@ -209,9 +209,9 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
             return f"its {what} is not the run's, {ours[name]}", f"it has {theirs[name]}"
     classes = ours.get("classes"), theirs.get("classes")
     if all(classes) and classes[0] != classes[1]:
-        remedy = "--data-arg classes=... gives the order, and so does a manifest.json of scans"
+        remedy = "(--data-arg classes=... gives it, for scans a manifest.json too)"
         run, own = (", ".join(c) if isinstance(c, list) else str(c) for c in classes)
-        return f"its classes are not the run's, or in another order; {remedy}", f"it has {own}, the run {run}"
+        return f"its classes are not the run's, or in another order {remedy}", f"it has {own}, the run {run}"
     return None
 
 

@@ -154,7 +154,7 @@ def test_check_of_a_file_with_arguments_that_images_do_not_have(write):
         check(write(), {"window": [0, 1]})
     with pytest.raises(UserError, match="--data-arg window: "):
         check(write(), LOOK | {"window": [0, 1]})
-    with pytest.raises(UserError, match="--data-arg size: an npz file takes size and channels with classes: add classes"):
+    with pytest.raises(UserError, match="--data-arg size: an npz file takes size and channels with classes: add"):
         check(write(), {"size": 8})
 
 
