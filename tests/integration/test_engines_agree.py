@@ -45,8 +45,10 @@ def assert_same_models(first: Path, second: Path) -> None:
             assert tensor.equal(theirs[site][name]), (site, name)
 
 
-ALGORITHMS = ["local", "fedbn", "fedap", "f-fedap", "vit-heads", "fedimpres"]
-ALGORITHMS += [pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "lg-fedavg", "d-fedap")]
+ALGORITHMS = ["fedbn", "fedap", "vit-heads", "fedimpres"]
+ALGORITHMS += [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
+]
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {
     "fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES},
