@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
@@ -50,3 +51,12 @@ def at_site():
         return found
 
     return context
+
+
+@pytest.fixture
+def blood(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {f"{p}_images": rng.integers(0, 256, (6, 8, 8), dtype=np.uint8) for p in ("train", "val", "test")}
+    labels = {f"{p}_labels": np.arange(6) % 2 for p in ("train", "val", "test")}
+    np.savez(tmp_path / "blood.npz", **arrays, **labels)
+    return tmp_path / "blood.npz"
