@@ -1,0 +1,79 @@
+"""What a site allows: its measures, its least number of patients, how often it answers, which jobs it takes.
+
+At a real site ``policy`` in ``local/medpfl.json`` overrides :data:`HOSPITAL`; a simulation has :data:`OPEN`, where all
+data are in one hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medpfl.errors import UserError
+
+
+class SitePolicy(BaseModel):
+    """A site's policy.
+
+    Attributes:
+        measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases rounded
+            to tens, and none of a part with fewer cases than ``least_patients``; or ``none``, and the site selects its
+            round by itself.
+        least_patients: training patients (samples, where the data know no patients) below which no update and no
+            statistics leave.
+        jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
+            among ``approved``.
+        approved: hashes of contracts, as ``medpfl site review`` prints them.
+        experiments: how many experiments may use one data set; 0 for any number.
+        rounds: how many rounds of training one data set may serve over all experiments; 0 for any number.
+        repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
+        largest_jump: how many times as far as the site's own last update what it receives next may lie from what it
+            received before; 0 for any distance.
+        named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
+            set that every party has needs none.
+        largest_weight: the most that one other site's update may weigh in this site's mix by the contract; 1 for any.
+        encrypted: state is encrypted at rest.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    measures: Literal["full", "coarse", "none"] = "full"
+    least_patients: int = Field(default=0, ge=0)
+    jobs: Literal["allowed", "approved"] = "allowed"
+    approved: tuple[str, ...] = ()
+    experiments: int = Field(default=0, ge=0)
+    rounds: int = Field(default=0, ge=0)
+    repeats: int = Field(default=3, ge=0)
+    largest_jump: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    named_pretrained: bool = False
+    largest_weight: float = Field(default=1.0, gt=0, le=1)
+    encrypted: bool = False
+
+
+OPEN = SitePolicy()
+HOSPITAL = SitePolicy(
+    measures="coarse", least_patients=20, experiments=50, rounds=5000, largest_jump=10.0, named_pretrained=True
+)
+
+
+def policy_of(said: Mapping[str, Any], default: SitePolicy, where: str) -> SitePolicy:
+    """The default with what a site says in its place.
+
+    Args:
+        said: ``policy`` of ``local/medpfl.json``.
+        default: :data:`HOSPITAL` or :data:`OPEN`.
+        where: the file, for messages.
+
+    Raises:
+        UserError: an unknown field or a value out of range, by name.
+    """
+    try:
+        return SitePolicy(**{**default.model_dump(), **said})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UserError(f"{where}: policy, {name}: {first['msg']} (got {first['input']!r})") from None
+    except TypeError:
+        raise UserError(f'{where}: policy must be an object, e.g. {{"measures": "coarse"}}') from None
