@@ -18,6 +18,8 @@ from medpfl.statefile import fingerprint, write_state
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
+ARCHIVE = "archive"
+"""Where the models of earlier runs of the same experiment go."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Delivery:
         new = self._new(which)
         shutil.rmtree(new, ignore_errors=True)
         try:
-            new.mkdir(parents=True)
-            write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_})
+            new.mkdir(mode=0o700, parents=True)
+            write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_}, mode=0o600)
             (new / CARD).write_text(_json(card))
             if self.inputs:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
@@ -62,12 +64,24 @@ class Delivery:
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
-    def remove(self) -> None:
-        """Removes both models of an earlier run, half-written ones too; OSError if that cannot be done."""
+    def put_aside(self) -> None:
+        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
+        kept = [self.folder / which for which in get_args(Which) if (self.folder / which).exists()]
+        if kept:
+            place = self._next_archive()
+            for model in kept:
+                model.rename(place / model.name)
         for which in get_args(Which):
-            for place in (self.folder / which, self._new(which), _old(self._new(which))):
+            for place in (self._new(which), _old(self._new(which))):
                 if place.exists():
                     shutil.rmtree(place)
+
+    def _next_archive(self) -> Path:
+        archive = self.folder / ARCHIVE
+        numbers = [int(folder.name) for folder in archive.glob("*") if folder.name.isdecimal()]
+        place = archive / str(max(numbers, default=0) + 1)
+        place.mkdir(mode=0o700, parents=True)
+        return place
 
     def _new(self, which: Which) -> Path:
         return self.folder / f".{which}.new"

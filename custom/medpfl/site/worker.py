@@ -78,7 +78,7 @@ class Site:
         for kind in (PERSONAL, MODEL):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
-            self.delivery.remove()
+            self.delivery.put_aside()
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
