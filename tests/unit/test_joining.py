@@ -57,7 +57,8 @@ def begun(federation, server, data, **plan) -> SimpleNamespace:
     model, sent, received, statistics = federation.model(), 0, 0, None
     if (question := welcome.question()) is not None:
         answer = newcomer.handle(question, model)
-        sent, received, statistics = answer.sent_bytes, answer.received_bytes, pop_statistics(answer)
+        sent, received = serialised_bytes(answer.tensors), serialised_bytes(question.tensors)
+        statistics = pop_statistics(answer)
     message, row = welcome.offer(statistics)
     newcomer.begin(model, message.shared)
     received += serialised_bytes(message.tensors)

@@ -39,12 +39,7 @@ def message_of(task: str, shareable: Shareable) -> Message:
 
 def update_to_shareable(update: Update) -> Shareable:
     """What a site sends back."""
-    info = {
-        "metrics": update.metrics,
-        "sent_bytes": update.sent_bytes,
-        "received_bytes": update.received_bytes,
-        "seconds": update.seconds,
-    }
+    info = {"metrics": update.metrics, "seconds": update.seconds}
     model = FLModel(
         params_type=ParamsType.FULL,
         params=_arrays(update.tensors),
@@ -62,8 +57,6 @@ def update_of(site: str, model: FLModel) -> Update:
         round=model.current_round,
         tensors=_tensors(model.params),
         metrics=info["metrics"],
-        sent_bytes=info["sent_bytes"],
-        received_bytes=info["received_bytes"],
         seconds=info["seconds"],
     )
 

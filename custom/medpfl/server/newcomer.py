@@ -20,6 +20,7 @@ from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, pop_statistics
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update
+from medpfl.statefile import serialised_bytes
 
 Exchange = Callable[[Mapping[str, Message]], Iterable[Update | Failure]]
 """Carries one message to each site and brings the answers."""
@@ -54,17 +55,18 @@ class Welcome:
         """
         require_new(names, self.plan.config.site_names)
         require_same_pretrained(self.plan, self.server)
-        asked = self._ask(dict.fromkeys(names, question), exchange) if (question := self.question()) else {}
-        sent = {name: update.sent_bytes for name, update in asked.items()}
-        received = {name: update.received_bytes for name, update in asked.items()}
+        question = self.question()
+        asked = self._ask(dict.fromkeys(names, question), exchange) if question else {}
+        sent = {name: serialised_bytes(update.tensors) for name, update in asked.items()}
+        received = serialised_bytes(question.tensors) if question else 0
         offers = {name: self.offer(pop_statistics(asked[name]) if asked else None) for name in names}
         joined = self._ask({name: message for name, (message, _) in offers.items()}, exchange)
         return {
             name: {
                 **joined[name].metrics,
                 "weights": offers[name][1],
-                "sent_bytes": sent.get(name, 0) + joined[name].sent_bytes,
-                "received_bytes": received.get(name, 0) + joined[name].received_bytes,
+                "sent_bytes": sent.get(name, 0) + serialised_bytes(joined[name].tensors),
+                "received_bytes": received + serialised_bytes(offers[name][0].tensors),
             }
             for name in names
         }

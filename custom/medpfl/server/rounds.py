@@ -22,7 +22,7 @@ from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
 from medpfl.server.updates import check_update, statistics_of
-from medpfl.statefile import fingerprint
+from medpfl.statefile import fingerprint, serialised_bytes
 
 Phase = Literal["prepare", "train", "validate", "test", "done"]
 
@@ -146,13 +146,14 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         if (earlier := u.metrics.get("restored_round")) is not None
     ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
-    traffic = {k: n + sum(getattr(u, k) for u in usable) for k, n in state.traffic.items()}
+    sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
+    traffic = {k: n + sum(of_site[k] for of_site in sizes.values()) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
             return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f)
         case "train":
-            return _join(plan, _finish_round(plan, state, working, seconds), newcomers)
+            return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
         case "validate":
             return replace(_with_validation(plan, state, working), phase="test")
         case _:
@@ -233,7 +234,14 @@ def pop_statistics(update: Update) -> LayerStatistics:
     return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}
 
 
-def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], seconds: float) -> ServerState:
+def _sizes(message: Message, update: Update) -> dict[str, int]:
+    """Bytes of the tensors that travelled, as serialised: counted here, so that no site can say otherwise."""
+    return {"sent_bytes": serialised_bytes(update.tensors), "received_bytes": serialised_bytes(message.tensors)}
+
+
+def _finish_round(
+    plan: Plan, state: ServerState, updates: Sequence[Update], sizes: Mapping[str, dict[str, int]], seconds: float
+) -> ServerState:
     config = plan.config
     if state.round:
         state = _with_validation(plan, state, updates)
@@ -245,8 +253,7 @@ def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], sec
             u.site: {
                 "train_loss": u.metrics["train_loss"],
                 "validation": None,
-                "sent_bytes": u.sent_bytes,
-                "received_bytes": u.received_bytes,
+                **sizes[u.site],
                 "seconds": u.seconds,
             }
             for u in updates

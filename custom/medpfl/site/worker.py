@@ -23,7 +23,7 @@ from medpfl.site.objectives import site_objective
 from medpfl.site.statistics import running_statistics, statistics_under
 from medpfl.site.store import SiteStore, StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.statefile import TornFile, serialised_bytes
+from medpfl.statefile import TornFile
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def impression_batches(
 
 
 def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
-    """The update that a site's task makes: its tensors and metrics, with what they cost.
+    """The update that a site's task makes: its tensors and metrics, with the time they took.
 
     Args:
         name: the site's.
@@ -254,8 +254,6 @@ def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[
         round=message.round,
         tensors=tensors,
         metrics=metrics,
-        sent_bytes=serialised_bytes(tensors),
-        received_bytes=serialised_bytes(message.tensors),
         seconds=time.perf_counter() - started,
     )
 

@@ -40,7 +40,7 @@ def trained(plan, site, round_, value, validation=None, extra=None):
     tensors = {name: torch.full_like(t, float(value)) for name, t in plan.initial_shared.items()}
     scores = None if validation is None else scored(validation)
     metrics = {"train_loss": float(value), "validation": scores}
-    return Update(site, round_, tensors | (extra or {}), metrics, sent_bytes=100, received_bytes=50)
+    return Update(site, round_, tensors | (extra or {}), metrics)
 
 
 def validated(site, round_, accuracy):

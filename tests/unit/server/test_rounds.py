@@ -8,6 +8,7 @@ from tiny import same
 
 from medpfl.messages import Failure, Update
 from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages, mixing_matrix
+from medpfl.statefile import serialised_bytes
 
 
 def test_every_site_says_hello_first():
@@ -236,7 +237,7 @@ def test_history_of_a_round():
     assert record["sites"]["site-2"] == {
         "train_loss": 2.0,
         "validation": None,
-        "sent_bytes": 100,
-        "received_bytes": 50,
+        "sent_bytes": serialised_bytes(plan.initial_shared),
+        "received_bytes": serialised_bytes(plan.initial_shared),
         "seconds": 0.0,
     }
