@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from medpfl.config import RunConfig
+from medpfl.data.medmnist_sets import known_set
+from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
-from medpfl.messages import STATISTICS
+from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.parameters import ParameterSplit, State
@@ -23,9 +25,15 @@ from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
+from medpfl.site.contract import Contract
 from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
+from medpfl.site.gate import Gate
+from medpfl.site.guard import Book, Guarded
+from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
+from medpfl.site.policy import OPEN, SitePolicy
+from medpfl.site.statistics import statistics_shapes
 from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 from medpfl.threads import intra_op_threads
@@ -82,6 +90,7 @@ class Federation:
         device: where models live.
         split: what is shared.
         initial_personal: where every site's personal state starts.
+        public: the data are a published set that every party has whole.
     """
 
     config: RunConfig
@@ -90,6 +99,7 @@ class Federation:
     split: ParameterSplit
     initial_shared: State
     initial_personal: State
+    public: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, own: Path | None = None) -> Federation:
@@ -113,7 +123,9 @@ class Federation:
             classification_layer(model)
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
-        return cls(config, source, device, split, split.shared_state(model), split.personal_state(model))
+        # What a site calls its own is never public, whatever a job calls it.
+        public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
+        return cls(config, source, device, split, split.shared_state(model), split.personal_state(model), public)
 
     def model(self) -> nn.Module:
         """A fresh model on the device."""
@@ -149,16 +161,16 @@ class Federation:
         return None if given == "pooled" else load_pretrained(Path(given), self.model().cpu())
 
     def leaving(self, *, joining: bool = False) -> dict[str, list[int] | None]:
-        """Names and shapes of the tensors that a site sends; ``statistics/`` stands for all that begin with it.
+        """Names and shapes of the tensors that a site sends, statistics included.
 
         Args:
             joining: the site joins after the run, and sends no model.
         """
-        shared = {} if joining else self.initial_shared
-        leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in shared.items()}
-        return leaving | ({STATISTICS: None} if self.config.resolved_mixing.startswith("similarity") else {})
+        gate = self.gate(joining=joining)
+        shapes = {name: shape for name, (shape, _) in gate.shared.items()} | dict(gate.statistics)
+        return {name: list(shape) for name, shape in shapes.items()}
 
-    def site(self, name: str, store: SiteStore) -> Site:
+    def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN) -> Site:
         """A site with its data on the device."""
         return Site(
             name=name,
@@ -168,7 +180,52 @@ class Federation:
             data=self.source.site(name, self.device),
             store=store,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
+            selects=policy.measures == "none",
         )
+
+    def guarded(
+        self,
+        party: Site | Newcomer,
+        *,
+        policy: SitePolicy = OPEN,
+        contract: Contract | None = None,
+        book: Book | None = None,
+        ledger: Ledger | None = None,
+        job: str = "",
+    ) -> Guarded:
+        """A site, or one that joins, behind the run's contract, its policy and its gate.
+
+        Args:
+            party: from :meth:`site` or :meth:`newcomer`.
+            policy: the site's.
+            contract: by default this run's, submitted by nobody.
+            book: keeps what was answered; by default in memory.
+            ledger: where what leaves is recorded.
+            job: FLARE's number of the job.
+        """
+        joining = isinstance(party, Newcomer)
+        here = isinstance(party, Site)
+        return Guarded(
+            party=party,
+            contract=contract or Contract(self.config, joining),
+            policy=policy,
+            gate=self.gate(policy, joining=joining),
+            start={} if joining else self.initial_shared,
+            book=book or Book(),
+            public=self.public,
+            received=party.received if here else lambda round_, model: None,
+            first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
+            ledger=ledger,
+            job=job,
+        )
+
+    def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:
+        """What may leave a site in this run, by name, shape and type."""
+        shared = {} if joining else {name: (tuple(t.shape), t.dtype) for name, t in self.initial_shared.items()}
+        kind = STATISTICS_OF.get(self.config.resolved_mixing)
+        statistics = statistics_shapes(kind, self.model()) if kind else {}
+        names = frozenset([*shared, *statistics, *self.split.personal_names, *self.split.description()])
+        return Gate(shared, statistics, policy, names)
 
     def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path, *, here: bool = False) -> Newcomer:
         """A site that joins this run after its end.

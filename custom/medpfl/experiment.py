@@ -26,8 +26,9 @@ from medpfl.report.results import load_results
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
+from medpfl.site.guard import Book, Guarded
 from medpfl.site.store import DiskStore, MemoryStore
-from medpfl.site.worker import MODEL, Site
+from medpfl.site.worker import MODEL
 from medpfl.statefile import write_bytes, write_state
 
 Env = Literal["sim", "poc", "inprocess"]
@@ -160,7 +161,7 @@ def _in_process(
     started = time.perf_counter()
     plan = federation.plan()
     folder = out / "state"
-    sites = {n: _site(federation, n, DiskStore(folder / n, durable=False)) for n in federation.config.site_names}
+    sites = {n: _site(federation, n, folder / n) for n in federation.config.site_names}
     (folder / "server").mkdir(parents=True, exist_ok=True)
     workers = parallel_sites(sites, federation.model(), federation.device, threads)
     start = time.perf_counter() - started
@@ -181,9 +182,10 @@ def _in_process(
     return plan, state, start
 
 
-def _site(federation: Federation, name: str, store: DiskStore) -> Site:
+def _site(federation: Federation, name: str, folder: Path) -> Guarded:
     try:
-        return federation.site(name, store)
+        site = federation.site(name, DiskStore(folder, durable=False))
+        return federation.guarded(site, book=Book(folder))
     except UserError:
         raise
     except Exception as error:  # the user's own function may raise anything

@@ -177,6 +177,16 @@ class ParameterSplit:
                 raise StateError(f"{side} entry {name!r} has non-finite values")
 
 
+def distance(before: State, after: State) -> float:
+    """Euclidean distance of two shared states, over the tensors that both have."""
+    squares = (
+        torch.linalg.vector_norm(after[name].double() - tensor.cpu().double()) ** 2
+        for name, tensor in before.items()
+        if name in after
+    )
+    return float(sum(squares, torch.zeros((), dtype=torch.float64)).sqrt())
+
+
 def _entry(tensor: Tensor, declared: bool, piece: Slice | None) -> _Entry:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if not dtype.is_floating_point or (declared and piece is None):

@@ -46,11 +46,12 @@ def describe(job: Path) -> list[str]:
     made = read_job(job)
     config = made.config
     who = ", ".join(config.names) or f"all that are connected ({config.min_sites or config.sites} needed)"
-    tensors = len(made.allowed.keys() - {STATISTICS})
+    statistics = [name for name in made.allowed if name.startswith(STATISTICS)]
+    tensors = len(made.allowed) - len(statistics)
     sent = f"{tensors or 'no'} tensor{'' if tensors == 1 else 's'}"
     return [
         f"Data: {_data(config)}",
-        f"Sites: {who}; each sends {sent}{' and its statistics' if STATISTICS in made.allowed else ''}",
+        f"Sites: {who}; each sends {sent}{' and its statistics' if statistics else ''}",
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import is_function
@@ -32,7 +33,7 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
     Raises:
         UserError: the job names a folder for its state, a path as its data or its partition, or such code.
     """
-    if context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL):
+    if is_rehearsal(context):
         return
     if state_dir is not None:
         raise UserError(f"the job names the folder {state_dir} for its state; only a simulation or a rehearsal may")
@@ -51,6 +52,18 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
                 f"the job names the {what} {spec!r}, code that it does not bring; a site that has it allows it with "
                 f'"code": ["{module}"] in local/{FILE}'
             )
+
+
+def is_rehearsal(context: FLContext) -> bool:
+    """Whether all parties are one person's: in a simulation, or a POC on one machine."""
+    return bool(context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL))
+
+
+def submitter(context: FLContext) -> str:
+    """Who submitted the job, as FLARE's server authenticated it: name and organisation; empty in a simulation."""
+    meta = context.get_prop(FLContextKey.JOB_META) or {}
+    said = [str(meta.get(key) or "") for key in (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value)]
+    return "/".join(said) if any(said) else ""
 
 
 def _check_name(data: str) -> None:

@@ -160,8 +160,8 @@ def _with_statistics(
         return record
     if message.task == "train" and message.round < (earliest := max(1, config.rounds // 2)):
         raise StateError(f"contract: statistics are due in round {earliest} at the earliest")
-    if not record.statistics:
-        return replace(record, statistics=1)
+    if not record.statistics or where in record.answered:  # there the place counts
+        return replace(record, statistics=record.statistics + 1)
     if record.repeats >= repeats:
         raise StateError("contract: statistics were given already")
     return replace(record, statistics=record.statistics + 1, repeats=record.repeats + 1)

@@ -11,19 +11,19 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from medpfl.messages import Message, Update
-from medpfl.parameters import State, StateError
-from medpfl.site.contract import Contract, Record, admitted
+from medpfl.parameters import State, StateError, distance
+from medpfl.site.contract import Contract, Record, admitted, place
 from medpfl.site.data import SiteData
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, SealBroken
+from medpfl.site.worker import Party, requested_statistics
 from medpfl.statefile import fingerprint, write_bytes
 
 logger = logging.getLogger(__name__)
@@ -31,16 +31,6 @@ logger = logging.getLogger(__name__)
 FILE = "contract.json"
 _START_TOLERANCE = 1e-5
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
-
-
-class Party(Protocol):
-    """Who answers the server's messages at a site."""
-
-    name: str
-    data: SiteData
-
-    def handle(self, message: Message, model: nn.Module) -> Update:
-        """Does what a message asks."""
 
 
 @dataclass
@@ -138,6 +128,11 @@ class Guarded:
         """The site's."""
         return self.party.name
 
+    @property
+    def data(self) -> SiteData:
+        """The site's."""
+        return self.party.data
+
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks, if the contract has it and the policy allows it.
 
@@ -146,10 +141,11 @@ class Guarded:
         """
         before = self.book.read(self.contract)
         record = admitted(before, self.contract, message, self.policy.repeats)
+        requested_statistics(self.contract.config, message)
         self._require_patients(message)
         self._require_pretrained(message)
         self._require_unused(record, message)
-        if message.task == "train":
+        if message.task in ("train", "validate"):
             self._require_start(record, message, model)
         self.book.write(record)
         update = self.gate.passed(message.task, self.party.handle(message, model))
@@ -206,8 +202,9 @@ class Guarded:
         """The first model is the contract's; a later one lies where mixes of honest updates do."""
         if not self.gate.shared or message.shared.keys() != self.start.keys():
             return  # the split names what is missing
-        earlier = [place for place in record.answered if 1 <= place < message.round]
-        if message.round == 1:
+        where = place(self.contract.config, message)
+        earlier = [done for done in record.answered if 1 <= done < min(where, self.contract.config.rounds + 1)]
+        if where == 1:
             for name, tensor in message.shared.items():
                 if not _alike(tensor, self.start[name]):
                     raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
@@ -216,12 +213,12 @@ class Guarded:
             origin = self.start if last <= 1 else self.received(last, model)
             step = record.step if earlier else self.first_step(model)
             if origin is not None and step > 0:
-                self._require_near(distance(origin, message.shared) / step, rounds=message.round - last)
+                self._require_near(distance(origin, message.shared) / step, rounds=where - last)
 
     def _require_near(self, times: float, rounds: int) -> None:
         limit = self.policy.largest_jump * max(1, rounds)
         if not times <= limit:
-            shown = f"{times:.3g}" if times < 1e5 else "99999"
+            shown = f"{times:.1f}" if times < 1e5 else "99999"
             raise StateError(
                 f"contract: what came is {shown} times as far from what came before as this site's own update, "
                 f"{limit:g} times is the limit (policy: largest_jump)"
@@ -252,16 +249,6 @@ def patients(data: SiteData) -> int:
         return 0
     bags = data.bags("train")
     return data.samples("train") if bags is None else int(bags.max()) + 1
-
-
-def distance(before: State, after: State) -> float:
-    """Euclidean distance of two shared states, over the tensors that both have."""
-    squares = (
-        torch.linalg.vector_norm(after[name].double() - tensor.cpu().double()) ** 2
-        for name, tensor in before.items()
-        if name in after
-    )
-    return float(sum(squares, torch.zeros((), dtype=torch.float64)).sqrt())
 
 
 def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:

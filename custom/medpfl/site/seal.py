@@ -1,8 +1,8 @@
 """A site's key: what it keeps is sealed with it, and encrypted where the site's policy says so.
 
-A seal is an HMAC-SHA256 over a file's content and its place, so that nobody without the key can change a state, take one
-from another run, or write one. Encryption is AES-256-GCM with the place as associated data. Whoever can read the key
-can do all of it: the key is as secret as the site's private key beside it.
+A seal is an HMAC-SHA256 over a file's content and its place, so that nobody without the key can change a state, take
+one from another run, or write one. Encryption is AES-256-GCM with the place as associated data. Whoever can read the
+key can do all of it: it is as secret as the site's private key beside it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from medpfl.messages import STATISTICS
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.site.data import SiteData
 
@@ -89,3 +90,18 @@ def running_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
         for path, layer in batch_norm_layers(model).items()
         if layer.running_mean is not None and layer.running_var is not None
     }
+
+
+def statistics_shapes(kind: str, model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the statistics that the model can give, as they travel.
+
+    Args:
+        kind: ``batch-norm``, ``classifier`` (:func:`statistics_under`) or ``running`` (:func:`running_statistics`).
+        model: of the run's architecture.
+    """
+    if kind == "classifier":
+        path, layer = classification_layer(model)
+        channels = {path: layer.in_features}
+    else:
+        channels = {path: layer.num_features for path, layer in batch_norm_layers(model).items()}
+    return {f"{STATISTICS}{path}/{which}": (n,) for path, n in channels.items() for which in ("mean", "variance")}
