@@ -15,9 +15,9 @@ from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
-from medpfl.messages import STATISTICS
+from medpfl.messages import STATISTICS, STATISTICS_OF
 from medpfl.models import build_model, logits
-from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.models.layers import batch_norm_layers
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
@@ -26,6 +26,7 @@ from medpfl.server.rounds import Plan
 from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
 from medpfl.site.newcomer import Newcomer
+from medpfl.site.statistics import statistics_shapes
 from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 from medpfl.threads import intra_op_threads
@@ -81,6 +82,7 @@ class Federation:
         source: where the sites' data come from.
         device: where models live.
         split: what is shared.
+        statistics: names and shapes of the statistics that the mixing rests on; empty where it rests on none.
         initial_personal: where every site's personal state starts.
     """
 
@@ -88,6 +90,7 @@ class Federation:
     source: DataSource
     device: torch.device
     split: ParameterSplit
+    statistics: dict[str, tuple[int, ...]]
     initial_shared: State
     initial_personal: State
 
@@ -104,16 +107,17 @@ class Federation:
         split = ParameterSplit(model, parse_declaration(config.resolved_personal))
         if config.resolved_mixing != "identity" and not split.shared_names:
             raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
-        if config.resolved_mixing in ("similarity", "similarity-running") and not batch_norm_layers(model):
+        kind = STATISTICS_OF.get(config.resolved_mixing)
+        statistics = statistics_shapes(kind, model) if kind else {}
+        if kind and not statistics:
+            which = " with running statistics" if kind == "running" and batch_norm_layers(model) else ""
             raise UserError(
-                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none: "
+                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none{which}: "
                 "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
             )
-        if config.resolved_mixing == "similarity-classifier":
-            classification_layer(model)
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
-        return cls(config, source, device, split, split.shared_state(model), split.personal_state(model))
+        return cls(config, source, device, split, statistics, split.shared_state(model), split.personal_state(model))
 
     def model(self) -> nn.Module:
         """A fresh model on the device."""
@@ -134,7 +138,7 @@ class Federation:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
         impress = self._impress(stop) if impressions else None
-        return Plan(self.config, self.split, self.initial_shared, pretrained, impress)
+        return Plan(self.config, self.split, self.initial_shared, self.statistics, pretrained, impress)
 
     def _impress(self, stop: Callable[[], bool]) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
         if not self.config.makes_impressions:
