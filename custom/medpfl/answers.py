@@ -13,6 +13,7 @@ MOST_SECONDS = 1e7
 
 _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=0, le=10**9)]
+_Loss = Annotated[FiniteFloat, Field(ge=-1e30, le=1e30)]
 _Round = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -48,7 +49,7 @@ class Prepared(_Strict):
 class Trained(_Strict):
     """Of a round of training; ``validation`` is of the model as received."""
 
-    train_loss: FiniteFloat | None
+    train_loss: _Loss | None
     validation: Measures | None
     restored_round: _Count | None = None
 

@@ -19,7 +19,7 @@ from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
-from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.models.layers import batch_norm_layers
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
@@ -89,6 +89,7 @@ class Federation:
         source: where the sites' data come from.
         device: where models live.
         split: what is shared.
+        statistics: names and shapes of the statistics that the mixing rests on; empty where it rests on none.
         initial_personal: where every site's personal state starts.
         public: the data are a published set that every party has whole.
     """
@@ -97,6 +98,7 @@ class Federation:
     source: DataSource
     device: torch.device
     split: ParameterSplit
+    statistics: dict[str, tuple[int, ...]]
     initial_shared: State
     initial_personal: State
     public: bool = False
@@ -114,18 +116,20 @@ class Federation:
         split = ParameterSplit(model, parse_declaration(config.resolved_personal))
         if config.resolved_mixing != "identity" and not split.shared_names:
             raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
-        if config.resolved_mixing in ("similarity", "similarity-running") and not batch_norm_layers(model):
+        kind = STATISTICS_OF.get(config.resolved_mixing)
+        statistics = statistics_shapes(kind, model) if kind else {}
+        if kind and not statistics:
+            which = " with running statistics" if kind == "running" and batch_norm_layers(model) else ""
             raise UserError(
-                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none: "
+                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none{which}: "
                 "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
             )
-        if config.resolved_mixing == "similarity-classifier":
-            classification_layer(model)
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
-        return cls(config, source, device, split, split.shared_state(model), split.personal_state(model), public)
+        shared, personal = split.shared_state(model), split.personal_state(model)
+        return cls(config, source, device, split, statistics, shared, personal, public)
 
     def model(self) -> nn.Module:
         """A fresh model on the device."""
@@ -146,7 +150,7 @@ class Federation:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
         impress = self._impress(stop) if impressions else None
-        return Plan(self.config, self.split, self.initial_shared, pretrained, impress)
+        return Plan(self.config, self.split, self.initial_shared, self.statistics, pretrained, impress)
 
     def _impress(self, stop: Callable[[], bool]) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
         if not self.config.makes_impressions:
@@ -222,10 +226,8 @@ class Federation:
     def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:
         """What may leave a site in this run, by name, shape and type."""
         shared = {} if joining else {name: (tuple(t.shape), t.dtype) for name, t in self.initial_shared.items()}
-        kind = STATISTICS_OF.get(self.config.resolved_mixing)
-        statistics = statistics_shapes(kind, self.model()) if kind else {}
-        names = frozenset([*shared, *statistics, *self.split.personal_names, *self.split.description()])
-        return Gate(shared, statistics, policy, names)
+        names = frozenset([*shared, *self.statistics, *self.split.personal_names, *self.split.description()])
+        return Gate(shared, self.statistics, policy, names)
 
     def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path, *, here: bool = False) -> Newcomer:
         """A site that joins this run after its end.

@@ -99,7 +99,10 @@ class Options:
     ] = None
     mixing: Annotated[
         str | None,
-        typer.Option(help="samples, similarity, similarity-classifier, similarity-running, uniform, identity."),
+        typer.Option(
+            help="samples, similarity, similarity-classifier, similarity-running, uniform, identity, median, "
+            "trimmed-mean."
+        ),
     ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE: lr, batch_size, lambda, mu, ...; repeatable.")
@@ -115,6 +118,16 @@ class Options:
     grace: Annotated[
         float | None,
         typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's"),
+    ] = None
+    largest_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="By samples: how many times the median site's number a site's counts at most.", show_default="10"
+        ),
+    ] = None
+    weight_cap: Annotated[
+        float | None,
+        typer.Option(help="By similarity or uniform: the most another site may weigh in a mix.", show_default="1"),
     ] = None
     large_updates: Annotated[
         str | None,
@@ -204,6 +217,8 @@ class Options:
             "min_sites": self.min_sites,
             "timeout": self.timeout,
             "grace": self.grace,
+            "largest_weight": self.largest_weight,
+            "weight_cap": self.weight_cap,
             "large_updates": self.large_updates,
             "large_factor": self.large_factor,
         }

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.base import Value
 from medpfl.errors import UserError
-from medpfl.server.mixing import MIXINGS
+from medpfl.server.mixing import LEAST_ROBUST, MIXINGS, ROBUST
 
 TRAINING: dict[str, Value] = {"lr": 0.01, "batch_size": 32, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
 """Settings of local training (SGD), for every method (FedAP's values)."""
@@ -52,6 +52,10 @@ class RunConfig(BaseModel):
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
             two minutes at least.
+        largest_weight: how many times the median of the sites' numbers of training samples a site's own counts at most,
+            where models are mixed by them: the number is what the site says.
+        weight_cap: the most that another site may weigh in a site's mix by similarity or uniform mixing; 1 is as
+            published.
         large_updates: what happens to an update much larger than the others' of its round
             (:mod:`medpfl.server.magnitude`): ``refuse``, ``clip`` (scale it back to the limit) or ``accept``.
         large_factor: how many times the median of the others' an update may be; honest sites differ by about the ratio
@@ -88,6 +92,8 @@ class RunConfig(BaseModel):
     min_sites: int = Field(default=0, ge=0)
     timeout: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    largest_weight: float = Field(default=10.0, ge=1, allow_inf_nan=False)
+    weight_cap: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     large_updates: Literal["refuse", "clip", "accept"] = "refuse"
     large_factor: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
@@ -157,9 +163,34 @@ class RunConfig(BaseModel):
             raise ValueError("mu penalises moving away from received parameters; with everything personal none come")
         if mixing not in ("identity", "samples") and self.sites < 2:
             raise ValueError(f"mixing {mixing!r} weighs sites against each other and needs at least 2 of them")
+        self._check_robust()
+        self._check_weight_cap()
         if mixing == "similarity-running" and self.rounds < 2:
             raise ValueError("f-FedAP spends half of the rounds on FedBN and needs at least 2 rounds")
         return self
+
+    def _check_robust(self) -> None:
+        if self.resolved_mixing not in ROBUST:
+            return
+        if self.sites < LEAST_ROBUST:
+            raise ValueError(
+                f"mixing {self.resolved_mixing!r} outvotes a site and needs at least {LEAST_ROBUST} of them, there are "
+                f"{self.sites}: use --mixing samples"
+            )
+        if 0 < self.min_sites < LEAST_ROBUST:
+            raise ValueError(
+                f"the quorum of {self.min_sites} is too small for mixing {self.resolved_mixing!r}: of fewer than "
+                f"{LEAST_ROBUST} updates none can be outvoted"
+            )
+
+    def _check_weight_cap(self) -> None:
+        if (self_weight := self.all_settings.get("lambda")) is None:
+            return
+        if (least := (1 - self_weight) / max(1, self.sites - 1)) > self.weight_cap * (1 + 1e-12):
+            raise ValueError(
+                f"weight_cap {self.weight_cap:g} is too small: {self.sites - 1} other sites weigh "
+                f"{1 - self_weight:g} in all (1 - lambda); give {least:.4g} or more, or a larger lambda"
+            )
 
     def _check_settings(self) -> None:
         accepted = self._accepted
@@ -180,6 +211,8 @@ class RunConfig(BaseModel):
                 raise ValueError(f"setting {name} must be a whole number, got {value}")
             if name in _SHARE and value > 1:
                 raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
+            if name == "trim" and value >= 0.5:
+                raise ValueError(f"setting trim must lie below 0.5, got {value}: nothing would be left")
         if self.all_settings.get("start") == "holdout" and not self.holdout:
             raise ValueError("start=holdout needs images that are set aside: give --holdout, e.g. 0.1")
         if self.all_settings["nesterov"] and not self.all_settings["momentum"]:
@@ -210,9 +243,10 @@ class RunConfig(BaseModel):
         """The least number of usable updates a round needs.
 
         By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
-        as it is.
+        as it is. Robust mixing has three: of two updates none can be outvoted.
         """
-        least = 1 if self.resolved_mixing == "identity" else min(2, self.sites)
+        least = {"identity": 1}.get(self.resolved_mixing, LEAST_ROBUST if self.resolved_mixing in ROBUST else 2)
+        least = min(least, self.sites)
         return self.min_sites or max(least, (self.sites + 1) // 2)
 
     @property
@@ -224,6 +258,11 @@ class RunConfig(BaseModel):
     def needs_pretraining(self) -> bool:
         """Whether the mixing rests on a pretrained model's statistics."""
         return self.resolved_mixing in _PRETRAINED
+
+    @property
+    def mixes_by_samples(self) -> bool:
+        """Whether sites' numbers of training samples decide their weights, in some rounds at least."""
+        return self.resolved_mixing in ("samples", "similarity-running")
 
     @property
     def makes_impressions(self) -> bool:
@@ -264,6 +303,8 @@ def accepted_settings(name: str, personal: str | None = None, mixing: str | None
     own.pop("lambda", None)
     if mixing.startswith("similarity") or mixing == "uniform":
         own["lambda"] = method.settings.get("lambda", 0.5)
+    if mixing == "trimmed-mean":
+        own["trim"] = 0.2
     if mixing in _PRETRAINED:
         own |= PRETRAINING
     return own | TRAINING | dict(method.training)

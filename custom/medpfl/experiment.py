@@ -213,7 +213,7 @@ def _in_flare(
 
             start = simulate(federation.config, out, threads=threads or sites, watch=watch, track=track)
     state = load_checkpoint(checkpoint, federation.config)
-    return Plan(federation.config, federation.split, federation.initial_shared), state, start
+    return Plan(federation.config, federation.split, federation.initial_shared, federation.statistics), state, start
 
 
 def _results(

@@ -29,7 +29,8 @@ from medpfl.models.layers import batch_norm_layers
 from medpfl.report.joined import print_joined
 from medpfl.seeding import generator
 from medpfl.server.newcomer import Welcome, newcomer_row
-from medpfl.server.rounds import ServerState, pop_statistics
+from medpfl.server.rounds import ServerState
+from medpfl.server.weighing import pop_statistics
 from medpfl.site.evaluation import evaluate
 from medpfl.site.newcomer import adapt, misfit, repeat_shared_heads, take_statistics
 from medpfl.site.statistics import input_statistics

@@ -5,9 +5,10 @@ from tiny import config
 from torch import nn
 
 from medpfl.declarations import parse_declaration
-from medpfl.messages import STATISTICS, Update
+from medpfl.messages import STATISTICS, STATISTICS_OF, Update
 from medpfl.parameters import ParameterSplit
 from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.site.statistics import statistics_shapes
 
 
 def make_plan(algorithm="fedavg", **fields):
@@ -16,7 +17,9 @@ def make_plan(algorithm="fedavg", **fields):
     run = config(algorithm, **fields)
     split = ParameterSplit(model, parse_declaration(run.resolved_personal))
     pretrained = model.state_dict() if run.needs_pretraining else None
-    return Plan(run, split, split.shared_state(model), pretrained)
+    kind = STATISTICS_OF.get(run.resolved_mixing)
+    shapes = statistics_shapes(kind, model) if kind else {}
+    return Plan(run, split, split.shared_state(model), shapes, pretrained)
 
 
 def statistics(mean, variance=1.0, layer="1"):
