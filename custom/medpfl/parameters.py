@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -178,13 +179,12 @@ class ParameterSplit:
 
 
 def distance(before: State, after: State) -> float:
-    """Euclidean distance of two shared states, over the tensors that both have."""
-    squares = (
-        torch.linalg.vector_norm(after[name].double() - tensor.cpu().double()) ** 2
-        for name, tensor in before.items()
-        if name in after
-    )
-    return float(sum(squares, torch.zeros((), dtype=torch.float64)).sqrt())
+    """Euclidean distance of a shared state from an earlier one, over all of the earlier one's tensors.
+
+    Tensor by tensor, so that no more than one difference is held at a time; infinite where it overflows.
+    """
+    squares = (torch.linalg.vector_norm(after[name] - t, dtype=torch.float64) ** 2 for name, t in before.items())
+    return sqrt(float(sum(squares)))
 
 
 def _entry(tensor: Tensor, declared: bool, piece: Slice | None) -> _Entry:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from medpfl.messages import Message, Update
+from medpfl.messages import STATISTICS_OF, Message, Update
 from medpfl.parameters import State, StateError, distance
 from medpfl.site.contract import Contract, Record, admitted, place
 from medpfl.site.data import SiteData
@@ -142,6 +142,7 @@ class Guarded:
         before = self.book.read(self.contract)
         record = admitted(before, self.contract, message, self.policy.repeats)
         requested_statistics(self.contract.config, message)
+        self._require_weights()
         self._require_patients(message)
         self._require_pretrained(message)
         self._require_unused(record, message)
@@ -155,6 +156,16 @@ class Guarded:
                 self.book.write(replace(record, step=length))
         self._enter(record, message, update)
         return update
+
+    def _require_weights(self) -> None:
+        """Mixes by similarity draw to few sites: a copy of a site's statistics would take all the weight."""
+        config, most = self.contract.config, self.policy.largest_weight
+        if (
+            config.resolved_mixing in STATISTICS_OF or config.resolved_mixing == "uniform"
+        ) and config.weight_cap > most:
+            raise StateError(
+                f"policy: one other site may weigh {most:g} at most here (largest_weight), and the contract allows more"
+            )
 
     def _require_patients(self, message: Message) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""

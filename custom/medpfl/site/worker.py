@@ -252,7 +252,7 @@ class Site:
         order = generator(self.config.seed, self.name, 0, "first step")
         torch.manual_seed(order.initial_seed())
         train_epochs(model, self.data, self.config.all_settings, self.config.local_epochs, order)
-        return distance(start, self.split.shared_state(model))
+        return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})
 
 
 def requested_statistics(config: RunConfig, message: Message) -> str | None:
