@@ -33,7 +33,7 @@ import medpfl
 from medpfl.assemble import Federation
 from medpfl.config import RunConfig, make_config
 from medpfl.errors import UserError
-from medpfl.flare.classes import AT_SERVER, AT_SITE, PACKAGE
+from medpfl.flare.classes import AT_SERVER, AT_SITE, PACKAGE, is_own
 from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
@@ -202,7 +202,7 @@ def travels_inline(federation: Federation) -> bool:
 
 
 def allow_package(local: Path) -> None:
-    """Adds this package's classes to the class allow-list in a workspace's ``local/resources.json``; keeps all else.
+    """Puts this package's classes into the class allow-list of a workspace's ``local/resources.json``; keeps all else.
 
     Where a startup kit has only FLARE's ``resources.json.default``, which that file replaces, it is begun from that.
     """
@@ -210,8 +210,8 @@ def allow_package(local: Path) -> None:
     file = local / "resources.json"
     found = next((f for f in (file, local / "resources.json.default") if f.exists()), None)
     resources = json.loads(found.read_text()) if found else {"format_version": 2}
-    allowed = resources.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
-    allowed += [path for path in (*AT_SITE, *AT_SERVER) if path not in allowed]
+    others = [path for path in resources.get("class_allow_list", DEFAULT_CLASS_ALLOW_LIST) if not is_own(path)]
+    resources["class_allow_list"] = list(dict.fromkeys([*others, *AT_SITE, *AT_SERVER]))
     file.write_text(json.dumps(resources, indent=2) + "\n")
 
 

@@ -145,7 +145,6 @@ def test_own_classes_and_factories(spec, model_args, width, monkeypatch, request
         ("monai:Transchex", {"path_or_repo_id": "/data/site"}, "leave the model argument path_or_repo_id out"),
         ("monai:Transchex", {"filename": "model.bin"}, "leave the model argument filename out"),
         ("monai:Transchex", {}, r"monai:Transchex: it loads weights by itself \(path_or_repo_id\)"),
-        ("monai:CellSamWrapper", {}, r"it loads weights by itself \(checkpoint\)"),
         ("test_factory:Bear", {}, "no class or function 'Bear'; did you mean Bare"),
         ("test_factory:VIT", {}, "no class or function 'VIT'"),
         ("test_factory:Bare", {"depth": 1}, "no model argument 'depth'; it accepts: width"),
