@@ -19,7 +19,12 @@ from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
+<<<<<<< HEAD
 from medpfl.models.layers import batch_norm_layers
+=======
+from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.named_code import named_code
+>>>>>>> doors
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
@@ -259,6 +264,8 @@ class Federation:
         config = self.config
         arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
         inputs = (source or self.source).inputs()
+        if own := [spec.partition(":")[0] for what, spec in named_code(config) if what == "model"]:
+            arguments["code"] = own  # the bundle permits it to whoever runs the bundle
         return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
 
 

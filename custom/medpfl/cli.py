@@ -179,6 +179,7 @@ def compare(
     _require(env, "sim", "inprocess")
     from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
     from medpfl.config import published_defaults
+    from medpfl.named_code import permit
     from medpfl.report.terminal import comparison_table
 
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
@@ -187,6 +188,7 @@ def compare(
     usual = said.get("model") or schedule.get("model", "lenet5")
     variants = with_local(variants, usual)
     models = [v.choices.get("model", usual) for v in variants]
+    permit(*(model.partition(":")[0] for model in models))
     with options.naming_preset():
         each = settings_of(variants, training | said.get("settings", {}))
         arguments = model_arguments_of(list(dict.fromkeys(models)), said.get("model_args", {}))

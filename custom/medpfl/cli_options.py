@@ -145,6 +145,7 @@ class Options:
         from medpfl.config import make_config
         from medpfl.data.kinds import kind_of
         from medpfl.data.sites import fixed_sites
+        from medpfl.named_code import permit_named
 
         given = {"algorithm": algorithm} | self._fields
         given |= changes
@@ -157,7 +158,9 @@ class Options:
         if given["sites"] is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
         with self.naming_preset():
-            return make_config(**given)
+            config = make_config(**given)
+        permit_named(config)
+        return config
 
     @contextmanager
     def naming_preset(self) -> Iterator[None]:

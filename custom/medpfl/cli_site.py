@@ -37,6 +37,9 @@ def init(
             help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
         ),
     ] = None,
+    allow_byoc: Annotated[
+        bool, typer.Option("--allow-byoc", help="Let jobs bring code that runs at this site; without it none may.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
 ) -> None:
     """Let this package's jobs run here, limit what may leave, and say where the data are.
@@ -49,7 +52,7 @@ def init(
 
     named = dict(_named(item) for item in data or [])
     wanted = read_job(job) if job else None
-    plan = plan_kit(kit, named, wanted)
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc)
     usable = True
     for name, path in named.items():
         _say(f"{name}: {path}")

@@ -20,6 +20,7 @@ from medpfl.errors import UserError
 from medpfl.forgetting import NOT_MEASURED, forgetting
 from medpfl.lock import run_folder
 from medpfl.memory import keep_freed_memory
+from medpfl.named_code import permit_named
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
 from medpfl.report.results import load_results
@@ -76,6 +77,7 @@ def run_experiment(
         UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
     """
     keep_freed_memory()
+    permit_named(config)
     if track and env == "inprocess":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     with run_folder(out):
