@@ -19,12 +19,8 @@ from medpfl.declarations import parse_declaration
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
-<<<<<<< HEAD
 from medpfl.models.layers import batch_norm_layers
-=======
-from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.named_code import named_code
->>>>>>> doors
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
