@@ -15,7 +15,7 @@ from medpfl.cli_data import data_app
 from medpfl.cli_join import export_join_job, join_run, require_kit
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
-from medpfl.errors import Interrupted, UserError
+from medpfl.errors import Interrupted, UserError, printable
 
 if TYPE_CHECKING:
     from medpfl.config import RunConfig
@@ -326,7 +326,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        Console(stderr=True).print(f"medpfl: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        words = printable(f"medpfl: {error}")
+        Console(stderr=True).print(words, style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except Interrupted as stop:
         _say_stopped(str(stop))

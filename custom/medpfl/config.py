@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.base import Value
+from medpfl.bundle.plain import plain_problem
 from medpfl.errors import UserError
 from medpfl.server.mixing import LEAST_ROBUST, MIXINGS, ROBUST
 
@@ -139,6 +140,13 @@ class RunConfig(BaseModel):
         if "lambda" in accepted or "consistency" not in accepted or "consistency" in settings:
             return fields
         return fields | {"settings": {"consistency" if k == "lambda" else k: v for k, v in settings.items()}}
+
+    @model_validator(mode="after")
+    def _plain_network(self) -> RunConfig:
+        # Every site's bundle has them; what it cannot hold must not be found after the training.
+        if problem := plain_problem(self.model, "model") or plain_problem(self.model_args, "model_args"):
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _sensible(self) -> RunConfig:

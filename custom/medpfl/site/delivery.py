@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, versions
+from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, refusal, versions
 from medpfl.config import RunConfig
 from medpfl.data.inputs import Inputs
 from medpfl.parameters import State
@@ -20,6 +21,8 @@ Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
 ARCHIVE = "archive"
 """Where the models of earlier runs of the same experiment go."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Delivery:
     def write(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> None:
         """Replaces the folder ``which`` as a whole.
 
+        What a bundle would not hold as mere text is refused before training, where the run, its data and its sites are
+        read. Should some come this far, the model is left with its card, without a bundle, and the log says why.
+
         Args:
             which: the sub-folder.
             site: its name.
@@ -52,13 +58,16 @@ class Delivery:
             OSError: it cannot be written; what was there is still there.
         """
         card = self._card(which, site, round_, state, record)
+        if self.inputs and (problem := refusal(card, self.inputs)):
+            logger.warning("%s: the %s model is left without a bundle: %s", site, which, problem)
+            card["bundle"] = None
         new = self._new(which)
         shutil.rmtree(new, ignore_errors=True)
         try:
             new.mkdir(mode=0o700, parents=True)
             write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_}, mode=0o600)
             (new / CARD).write_text(_json(card))
-            if self.inputs:
+            if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
             _replace(new, self.folder / which)
         finally:
