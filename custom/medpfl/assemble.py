@@ -14,6 +14,7 @@ from medpfl.config import RunConfig
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
+from medpfl.differential_privacy import account
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS
 from medpfl.models import build_model, logits
@@ -52,6 +53,13 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
         arguments = source.model_arguments()
         model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
     return model.to(device)
+
+
+def _running_variance(model: nn.Module, split: ParameterSplit) -> str | None:
+    """The first shared running variance of a batch-norm layer."""
+    shared = set(split.shared_names)
+    names = (f"{path}.running_var" if path else "running_var" for path in batch_norm_layers(model))
+    return next((name for name in names if name in shared), None)
 
 
 def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes: int, image_size: int) -> None:
@@ -111,6 +119,12 @@ class Federation:
             )
         if config.resolved_mixing == "similarity-classifier":
             classification_layer(model)
+        noise = config.all_settings.get("update_noise")
+        if noise and (found := _running_variance(model, split)):
+            raise UserError(
+                f"update_noise: {found} is shared, and noise makes a running variance negative: keep batch norm at the "
+                "sites (--personal batch-norm), or choose a model without it"
+            )
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
         return cls(config, source, device, split, split.shared_state(model), split.personal_state(model))
@@ -129,6 +143,8 @@ class Federation:
             impressions: make them where the method does, which reads the images that they start from.
             stop: ends the making of an impression.
         """
+        # Whoever lacks the accountant learns it before the first round.
+        account(self.config.all_settings, self.config.rounds)
         pretrained = self.given_pretrained()
         if pretraining and self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
@@ -158,8 +174,14 @@ class Federation:
         leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in shared.items()}
         return leaving | ({STATISTICS: None} if self.config.resolved_mixing.startswith("similarity") else {})
 
-    def site(self, name: str, store: SiteStore) -> Site:
-        """A site with its data on the device."""
+    def site(self, name: str, store: SiteStore, secret: bytes | None = None) -> Site:
+        """A site with its data on the device.
+
+        Args:
+            name: its name.
+            store: its own.
+            secret: see :class:`~medpfl.site.worker.Site`.
+        """
         return Site(
             name=name,
             config=self.config,
@@ -168,9 +190,19 @@ class Federation:
             data=self.source.site(name, self.device),
             store=store,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
+            secret=secret,
         )
 
-    def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path, *, here: bool = False) -> Newcomer:
+    def newcomer(
+        self,
+        name: str,
+        source: DataSource,
+        data: SiteData,
+        folder: Path,
+        *,
+        here: bool = False,
+        secret: bytes | None = None,
+    ) -> Newcomer:
         """A site that joins this run after its end.
 
         Args:
@@ -179,6 +211,7 @@ class Federation:
             data: its own, on the device.
             folder: where its model goes.
             here: it is in the process of whoever asks.
+            secret: see :class:`~medpfl.site.worker.Site`.
         """
         return Newcomer(
             name=name,
@@ -189,6 +222,7 @@ class Federation:
             input_format=input_format(source),
             delivery=self.delivery(folder, source),
             here=here,
+            secret=secret,
         )
 
     def input_format(self) -> dict[str, Any]:

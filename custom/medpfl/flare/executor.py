@@ -82,12 +82,16 @@ class PersonalizedExecutor(Executor):
 
             from medpfl.config import RunConfig
             from medpfl.data.site_manifest import read_site_manifest
+            from medpfl.flare.policy import SiteForbids
             from medpfl.flare.state import state_folder
-            from medpfl.flare.trust import check_job
+            from medpfl.flare.trust import check_job, in_one_hand
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
+            if config.noise_at_sites and not in_one_hand(fl_ctx):
+                # From the run's seed, which the server knows, noise protects nothing.
+                raise SiteForbids("differential privacy needs noise from a secret of the site, and the site has none")
             workspace = fl_ctx.get_engine().get_workspace()
             own = read_site_manifest(Path(workspace.get_site_config_dir()))
             torch.set_num_threads(config.intra_op_threads)

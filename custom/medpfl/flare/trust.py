@@ -23,6 +23,11 @@ REHEARSAL = "MEDPFL_REHEARSAL"
 """Environment variable of processes that belong to whoever submits the jobs: a simulator's, a POC's on one machine."""
 
 
+def in_one_hand(context: FLContext) -> bool:
+    """Whether this is a simulation or a rehearsal: all processes and data belong to whoever submits the job."""
+    return bool(context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL))
+
+
 def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> None:
     """Refuses a job that names a path, or code that it does not bring, unless the site allows it.
 
@@ -32,7 +37,7 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
     Raises:
         UserError: the job names a folder for its state, a path as its data or its partition, or such code.
     """
-    if context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL):
+    if in_one_hand(context):
         return
     if state_dir is not None:
         raise UserError(f"the job names the folder {state_dir} for its state; only a simulation or a rehearsal may")

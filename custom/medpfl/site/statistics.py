@@ -13,8 +13,11 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from medpfl.algorithms.base import Value
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.site.data import SiteData
+from medpfl.site.privacy_noise import NoiseSource
+from medpfl.site.private_statistics import private_statistics
 
 
 class _Moments:
@@ -64,15 +67,24 @@ def input_statistics(
     return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
 
 
-def statistics_under(kind: str, model: nn.Module, data: SiteData) -> dict[str, tuple[Tensor, Tensor]]:
+def statistics_under(
+    kind: str, model: nn.Module, data: SiteData, settings: Mapping[str, Value], source: NoiseSource
+) -> dict[str, tuple[Tensor, Tensor]]:
     """What FedAP's similarity rests on: statistics of layers' inputs over the training data.
 
     Args:
         kind: ``batch-norm``: of every batch-norm layer; ``classifier``: of the classification layer.
         model: f.
         data: its training part is used.
+        settings: with ``statistics_epsilon`` the statistics are noised (:mod:`medpfl.site.private_statistics`).
+        source: of the noise.
+
+    Raises:
+        StateError: the site has too few patients for the noise.
     """
     layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
+    if settings.get("statistics_epsilon"):
+        return private_statistics(model, layers, data, settings, source)
     return input_statistics(model, layers, training_inputs(data))
 
 
