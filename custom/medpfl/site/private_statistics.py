@@ -18,7 +18,7 @@ Unlike the exact statistics, each patient counts the same, whatever the number o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from math import sqrt
@@ -34,6 +34,9 @@ from medpfl.site.data import SiteData
 from medpfl.site.privacy_noise import NoiseSource, clip_factor, noised, on_grid
 
 logger = logging.getLogger(__name__)
+
+Scales = Mapping[str, tuple[Tensor, Tensor]]
+"""By path: mean and variance by which each channel of the layer's input is standardised, float64 on the CPU."""
 
 LEAST_VARIANCE = 1e-3
 """Noise may take a variance below zero: this share of f's own is the least that is sent."""
@@ -61,19 +64,53 @@ def private_statistics(
     Raises:
         StateError: the site has too few patients for epsilon or delta.
     """
-    epsilon, delta, clip = (float(settings[f"statistics_{name}"]) for name in ("epsilon", "delta", "clip"))
-    scales = {path: _scale(layer) for path, layer in layers.items()}
-    entries = 2 * sum(len(mean) for mean, _ in scales.values())
     owners = data.owners("train")
-    patients = data.samples("train") if owners is None else len(owners.unique())
-    _require_enough(patients, epsilon, delta, clip, entries)
     logger.info("statistics with noise: %s", "each sample counts as a patient" if owners is None else "by patient")
+    patients = data.samples("train") if owners is None else len(owners.unique())
+    scales = scales_of(layers)
+    return released(patient_vectors(model, layers, scales, data, owners), patients, scales, settings, source)
+
+
+def released(
+    vectors: Iterable[np.ndarray],
+    patients: int,
+    scales: Scales,
+    settings: Mapping[str, Value],
+    source: NoiseSource,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and variance by path from the patients' vectors: clipped, summed, noised.
+
+    Args:
+        vectors: as :func:`patient_vectors` gives them.
+        patients: how many.
+        scales: of the layers.
+        settings: ``statistics_epsilon``, ``statistics_delta``, ``statistics_clip``.
+        source: of the noise.
+
+    Raises:
+        StateError: these are too few patients for epsilon or delta.
+    """
+    epsilon, delta, clip = (float(settings[f"statistics_{name}"]) for name in ("epsilon", "delta", "clip"))
+    entries = 2 * sum(len(mean) for mean, _ in scales.values())
+    _require_enough(patients, epsilon, delta, clip, entries)
     bound = clip * sqrt(entries)
     deviation = SENSITIVITY * bound * noise_multiplier(epsilon, delta)
     total = np.zeros(entries, np.int64)
-    for vector in patient_vectors(model, layers, scales, data, owners):
+    for vector in vectors:
         total += on_grid(clipped(vector, bound), deviation)
     return _moments(noised(total, deviation, source) / patients, scales)
+
+
+def scales_of(layers: Mapping[str, nn.Module]) -> Scales:
+    """What f itself knows of the layers' inputs; mean 0 and variance 1 where it knows nothing."""
+    return {path: _scale(layer) for path, layer in layers.items()}
+
+
+def _scale(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    if getattr(layer, "running_mean", None) is not None and layer.running_var is not None:
+        return layer.running_mean.double().cpu(), layer.running_var.double().cpu().clamp(min=0) + layer.eps
+    channels = layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
+    return torch.zeros(channels, dtype=torch.float64), torch.ones(channels, dtype=torch.float64)
 
 
 def clipped(vector: np.ndarray, bound: float) -> np.ndarray:
@@ -86,7 +123,7 @@ def clipped(vector: np.ndarray, bound: float) -> np.ndarray:
 def patient_vectors(
     model: nn.Module,
     layers: Mapping[str, nn.Module],
-    scales: Mapping[str, tuple[Tensor, Tensor]],
+    scales: Scales,
     data: SiteData,
     owners: Tensor | None,
 ) -> Iterator[np.ndarray]:
@@ -97,7 +134,7 @@ def patient_vectors(
     Args:
         model: its mode is restored.
         layers: modules of the model by path.
-        scales: by path: mean and variance of each channel by which its input is standardised.
+        scales: of the layers.
         data: its training part is used.
         owners: whose the samples are, (n,); None where each is a patient.
     """
@@ -123,9 +160,7 @@ def patient_vectors(
                 yield np.concatenate([mean, np.where(n > 0, (square - 1) / sqrt(2), 0)])
 
 
-def _sums(
-    seen: list[tuple[str, Tensor]], layers: Mapping[str, nn.Module], scales: Mapping[str, tuple[Tensor, Tensor]]
-) -> np.ndarray:
+def _sums(seen: list[tuple[str, Tensor]], layers: Mapping[str, nn.Module], scales: Scales) -> np.ndarray:
     """Number of positions, sum of z and sum of z^2 for every channel of every layer, (3, channels of all layers)."""
     sums = {path: torch.zeros(3, len(mean), dtype=torch.float64) for path, (mean, _) in scales.items()}
     for path, x in seen:
@@ -137,15 +172,7 @@ def _sums(
     return torch.cat(list(sums.values()), 1).numpy()
 
 
-def _scale(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Mean and variance, float64 on the CPU, that f itself knows of the layer's input; else 0 and 1."""
-    if getattr(layer, "running_mean", None) is not None and layer.running_var is not None:
-        return layer.running_mean.double().cpu(), layer.running_var.double().cpu().clamp(min=0) + layer.eps
-    channels = layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
-    return torch.zeros(channels, dtype=torch.float64), torch.ones(channels, dtype=torch.float64)
-
-
-def _moments(mean: np.ndarray, scales: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
+def _moments(mean: np.ndarray, scales: Scales) -> dict[str, tuple[Tensor, Tensor]]:
     first, second = torch.from_numpy(mean).chunk(2)
     sizes = [len(center) for center, _ in scales.values()]
     found = {}
