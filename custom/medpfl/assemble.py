@@ -16,6 +16,7 @@ from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
+from medpfl.differential_privacy import account
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
@@ -61,6 +62,13 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
         arguments = source.model_arguments()
         model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
     return model.to(device)
+
+
+def _running_variance(model: nn.Module, split: ParameterSplit) -> str | None:
+    """The first shared running variance of a batch-norm layer."""
+    shared = set(split.shared_names)
+    names = (f"{path}.running_var" if path else "running_var" for path in batch_norm_layers(model))
+    return next((name for name in names if name in shared), None)
 
 
 def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes: int, image_size: int) -> None:
@@ -125,6 +133,12 @@ class Federation:
                 f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none{which}: "
                 "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
             )
+        noise = config.all_settings.get("update_noise")
+        if noise and (found := _running_variance(model, split)):
+            raise UserError(
+                f"update_noise: {found} is shared, and noise makes a running variance negative: keep batch norm at the "
+                "sites (--personal batch-norm), or choose a model without it"
+            )
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
         # What a site calls its own is never public, whatever a job calls it.
@@ -146,6 +160,8 @@ class Federation:
             impressions: make them where the method does, which reads the images that they start from.
             stop: ends the making of an impression.
         """
+        # Whoever lacks the accountant learns it before the first round.
+        account(self.config.all_settings, self.config.rounds)
         pretrained = self.given_pretrained()
         if pretraining and self.config.needs_pretraining and pretrained is None:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
@@ -175,8 +191,15 @@ class Federation:
         shapes = {name: shape for name, (shape, _) in gate.shared.items()} | dict(gate.statistics)
         return {name: list(shape) for name, shape in shapes.items()}
 
-    def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN) -> Site:
-        """A site with its data on the device."""
+    def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN, secret: bytes | None = None) -> Site:
+        """A site with its data on the device.
+
+        Args:
+            name: its name.
+            store: its own.
+            policy: its own.
+            secret: see :class:`~medpfl.site.worker.Site`.
+        """
         return Site(
             name=name,
             config=self.config,
@@ -186,6 +209,7 @@ class Federation:
             store=store,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
             selects=policy.measures == "none",
+            secret=secret,
         )
 
     def guarded(
@@ -230,7 +254,16 @@ class Federation:
         names = frozenset([*shared, *self.statistics, *self.split.personal_names, *self.split.description()])
         return Gate(shared, self.statistics, policy, names)
 
-    def newcomer(self, name: str, source: DataSource, data: SiteData, folder: Path, *, here: bool = False) -> Newcomer:
+    def newcomer(
+        self,
+        name: str,
+        source: DataSource,
+        data: SiteData,
+        folder: Path,
+        *,
+        here: bool = False,
+        secret: bytes | None = None,
+    ) -> Newcomer:
         """A site that joins this run after its end.
 
         Args:
@@ -239,6 +272,7 @@ class Federation:
             data: its own, on the device.
             folder: where its model goes.
             here: it is in the process of whoever asks.
+            secret: see :class:`~medpfl.site.worker.Site`.
         """
         return Newcomer(
             name=name,
@@ -249,6 +283,7 @@ class Federation:
             input_format=input_format(source),
             delivery=self.delivery(folder, source),
             here=here,
+            secret=secret,
         )
 
     def input_format(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.base import Value
 from medpfl.bundle.plain import plain_problem
+from medpfl.differential_privacy import OF_STATISTICS, OF_UPDATES, misplaced
 from medpfl.errors import UserError
 from medpfl.server.mixing import LEAST_ROBUST, MIXINGS, ROBUST
 
@@ -25,9 +26,10 @@ PRETRAINING: dict[str, Value] = {"pretrain": "pooled", "pretrain_share": 0.2, "p
 
 _PRETRAINED = ("similarity", "similarity-classifier")
 _POSITIVE = {"lr", "batch_size", "layers", "pretrain_epochs", "temperature", "images", "inner_steps", "pixel_lr"}
+_POSITIVE |= {"statistics_delta", "statistics_clip"}
 _WHOLE = {"batch_size", "layers", "pretrain_epochs", "nesterov", "warmup", "images", "admm_iterations", "inner_steps"}
 _WHOLE |= {"constraint"}
-_SHARE = {"lambda", "pretrain_share", "p", "nesterov", "constraint"}
+_SHARE = {"lambda", "pretrain_share", "p", "nesterov", "constraint", "statistics_delta"}
 _TEXTS = {"pretrain", "start"}
 _SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -201,6 +203,8 @@ class RunConfig(BaseModel):
             )
 
     def _check_settings(self) -> None:
+        if reason := misplaced(self.settings, self.resolved_mixing, self.resolved_personal):
+            raise ValueError(reason)
         accepted = self._accepted
         for name, value in self.settings.items():
             if name not in accepted:
@@ -273,6 +277,11 @@ class RunConfig(BaseModel):
         return self.resolved_mixing in ("samples", "similarity-running")
 
     @property
+    def noise_at_sites(self) -> bool:
+        """Whether sites add noise of differential privacy, for which a real one needs a secret."""
+        return any(self.all_settings.get(name) for name in ("statistics_epsilon", "update_noise"))
+
+    @property
     def makes_impressions(self) -> bool:
         """Whether the server synthesises images that sites train with."""
         return bool(self.all_settings.get("beta"))
@@ -314,7 +323,9 @@ def accepted_settings(name: str, personal: str | None = None, mixing: str | None
     if mixing == "trimmed-mean":
         own["trim"] = 0.2
     if mixing in _PRETRAINED:
-        own |= PRETRAINING
+        own |= PRETRAINING | OF_STATISTICS
+    if (personal or method.personal) != "everything":
+        own |= OF_UPDATES
     return own | TRAINING | dict(method.training)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from medpfl.config import RunConfig
+from medpfl.differential_privacy import account, in_words
 from medpfl.messages import IMPRESSION
 from medpfl.report.picture import png_grid
 from medpfl.server.mixing import ROBUST
@@ -52,6 +53,7 @@ def build_results(
         "choices": config.choices(),
         "heads": _heads(plan),
         "impression": _impression(state),
+        "privacy": account(config.all_settings, config.rounds),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
         "environment": environment(env),
         "data": dict(data),
@@ -128,12 +130,16 @@ def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:
 
 def _notes(config: RunConfig, state: ServerState) -> list[str]:
     notes = []
+    if privacy := account(config.all_settings, config.rounds):
+        notes += in_words(privacy)
     if config.needs_pretraining and config.all_settings["pretrain"] == "pooled":
         notes.append(
             "The model under which similarity was measured was pretrained on "
             f"{config.all_settings['pretrain_share']:.0%} of all sites' training images pooled, as in the paper; the "
             "server holds this whole data set. Sites with data of their own need a checkpoint or f-FedAP."
         )
+        if config.all_settings["statistics_epsilon"]:
+            notes.append("That pretraining saw the patients whom epsilon is for, and epsilon does not count it.")
     if state.phase == "done" and not state.best_round:
         notes.append("There were no validation images, so the last round is reported.")
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:

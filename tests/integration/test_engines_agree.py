@@ -82,3 +82,17 @@ def test_fewer_threads_than_sites_give_the_same(small_run):
     shared, alone = small_run("fedap", "sim"), small_run("fedap", "sim", threads=1)
     assert figures(shared) == figures(alone)
     assert_same_models(shared, alone)
+
+
+NOISY = {"statistics_epsilon": 5, "update_clip": 1, "update_noise": 0.01}
+
+
+@pytest.mark.slow
+def test_noise_of_differential_privacy_is_the_same_in_both_engines(small_run):
+    in_process, simulated = (small_run("fedap", env, settings=NOISY) for env in ("inprocess", "sim"))
+    accounts = [json.loads((run / "results.json").read_text())["privacy"] for run in (in_process, simulated)]
+    assert accounts[0] == accounts[1]
+    assert accounts[0].keys() == {"statistics", "updates"}
+    assert figures(in_process) == figures(simulated)
+    assert_same_models(in_process, simulated)
+    assert figures(in_process) != figures(small_run("fedap", "inprocess"))

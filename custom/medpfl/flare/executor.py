@@ -108,7 +108,7 @@ class PersonalizedExecutor(Executor):
         place.require_approved(config)
         federation = Federation.of(config, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())
-        site = federation.site(place.name, place.store(), place.policy)
+        site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site), federation.model()
 
     def _refused(self, fl_ctx: FLContext, reason: str, more: frozenset[str] = frozenset()) -> Shareable:

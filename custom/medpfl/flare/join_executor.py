@@ -52,5 +52,5 @@ class JoinExecutor(PersonalizedExecutor):
         source = open_source(theirs, place.own.get(theirs.data))
         data = source.site(place.name, federation.device)
         place.store()  # makes the folder, for the site alone
-        newcomer = federation.newcomer(place.name, source, data, place.folder)
+        newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
         return place.guarded(federation, newcomer), federation.model()

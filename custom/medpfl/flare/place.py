@@ -84,6 +84,11 @@ class Place:
             return None
         return Seal(self.key, f"{self.folder.parent.name}/{self.name}", self.policy.encrypted)
 
+    @property
+    def secret(self) -> bytes | None:
+        """For the noise of differential privacy; None in a rehearsal, where figures repeat."""
+        return None if self.key is None else Seal(self.key, self.name).secret("noise")
+
     def require_approved(self, config: RunConfig, *, joining: bool = False) -> None:
         """Raises SiteForbids if the site takes approved contracts alone and this is none."""
         if self.policy.jobs == "approved" and (found := Contract(config, joining).hash) not in self.policy.approved:

@@ -42,6 +42,12 @@ class SiteData(Protocol):
         (n,) int64 from 0; None where every sample stands for itself.
         """
 
+    def owners(self, part: Part) -> Tensor | None:
+        """For each sample of a part, in the order of :meth:`batches`, the number of the person it comes from.
+
+        (n,) int64; None where that is not known. Unlike :meth:`bags`, a person has one number whatever the labels.
+        """
+
 
 @dataclass
 class ImageTensors:
@@ -51,11 +57,14 @@ class ImageTensors:
         images: by part, (n, C, H, W) or bags (n, S, C, H, W), on the device; uint8, or floating in [-1, 1] already.
         labels: by part, (n,) int64, on the device.
         patients: by part, (n,) int64, which samples are one patient's; empty where every sample stands for itself.
+        persons: by part, (n,) int64, whose the samples are where ``patients`` does not say it, since a patient with two
+            labels is two of them.
     """
 
     images: Mapping[Part, Tensor]
     labels: Mapping[Part, Tensor]
     patients: Mapping[Part, Tensor] = field(default_factory=dict)
+    persons: Mapping[Part, Tensor] = field(default_factory=dict)
     reproducible: bool = field(default=True, init=False)
 
     @property
@@ -98,6 +107,10 @@ class ImageTensors:
     def bags(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`."""
         return self.patients.get(part)
+
+    def owners(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`."""
+        return self.persons.get(part, self.patients.get(part))
 
 
 @dataclass
@@ -142,6 +155,10 @@ class SiteLoaders:
 
     def bags(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`: every sample stands for itself."""
+        return None
+
+    def owners(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`: a loader does not tell."""
         return None
 
 

@@ -28,6 +28,7 @@ from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import Objective, site_objective
+from medpfl.site.privacy_noise import noise_source
 from medpfl.site.statistics import input_statistics, running_statistics, statistics_under, training_inputs
 from medpfl.site.store import StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
@@ -49,6 +50,7 @@ class Newcomer:
         input_format: theirs (:func:`medpfl.assemble.input_format`).
         delivery: where its model goes, to be used.
         here: it is in the process of whoever asks: a refusal shows the site's own values, which else only its log has.
+        secret: see :class:`~medpfl.site.worker.Site`.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Newcomer:
     input_format: Mapping[str, Any]
     delivery: Delivery
     here: bool = False
+    secret: bytes | None = None
     _fits: bool = field(default=False, init=False)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
@@ -129,7 +132,8 @@ class Newcomer:
             take_statistics(model, self.data)  # also where batch norm is shared
             return named_statistics(running_statistics(model)), {}
         model.load_state_dict(message.shared)
-        return named_statistics(statistics_under(kind, model, self.data)), {}
+        noise = noise_source(self.config, self.name, "statistics", 0, self.secret)
+        return named_statistics(statistics_under(kind, model, self.data, self.config.all_settings, noise)), {}
 
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]

@@ -13,9 +13,12 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from medpfl.algorithms.base import Value
 from medpfl.messages import STATISTICS
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.site.data import SiteData
+from medpfl.site.privacy_noise import NoiseSource
+from medpfl.site.private_statistics import private_statistics
 
 
 class _Moments:
@@ -65,20 +68,30 @@ def input_statistics(
     return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
 
 
-def statistics_under(kind: str, model: nn.Module, data: SiteData) -> dict[str, tuple[Tensor, Tensor]]:
+def statistics_under(
+    kind: str, model: nn.Module, data: SiteData, settings: Mapping[str, Value], source: NoiseSource
+) -> dict[str, tuple[Tensor, Tensor]]:
     """What FedAP's similarity rests on: statistics of layers' inputs over the training data.
 
     Args:
         kind: ``batch-norm``: of every batch-norm layer; ``classifier``: of the classification layer.
         model: f.
         data: its training part is used.
+        settings: with ``statistics_epsilon`` the statistics are noised (:mod:`medpfl.site.private_statistics`).
+        source: of the noise.
 
     Returns:
         As :func:`input_statistics`, of all those layers: one that the model holds and does not use has zeros, the same
         at every site, so that it adds nothing to a distance. Empty if none is used.
+
+    Raises:
+        StateError: the site has too few patients for the noise.
     """
     layers = _layers(kind, model)
-    found = input_statistics(model, layers, training_inputs(data))
+    if settings.get("statistics_epsilon"):
+        found = private_statistics(model, layers, data, settings, source)
+    else:
+        found = input_statistics(model, layers, training_inputs(data))
     return {path: found[path] if path in found else _zeros(layer) for path, layer in layers.items()} if found else {}
 
 

@@ -20,6 +20,8 @@ from medpfl.site.data import Batch, SiteData, endless_batches
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.evaluation import evaluate
 from medpfl.site.objectives import site_objective
+from medpfl.site.privacy_noise import noise_source
+from medpfl.site.private_update import protected_update
 from medpfl.site.statistics import running_statistics, statistics_under
 from medpfl.site.store import SiteStore, StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
@@ -45,6 +47,7 @@ class Site:
         store: the site's own.
         delivery: where its models go at the end, to be used; None for nowhere.
         selects: the site selects its round by its own validation data, since its measures do not leave.
+        secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Site:
     store: SiteStore
     delivery: Delivery | None = None
     selects: bool = False
+    secret: bytes | None = None
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -87,7 +91,8 @@ class Site:
         if not (kind := requested_statistics(self.config, message)):
             return {}, metrics
         model.load_state_dict(dict(message.tensors))
-        return named_statistics(statistics_under(kind, model, self.data)), metrics
+        noise = noise_source(self.config, self.name, "statistics", 0, self.secret)
+        return named_statistics(statistics_under(kind, model, self.data, self.config.all_settings, noise)), metrics
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -129,9 +134,11 @@ class Site:
         self.store.put(PERSONAL, round_, personal)
         # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
         self.store.keep(PERSONAL, (round_ - 2, round_ - 1, round_))
+        noise = noise_source(config, self.name, "update", round_, self.secret)
+        shared = protected_update(message.shared, shared, config.all_settings, noise)
         if asked == "running":
             shared |= named_statistics(running_statistics(model))
-        return {name: tensor.cpu() for name, tensor in shared.items()}, metrics
+        return shared, metrics
 
     def _impression(self, message: Message, model: nn.Module) -> Iterator[Batch] | None:
         order = generator(self.config.seed, self.name, message.round, "impression")

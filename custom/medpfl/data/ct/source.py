@@ -173,26 +173,29 @@ class Scans(OfCentres):
 
     def _tensors(self, parts: Mapping[Part, Sequence[Scan]], device: torch.device) -> ImageTensors:
         tensors = {part: self._part(parts[part]) for part in PARTS}
-        return ImageTensors(*({part: t[i].to(device) for part, t in tensors.items()} for i in range(3)))
+        return ImageTensors(*({part: t[i].to(device) for part, t in tensors.items()} for i in range(4)))
 
-    def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor]:
-        """Slices (or bags of slices) of a part, their labels, and which patient each is of."""
+    def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Slices (or bags of slices) of a part, their labels, which patient is tested by them, and whose they are."""
         loaded = [(scan, slices) for scan, slices in zip(scans, self._load(scans), strict=True) if slices is not None]
         size = self.preprocessing.size
         if not loaded:
             none = torch.empty(0, dtype=torch.long)
-            return torch.empty(0, 1, size, size, dtype=torch.float16), none, none
+            return torch.empty(0, 1, size, size, dtype=torch.float16), none, none, none
         # A patient whose scans have different labels (a follow-up) is tested once for each label.
         bags = {key: i for i, key in enumerate(dict.fromkeys((s.patient, s.label) for s, _ in loaded))}
         attention = self.config.pooling == "attention"
         repeats = torch.tensor([1 if attention else len(slices) for _, slices in loaded])
         labels = torch.tensor([scan.label for scan, _ in loaded])
         patients = torch.tensor([bags[scan.patient, scan.label] for scan, _ in loaded])
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
+        persons = torch.tensor([numbers[scan.patient] for scan, _ in loaded])
         images = [slices for _, slices in loaded]
         return (
             torch.stack(images) if attention else torch.cat(images),
             labels.repeat_interleave(repeats),
             patients.repeat_interleave(repeats),
+            persons.repeat_interleave(repeats),
         )
 
     def _checksum(self) -> str:

@@ -199,6 +199,8 @@ class Folders(OfCentres):
                 part: torch.tensor([picture.label for picture in parts[part]], dtype=torch.long, device=device)
                 for part in PARTS
             },
+            # Without an expression for patients every picture is one, and that is not known.
+            persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.reading.patient},
         )
 
     def _checksum(self) -> str:
@@ -209,3 +211,9 @@ class Folders(OfCentres):
             for picture in self.layout.centres[centre]
         ]
         return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+
+
+def _numbers(pictures: Sequence[Picture]) -> Tensor:
+    """Whose the pictures are, by number."""
+    known = {name: number for number, name in enumerate(dict.fromkeys(picture.patient for picture in pictures))}
+    return torch.tensor([known[picture.patient] for picture in pictures], dtype=torch.long)

@@ -1,0 +1,143 @@
+"""What differential privacy does: of FedAP's statistics to W and accuracy, of updates to accuracy.
+
+    python benchmarks/statistics_privacy.py organamnist.npz w          # rank correlation of W with and without noise
+    python benchmarks/statistics_privacy.py organamnist.npz accuracy   # FedAP with and without it, and equal weights
+    python benchmarks/statistics_privacy.py organamnist.npz updates    # FedBN with clipped and noised updates
+
+20 sites, LeNet-5 with batch norm, f pretrained as by default; each image stands for a patient, since OrganAMNIST does
+not say whose they are. Every seed has a partition, an f and noise of its own.
+"""
+
+import argparse
+import os
+from dataclasses import replace
+from statistics import mean, stdev
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from medpfl.assemble import Federation
+from medpfl.config import make_config
+from medpfl.differential_privacy import OF_STATISTICS, epsilon_of_updates
+from medpfl.engine.inprocess import run_in_process
+from medpfl.memory import keep_freed_memory
+from medpfl.models.layers import batch_norm_layers
+from medpfl.results import build_results
+from medpfl.server.similarity import similarity_weights, wasserstein_distances
+from medpfl.site.privacy_noise import noise_source
+from medpfl.site.private_statistics import patient_vectors, released, scales_of
+from medpfl.site.statistics import input_statistics, training_inputs
+from medpfl.site.store import MemoryStore
+
+EPSILONS = (10, 3, 1)
+SETTINGS = {"alpha 0.1": ("0.1", 1.0), "alpha 0.05": ("0.05", 1.0), "alpha 0.1, 5 % of the images": ("0.1", 0.05)}
+
+
+def config_of(data, alpha, seed, train_fraction=1.0, algorithm="fedap", **fields):
+    """A run of 20 sites and 20 rounds."""
+    fields = {
+        "data": data,
+        "partition": f"equal-dirichlet:{alpha}",
+        "seed": seed,
+        "train_fraction": train_fraction,
+    } | fields
+    return make_config(algorithm=algorithm, sites=20, rounds=20, device="cpu", **fields)
+
+
+def off_diagonal(statistics):
+    """W's entries off the diagonal, from the sites' statistics by path."""
+    layers = [{path: tuple(t.numpy() for t in pair) for path, pair in site.items()} for site in statistics]
+    weights = similarity_weights(wasserstein_distances(layers), 0.5)
+    return weights[~np.eye(len(weights), dtype=bool)]
+
+
+def correlations(config, f):
+    """Spearman's of W's entries off the diagonal with W without noise, by epsilon; and the range of patients a site."""
+    federation = Federation.of(config)
+    model = federation.model()
+    model.load_state_dict(f)
+    layers = batch_norm_layers(model)
+    scales = scales_of(layers)
+    sites = {name: federation.source.site(name, federation.device) for name in config.site_names}
+    exact = off_diagonal([input_statistics(model, layers, training_inputs(site)) for site in sites.values()])
+    vectors = {name: list(patient_vectors(model, layers, scales, site, None)) for name, site in sites.items()}
+    found = {}
+    for epsilon in EPSILONS:
+        settings = OF_STATISTICS | {"statistics_epsilon": epsilon}
+        noisy = [
+            released(v, len(v), scales, settings, noise_source(config, name, "statistics", 0, None))
+            for name, v in vectors.items()
+        ]
+        found[epsilon] = spearmanr(exact, off_diagonal(noisy)).statistic
+    return found, [len(v) for v in vectors.values()]
+
+
+def accuracy(config, pretrained=None):
+    """Mean accuracy over sites at the selected round, and f."""
+    federation = Federation.of(config)
+    plan = federation.plan(pretraining=pretrained is None)
+    if pretrained is not None:
+        plan = replace(plan, pretrained=pretrained)
+    f = plan.pretrained
+    sites = {name: federation.site(name, MemoryStore()) for name in config.site_names}
+    state = run_in_process(plan, sites, federation.model, workers=os.cpu_count())
+    results = build_results(plan, state, env="inprocess", data={}, seconds={})
+    return results["final"]["selected"]["mean"]["accuracy"], f
+
+
+def show(name, values, text=""):
+    """One line: mean, standard deviation over seeds, each seed."""
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    each = ", ".join(f"{v:.3f}" for v in values)
+    print(f"{name}: {mean(values):.3f}{spread} ({each}){text}", flush=True)
+
+
+def of_w(data, seeds):
+    """Rank correlations."""
+    for name, (alpha, share) in SETTINGS.items():
+        found = []
+        for seed in range(seeds):
+            whole = config_of(data, alpha, seed)
+            found.append(correlations(config_of(data, alpha, seed, share), Federation.of(whole).plan().pretrained))
+        print(f"{name}: {min(min(n) for _, n in found)} to {max(max(n) for _, n in found)} patients a site")
+        for epsilon in EPSILONS:
+            show(f"  epsilon {epsilon}", [by[epsilon] for by, _ in found])
+
+
+def of_accuracy(data, seeds):
+    """FedAP at alpha 0.1."""
+    variants = {"no noise": {}}
+    variants |= {f"epsilon {e}": {"settings": {"statistics_epsilon": e}} for e in EPSILONS}
+    variants |= {"equal weights": {"mixing": "uniform"}}
+    found = {name: [] for name in variants}
+    for seed in range(seeds):
+        f = None
+        for name, fields in variants.items():
+            uniform = "mixing" in fields
+            got, made = accuracy(config_of(data, "0.1", seed, **fields), None if uniform else f)
+            f = f or made
+            found[name].append(got)
+            print(f"seed {seed}, {name}: {got:.4f}", flush=True)
+    for name, values in found.items():
+        show(name, values)
+
+
+def of_updates(data, seeds):
+    """FedBN at alpha 0.1."""
+    for clip, noise in ((0, 0), (1, 0), (1, 0.001), (1, 0.01), (1, 0.1)):
+        settings = {"update_clip": clip, "update_noise": noise}
+        values = [accuracy(config_of(data, "0.1", seed, 1.0, "fedbn", settings=settings))[0] for seed in range(seeds)]
+        text = f", epsilon {epsilon_of_updates(noise, 20):.3g}" if noise else ""
+        show(f"update_clip {clip}, update_noise {noise}", values, text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("what", choices=["w", "accuracy", "updates"])
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    {"w": of_w, "accuracy": of_accuracy, "updates": of_updates}[given.what](given.data, given.seeds)
