@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from medpfl.flare.kit import KitPlan
 
 RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
-NO_CODE, GUARD = "medpfl.flare.guard.NoCode", "medpfl.flare.guard.SiteGuard"
+NO_CODE, GUARD = "medpfl.flare.site_process.NoCode", "medpfl.flare.site_process.SiteGuard"
 BYOC = "byoc"
 _FLARES_OWN = set(DEFAULT_CLASS_ALLOW_LIST)
 _EVERYTHING = "*"
@@ -112,7 +112,7 @@ def stop_log_streaming(plan: KitPlan, file: Path, resources: dict[str, Any]) -> 
 
 
 def put_guard(plan: KitPlan, file: Path, resources: dict[str, Any], *, byoc: bool) -> None:
-    """Puts :mod:`medpfl.flare.guard` into FLARE's process; with ``byoc`` without what refuses code."""
+    """Puts :mod:`medpfl.flare.site_process` into FLARE's process; with ``byoc`` without what refuses code."""
     components = resources.setdefault("components", [])
     if not isinstance(components, list):
         raise UserError(f"{file}: components must be a list")
