@@ -85,6 +85,13 @@ class Options:
         float | None,
         typer.Option(help="Share of the images that no site gets, for FedImpres to start from.", show_default="0"),
     ] = None
+    pretrained: Annotated[
+        str | None,
+        typer.Option(
+            help="SHA-256 fingerprint of the model f, by which sites know it, where the file is not here.",
+            show_default=False,
+        ),
+    ] = None
     held_out: Annotated[
         str | None,
         typer.Option(

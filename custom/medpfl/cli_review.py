@@ -13,7 +13,9 @@ from medpfl.errors import UserError
 
 def review(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job's folder, as the coordinator sent it.")],
-    kit: Annotated[Path | None, typer.Option(help="The site's kit, for its policy; else a hospital's defaults.")] = None,
+    kit: Annotated[
+        Path | None, typer.Option(help="The site's kit, for its policy; else a hospital's defaults.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a job would do here, before anybody consents: classes, network, what leaves, how often, what it reveals.
@@ -50,8 +52,8 @@ def ledger(
     opened = open_ledger(kit / "medpfl", read_key(_local(kit)))
     number = total = 0
     try:
-        for number, entry in enumerate(opened.entries(), 1):
-            total += entry["bytes"]
+        for entry in opened.entries():
+            number, total = entry["n"], total + entry["bytes"]
             if as_json:
                 print(json.dumps(entry))
                 continue

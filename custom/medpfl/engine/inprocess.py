@@ -54,7 +54,7 @@ def run_in_process(
     file = checkpoint / CHECKPOINT if checkpoint else None
     if file and resume and checkpoint_exists(file):
         state = load_checkpoint(file, plan.config)
-        require_same_pretrained(plan, state)
+    require_same_pretrained(plan, state)
     local = threading.local()
 
     def work(name: str, message: Message) -> Update | Failure:

@@ -25,9 +25,9 @@ from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.endings import BEGUN
 from medpfl.flare.payload import REASON, message_to_model, update_of
-from medpfl.flare.state import state_folder
+from medpfl.flare.state import require_owner, state_folder
 from medpfl.flare.tracking import keep_in, new_values, publish, stay_offline
-from medpfl.flare.trust import check_job
+from medpfl.flare.trust import check_job, submitter
 from medpfl.lock import claimed
 from medpfl.memory import RoundEnd, give_back_freed_memory
 from medpfl.messages import Failure, Message, Update
@@ -138,6 +138,7 @@ class PersonalizedController(BaseFedAvg):
         name = self.experiment or self.fl_ctx.get_job_id()
         folder = state_folder(lambda: self.engine.get_workspace().get_root_dir(), self.state_dir, name) / "server"
         folder.mkdir(parents=True, exist_ok=True)
+        require_owner(folder, submitter(self.fl_ctx))
         return folder
 
     def _step(self, plan: Plan, state: ServerState) -> ServerState:

@@ -20,10 +20,12 @@ from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
 
 _REVEALS = {
-    "update": "whether given images were in training, properties of the site's cases, and parts of images where an update "
-    "rests on few of them",
-    "statistics": "averages over the training images, from which single ones can be told where they are few",
-    "numbers": "how many cases the site has, how well models do on them, and through that something of its classes",
+    "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "
+    "images where an update rests on few of them",
+    "statistics": "from statistics: averages over the training images, from which single ones can be told where they "
+    "are few",
+    "numbers": "from numbers: how many cases the site has, how well models do on them, and through that something of "
+    "its classes",
 }
 
 
@@ -64,6 +66,7 @@ class Review:
         gpus: what it asks of each site.
         leaving: what leaves a site.
         parameters: of its network.
+        public: its data are a published set, unless the site calls something of its own so.
     """
 
     job: str
@@ -77,6 +80,7 @@ class Review:
     gpus: int
     leaving: tuple[Leaving, ...]
     parameters: int
+    public: bool
 
     @property
     def bytes(self) -> int:
@@ -88,8 +92,8 @@ class Review:
         config, found = self.config, []
         if policy.jobs == "approved" and self.hash not in policy.approved:
             found.append("its contract is not approved (site init --job approves it)")
-        if config.needs_pretraining and policy.named_pretrained and not config.pretrained:
-            found.append("it names no fingerprint of its pretrained model f (unless its data are a published set)")
+        if config.needs_pretraining and policy.named_pretrained and not (config.pretrained or self.public):
+            found.append("it names no fingerprint of its pretrained model f")
         mixes = config.resolved_mixing in STATISTICS_OF or config.resolved_mixing == "uniform"
         if mixes and config.weight_cap > policy.largest_weight:
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
@@ -132,7 +136,7 @@ class Review:
         config = self.config
         yield f"{self.job}: {config.algorithm}{', by which sites join a finished run' if self.joining else ''}"
         yield f"contract {self.hash}"
-        yield "who submits it: not in the folder; FLARE verifies the submitter's signature, and the site's ledger has it"
+        yield "submitter: not in the folder; FLARE verifies the signature, and the site's ledger will have the name"
         yield f"for: {', '.join(self.sites)}"
         arguments = f" with {json.dumps(config.model_args)}" if config.model_args else ""
         yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
@@ -145,7 +149,9 @@ class Review:
         for kind in self.leaving:
             what = f"{len(kind.tensors)} tensors, {size(kind.bytes)}" if kind.tensors else "numbers alone"
             times = "once" if kind.times == 1 else f"{kind.times} times"
-            yield f"leaves {times} ({kind.task}): {kind.what}, {what}; may reveal {kind.reveals}"
+            yield f"leaves {times} ({kind.task}): {kind.what}, {what}"
+        yield "what may be learned"
+        yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
         yield f"in all, besides numbers: {size(self.bytes)}"
         yield f"measures leave {policy.measures} here"
         refusals = self.refusals(policy)
@@ -160,17 +166,14 @@ def review(folder: Path) -> Review:
         UserError: it is no job of this package.
     """
     job, meta = read_job(folder), read_object(folder / "meta.json")
+    at_server = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_server.json"))]
     at_sites = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_client.json"))]
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = RunConfig(**arguments["run_config"])
     joining = "newcomers" in arguments
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
-        "server": tuple(
-            dict.fromkeys(
-                name for f in sorted(folder.glob("*/config/config_fed_server.json")) for name in _classes(read_object(f))
-            )
-        ),
+        "server": tuple(dict.fromkeys(name for content in at_server for name in _classes(content))),
     }
     foreign = [name for name in classes["sites"] if name not in AT_SITE]
     foreign += [name for name in classes["server"] if name not in AT_SERVER]
@@ -187,6 +190,7 @@ def review(folder: Path) -> Review:
         gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),
+        public=federation.public,
     )
 
 
