@@ -1,8 +1,8 @@
 """What differential privacy does: of FedAP's statistics to W and accuracy, of updates to accuracy.
 
     python benchmarks/statistics_privacy.py organamnist.npz w          # rank correlation of W with and without noise
-    python benchmarks/statistics_privacy.py organamnist.npz accuracy   # FedAP with and without it, and equal weights
-    python benchmarks/statistics_privacy.py organamnist.npz updates    # FedBN with clipped and noised updates
+    python benchmarks/statistics_privacy.py organamnist.npz accuracy --share 0.2   # FedAP with it, without, and uniform
+    python benchmarks/statistics_privacy.py organamnist.npz updates --share 0.2    # FedBN with noised updates
 
 20 sites, LeNet-5 with batch norm, f pretrained as by default; each image stands for a patient, since OrganAMNIST does
 not say whose they are. Every seed has a partition, an f and noise of its own.
@@ -31,10 +31,9 @@ from medpfl.site.statistics import input_statistics, training_inputs
 from medpfl.site.store import MemoryStore
 
 EPSILONS = (10, 3, 1)
-SETTINGS = {"alpha 0.1": ("0.1", 1.0), "alpha 0.05": ("0.05", 1.0), "alpha 0.1, 5 % of the images": ("0.1", 0.05)}
 
 
-def config_of(data, alpha, seed, train_fraction=1.0, algorithm="fedap", **fields):
+def config_of(data, alpha, seed, train_fraction, algorithm="fedap", **fields):
     """A run of 20 sites and 20 rounds."""
     fields = {
         "data": data,
@@ -93,20 +92,17 @@ def show(name, values, text=""):
     print(f"{name}: {mean(values):.3f}{spread} ({each}){text}", flush=True)
 
 
-def of_w(data, seeds):
+def of_w(data, seeds, alpha, share):
     """Rank correlations."""
-    for name, (alpha, share) in SETTINGS.items():
-        found = []
-        for seed in range(seeds):
-            whole = config_of(data, alpha, seed)
-            found.append(correlations(config_of(data, alpha, seed, share), Federation.of(whole).plan().pretrained))
-        print(f"{name}: {min(min(n) for _, n in found)} to {max(max(n) for _, n in found)} patients a site")
-        for epsilon in EPSILONS:
-            show(f"  epsilon {epsilon}", [by[epsilon] for by, _ in found])
+    configs = [config_of(data, alpha, seed, share) for seed in range(seeds)]
+    found = [correlations(config, Federation.of(config).plan().pretrained) for config in configs]
+    print(f"{min(min(n) for _, n in found)} to {max(max(n) for _, n in found)} patients a site")
+    for epsilon in EPSILONS:
+        show(f"epsilon {epsilon}", [by[epsilon] for by, _ in found])
 
 
-def of_accuracy(data, seeds):
-    """FedAP at alpha 0.1."""
+def of_accuracy(data, seeds, alpha, share):
+    """FedAP."""
     variants = {"no noise": {}}
     variants |= {f"epsilon {e}": {"settings": {"statistics_epsilon": e}} for e in EPSILONS}
     variants |= {"equal weights": {"mixing": "uniform"}}
@@ -115,7 +111,7 @@ def of_accuracy(data, seeds):
         f = None
         for name, fields in variants.items():
             uniform = "mixing" in fields
-            got, made = accuracy(config_of(data, "0.1", seed, **fields), None if uniform else f)
+            got, made = accuracy(config_of(data, alpha, seed, share, **fields), None if uniform else f)
             f = f or made
             found[name].append(got)
             print(f"seed {seed}, {name}: {got:.4f}", flush=True)
@@ -123,11 +119,11 @@ def of_accuracy(data, seeds):
         show(name, values)
 
 
-def of_updates(data, seeds):
-    """FedBN at alpha 0.1."""
+def of_updates(data, seeds, alpha, share):
+    """FedBN."""
     for clip, noise in ((0, 0), (1, 0), (1, 0.001), (1, 0.01), (1, 0.1)):
         settings = {"update_clip": clip, "update_noise": noise}
-        values = [accuracy(config_of(data, "0.1", seed, 1.0, "fedbn", settings=settings))[0] for seed in range(seeds)]
+        values = [accuracy(config_of(data, alpha, seed, share, "fedbn", settings=settings))[0] for seed in range(seeds)]
         text = f", epsilon {epsilon_of_updates(noise, 20):.3g}" if noise else ""
         show(f"update_clip {clip}, update_noise {noise}", values, text)
 
@@ -137,7 +133,11 @@ if __name__ == "__main__":
     parser.add_argument("data")
     parser.add_argument("what", choices=["w", "accuracy", "updates"])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--alpha", default="0.1")
+    parser.add_argument("--share", type=float, default=1.0, help="of each site's training images")
     given = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
-    {"w": of_w, "accuracy": of_accuracy, "updates": of_updates}[given.what](given.data, given.seeds)
+    {"w": of_w, "accuracy": of_accuracy, "updates": of_updates}[given.what](
+        given.data, given.seeds, given.alpha, given.share
+    )

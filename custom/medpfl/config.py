@@ -203,7 +203,8 @@ class RunConfig(BaseModel):
             )
 
     def _check_settings(self) -> None:
-        if reason := misplaced(self.settings, self.resolved_mixing, self.resolved_personal):
+        everything = (self.personal or algorithm(self.algorithm).personal) == "everything"
+        if reason := misplaced(self.settings, self.resolved_mixing, everything):
             raise ValueError(reason)
         accepted = self._accepted
         for name, value in self.settings.items():
@@ -324,9 +325,8 @@ def accepted_settings(name: str, personal: str | None = None, mixing: str | None
         own["trim"] = 0.2
     if mixing in _PRETRAINED:
         own |= PRETRAINING | OF_STATISTICS
-    if (personal or method.personal) != "everything":
-        own |= OF_UPDATES
-    return own | TRAINING | dict(method.training)
+    of_updates = {} if (personal or method.personal) == "everything" else OF_UPDATES
+    return own | TRAINING | of_updates | dict(method.training)
 
 
 def published_defaults(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Value]]:

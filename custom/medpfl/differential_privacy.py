@@ -31,13 +31,13 @@ SENSITIVITY = 2.0
 """In units of the bound: how far replacing one clipped vector by another moves a sum."""
 
 
-def misplaced(settings: Mapping[str, Value], mixing: str, personal: str) -> str | None:
+def misplaced(settings: Mapping[str, Value], mixing: str, all_personal: bool) -> str | None:
     """Why settings of privacy that the user gave have no meaning here, in words; None if they have.
 
     Args:
         settings: as given, without defaults.
         mixing: in force.
-        personal: in force.
+        all_personal: no model leaves the sites.
     """
     of_statistics = [name for name in OF_STATISTICS if name in settings]
     if of_statistics and mixing == "similarity-running":
@@ -50,7 +50,7 @@ def misplaced(settings: Mapping[str, Value], mixing: str, personal: str) -> str 
     if of_statistics and "statistics_epsilon" not in settings:
         return f"{of_statistics[0]} without statistics_epsilon changes nothing: give it too, e.g. statistics_epsilon=3"
     of_updates = [name for name in OF_UPDATES if name in settings]
-    if of_updates and personal == "everything":
+    if of_updates and all_personal:
         return f"{of_updates[0]}: with everything personal no update leaves a site, so there is nothing to make private"
     if settings.get("update_noise") and not settings.get("update_clip"):
         return "update_noise without update_clip protects nothing: an update without a bound needs noise without one"

@@ -19,6 +19,8 @@ def test_defaults():
         "momentum": 0.0,
         "nesterov": 0,
         "weight_decay": 0.0,
+        "update_clip": 0.0,
+        "update_noise": 0.0,
     }
     assert config.site_names[0] == "site-1"
     assert config.site_names[-1] == "site-20"
