@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from medpfl.cli_audit import audit
 from medpfl.cli_review import ledger, review
 from medpfl.errors import UserError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from medpfl.data.check import Finding
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
+site_app.command("audit")(audit)
 console = Console()
 
 

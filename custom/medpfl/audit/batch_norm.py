@@ -2,14 +2,15 @@
 
 With the weights below a batch norm at zero, its output is the same for every image: a * b + c, where b is the bias
 below it, which the server sets, and a and c are what the site keeps (gamma over the standard deviation, and the rest).
-Above it, the model answers class p or class q as that number lies above or below a threshold of the server's choice, and
-the accuracy tells which: each task halves the interval. Two values of b give a and c of a channel.
+Above it, the model answers class p or class q as that number lies above or below a threshold of the server's choice,
+and the accuracy tells which: each task halves the interval. Two values of b give a and c of a channel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def why_not(known: Known, probe: Probe | None) -> str | None:
 
 
 def batch_norm(line: Line, known: Known, probe: Probe, channels: int, bits: int = 16) -> list[Probed]:
-    """Probes some channels of the highest batch norm below the layer, after an honest round; 2 * ``bits`` tasks each."""
+    """Probes channels of the highest batch norm below the layer, after an honest round; 2 * ``bits`` tasks each."""
     if not honest_rounds(line, known, 1):
         return []
     norm, below = _below(known, probe)
@@ -102,7 +103,7 @@ def _below(known: Known, probe: Probe) -> tuple[str, str] | None:
         layer_input(probe.model, probe.layer, torch.zeros(2, *known.shape))
     for handle in handles:
         handle.remove()
-    pairs = [(b, a) for a, b in zip(ran, ran[1:], strict=False) if b[0] in batch_norm_layers(probe.model)]
+    pairs = [(b, a) for a, b in pairwise(ran) if b[0] in batch_norm_layers(probe.model)]
     if not pairs:
         return None
     (norm, _), (below, weights) = pairs[-1]
@@ -110,7 +111,9 @@ def _below(known: Known, probe: Probe) -> tuple[str, str] | None:
     return (norm, below) if ours else None
 
 
-def _state(known: Known, probe: Probe, below: str, channel: int, bias: float, threshold: float, classes: tuple[int, int]) -> State:
+def _state(
+    known: Known, probe: Probe, below: str, channel: int, bias: float, threshold: float, classes: tuple[int, int]
+) -> State:
     state = wire(known, probe, torch.zeros(known.classes))
     state[f"{below}.weight"] = torch.zeros_like(state[f"{below}.weight"])
     state[f"{below}.bias"] = torch.zeros_like(state[f"{below}.bias"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def find_gaps(reader: Reader, questions: int, deadline: float) -> dict[int, tupl
         if time.monotonic() > deadline:
             break
         places = sorted(counts)
-        pairs = [(a, b) for a, b in zip(places, places[1:], strict=False) if counts[a] > counts[b] and b - a > 4 * _APART]
+        pairs = [(a, b) for a, b in pairwise(places) if counts[a] > counts[b] and b - a > 4 * _APART]
         if not pairs:
             break
         # Crowded intervals first, then the wide ones, whose halves widen the gaps at either end.
@@ -174,7 +175,7 @@ def find_gaps(reader: Reader, questions: int, deadline: float) -> dict[int, tupl
 
 
 def read_inputs(reader: Reader, gaps: dict[int, tuple[float, float]], questions: int, deadline: float) -> Tensor:
-    """The layer's inputs (k, features) of samples that have a gap on both sides, as many as the questions suffice for."""
+    """The layer's inputs (k, features) of samples with a gap on both sides, as many as the questions suffice for."""
     rows, features = reader.reading.out_features, reader.probe.size[1]
     mean, deviation = reader.probe.scale
     alone = [count for count in gaps if count and count - 1 in gaps]

@@ -28,8 +28,9 @@ Shares = dict[Part, dict[int, float]]
 def constant_class(line: Line, known: Known) -> tuple[Shares, str]:
     """Estimated share of each class, by part, as far as the site's answers say it; and by what way.
 
-    Where the server sets the classification layer, training tasks tell of the training part by their loss, and of the validation part, for the measures of what came
-    in go out with the next update. What is then still unknown is asked by tasks of validation and test.
+    Where the server sets the classification layer, training tasks tell of the training part by their loss, and of the
+    validation part, for the measures of what came in go out with the next update. What is then still unknown is asked
+    by tasks of validation and test.
     """
     shares: Shares = {"train": {}, "validation": {}, "test": {}}
     # Far logits make the loss exact, and near ones are a small jump.

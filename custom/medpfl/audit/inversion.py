@@ -2,7 +2,7 @@
 
 Geiping, Bauermeister, Dröge, Moeller: Inverting gradients - how easy is it to break privacy in federated learning?
 NeurIPS 2020: minimise 1 - cos(update, update of the made images) + total variation, by Adam on the gradient's sign.
-The attacker is given the labels, and repeats the site's local steps in its own order, which follows from the run's seed.
+The attacker is given the labels, and repeats the site's local steps in their order, which follows from the run's seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Exchange, Known
 from medpfl.models import logits
+from medpfl.models.layers import batch_norm_layers
 from medpfl.seeding import generator
 from medpfl.site.data import batch_sizes
 
@@ -49,8 +50,8 @@ def invert(known: Known, exchange: Exchange, labels: Tensor, seconds: float) -> 
         loss = 1 - _cosine(change, aim) + _TOTAL_VARIATION * _total_variation(made)
         (made.grad,) = torch.autograd.grad(loss, [made])
         made.grad.sign_()
-        if float(loss) < least:
-            best, least = made.detach().clone(), float(loss)
+        if (value := float(loss.detach())) < least:
+            best, least = made.detach().clone(), value
         optimizer.param_groups[0]["lr"] = 0.05 * (1.0 if spent < seconds / 2 else 0.2)
         optimizer.step()
         with torch.no_grad():
@@ -73,6 +74,9 @@ def _local_training(
         for chosen in torch.randperm(len(labels), generator=order).split(sizes):
             if steps == _MOST_STEPS:
                 break
+            alone = len(chosen) * (known.shape[0] if len(known.shape) == 4 else 1) == 1
+            for layer in batch_norm_layers(model).values():
+                layer.train(not alone)  # as the site: a single image has no batch statistics
             scores = logits(functional_call(model, {**now, **buffers}, (images[chosen],)))
             gradients = torch.autograd.grad(
                 cross_entropy(scores, labels[chosen]), list(now.values()), create_graph=True, allow_unused=True

@@ -1,9 +1,9 @@
 """Membership inference on what an honest server gets: whether a sample was among a site's training data.
 
-Two scores of a candidate, both from the weights a round began with and the update that came back: how far the update
-lowers its loss (Yeom et al., CSF 2018; Carlini et al., S&P 2022, on the difference of two models), and the cosine
-between the update and the step that the candidate's own gradient would make (Li et al., Effective passive membership
-inference attacks in federated learning against overparameterized models, ICLR 2023). Candidates are the site's training
+Three scores of a candidate: its loss under the last model that the site sent (Yeom et al., Privacy risk in machine
+learning, CSF 2018); how far the updates lower its loss; and the cosine between an update and the step that the
+candidate's own gradient would make (Li et al., Effective passive membership inference attacks in federated learning
+against overparameterized models, ICLR 2023), the last two added up over rounds. Candidates are the site's training
 part against its test part; the attacker knows their labels.
 """
 
@@ -44,7 +44,7 @@ class Membership:
 
 
 def membership(known: Known, exchanges: list[Exchange], truth: Truth) -> list[Membership]:
-    """The scores over honest rounds; those of several rounds are added up. Empty without rounds or test samples."""
+    """The scores over honest rounds. Empty without rounds or test samples."""
     if not exchanges or "test" not in truth.images:
         return []
     bag = known.shape[0] if len(known.shape) == 4 else 1
@@ -61,7 +61,9 @@ def membership(known: Known, exchanges: list[Exchange], truth: Truth) -> list[Me
     for exchange in exchanges:
         lowered += _lowered(known, exchange, candidates, labels)
         along += _along(known, exchange, candidates, labels)
+    last = {name: exchanges[-1].update.tensors[name] for name in exchanges[-1].sent}
     return [
+        _judged("a low loss of the last model", -_losses(known, last, candidates, labels).double().numpy(), is_member),
         _judged("the update lowers its loss", lowered, is_member),
         _judged("the update points along its gradient", along, is_member),
     ]
@@ -95,9 +97,8 @@ def _along(known: Known, exchange: Exchange, x: Tensor, y: Tensor) -> np.ndarray
     change = torch.cat([exchange.change[name].flatten() for name in names])
     found = []
     for image, label in zip(x, y, strict=True):
-        gradients = torch.autograd.grad(
-            cross_entropy(logits(model(image[None])), label[None]), parameters, allow_unused=True
-        )
-        flat = torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for g, p in zip(gradients, parameters, strict=True)])
+        loss = cross_entropy(logits(model(image[None])), label[None])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         found.append(float(-(flat @ change) / (flat.norm() * change.norm()).clamp_min(1e-20)))
     return np.array(found)

@@ -13,7 +13,9 @@ def prior_images(count: int, shape: tuple[int, ...], generator: torch.Generator)
     """Random images (count, C, H, W) in [-1, 1]; or bags of them, as the shape says."""
     *bag, channels, height, width = shape
     images = count * (bag[0] if bag else 1)
-    fields = _fields(images * channels, height, width, generator) + _ellipses(images * channels, height, width, generator)
+    fields = _fields(images * channels, height, width, generator) + _ellipses(
+        images * channels, height, width, generator
+    )
     contrast = 0.2 + 0.6 * torch.rand(len(fields), 1, 1, generator=generator)
     brightness = 1.2 * torch.rand(len(fields), 1, 1, generator=generator) - 0.6
     deviation = fields.std((1, 2), keepdim=True).clamp_min(1e-6)
