@@ -88,7 +88,7 @@ class Options:
     pretrained: Annotated[
         str | None,
         typer.Option(
-            help="SHA-256 fingerprint of the model f, by which sites know it, where the file is not here.",
+            help="sha256:FINGERPRINT of the model f, by which sites know it, where the file is not here.",
             show_default=False,
         ),
     ] = None

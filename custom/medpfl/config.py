@@ -64,8 +64,8 @@ class RunConfig(BaseModel):
         large_factor: how many times the median of the others' an update may be; honest sites differ by about the ratio
             of their training steps at most.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
-        pretrained: fingerprint (:func:`medpfl.statefile.fingerprint`) of the pretrained model f, by which sites know
-            it; empty where it is not agreed on beforehand.
+        pretrained: ``sha256:`` and the fingerprint (:func:`medpfl.statefile.fingerprint`) of the pretrained model f, by
+            which sites know it; empty where it is not agreed on beforehand.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -100,7 +100,7 @@ class RunConfig(BaseModel):
     large_updates: Literal["refuse", "clip", "accept"] = "refuse"
     large_factor: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
-    pretrained: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    pretrained: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
 
     @field_validator("held_out")
     @classmethod

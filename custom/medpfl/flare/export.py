@@ -93,7 +93,7 @@ def _naming_pretrained(config: RunConfig) -> RunConfig:
     if config.pretrained or not Path(str(config.all_settings["pretrain"])).is_file():
         return config
     f = Federation.of(config.model_copy(update={"device": "cpu"})).given_pretrained()
-    return config.model_copy(update={"pretrained": fingerprint(f)})
+    return config.model_copy(update={"pretrained": f"sha256:{fingerprint(f)}"})
 
 
 def _require_here(data: str) -> None:

@@ -45,10 +45,11 @@ def require_same_pretrained(plan: Plan, state: ServerState) -> None:
     Raises:
         UserError: the file that the user gave has changed, or is not the one whose fingerprint the run names.
     """
-    if plan.config.pretrained and plan.given_f not in (None, plan.config.pretrained):
+    named = plan.config.pretrained.removeprefix("sha256:")
+    if named and plan.given_f not in (None, named):
         raise UserError(
             f"pretrain: {plan.config.all_settings['pretrain']} is not the model that the run names by its fingerprint, "
-            f"{plan.config.pretrained[:12]}: give that file"
+            f"{named[:12]}: give that file"
         )
     if state.pretrained and plan.given_f != state.pretrained:
         raise UserError(

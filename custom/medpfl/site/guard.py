@@ -183,7 +183,7 @@ class Guarded:
         named = self.contract.config.pretrained
         if message.task not in ("prepare", "statistics") or not message.tensors:
             return
-        if self.contract.config.needs_pretraining and named and fingerprint(message.tensors) != named:
+        if self.contract.config.needs_pretraining and named and f"sha256:{fingerprint(message.tensors)}" != named:
             raise StateError("contract: the pretrained model f is another than the contract names")
         if self.policy.named_pretrained and not named and not self.public and self.contract.config.needs_pretraining:
             raise StateError(

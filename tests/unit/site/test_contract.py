@@ -121,7 +121,7 @@ def test_the_hash_is_the_runs_and_not_the_machines():
     same = CONTRACT.config.model_copy(update={"device": "cuda", "timeout": 1.0, "min_sites": 2})
     told = CONTRACT.config.model_copy(update={"settings": CONTRACT.config.settings | {"pretrain": "/somewhere/f.pt"}})
     assert {Contract(c).hash for c in (CONTRACT.config, same, told)} == {CONTRACT.hash}
-    for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "0" * 64}, {"settings": {"lr": 0.2}}):
+    for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "sha256:" + "0" * 64}, {"settings": {"lr": 0.2}}):
         assert Contract(CONTRACT.config.model_copy(update=change)).hash != CONTRACT.hash
     assert Contract(CONTRACT.config, joining=True).hash != CONTRACT.hash
 

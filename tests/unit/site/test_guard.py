@@ -191,7 +191,7 @@ def f_message(guarded, f):
 
 def test_statistics_are_taken_under_the_contracted_f_alone():
     f, other = Net().state_dict(), Net().state_dict()
-    named = Guarded("fedap", policy=SitePolicy(named_pretrained=True), pretrained=fingerprint(f))
+    named = Guarded("fedap", policy=SitePolicy(named_pretrained=True), pretrained=f"sha256:{fingerprint(f)}")
     assert f_message(named, other).reason == "contract: the pretrained model f is another than the contract names"
     assert f_message(named, f).tensors
     unnamed = Guarded("fedap", policy=SitePolicy(named_pretrained=True))

@@ -1,0 +1,232 @@
+"""A site's own policy, key and approvals, and what review and ledger say of them."""
+
+import json
+import stat
+
+import pytest
+from kits import FEDAP, FEDAVG, done, files, init, mistake, read, write
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
+from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from typer.testing import CliRunner
+
+from medpfl.assemble import Federation
+from medpfl.cli import app
+from medpfl.data.catalog import find
+from medpfl.flare.executor import PersonalizedExecutor
+from medpfl.flare.kit import read_job
+from medpfl.flare.payload import REASON, message_to_model
+from medpfl.flare.trust import REHEARSAL
+from medpfl.messages import Message
+from medpfl.site.contract import Contract
+from medpfl.site.seal import read_key
+from medpfl.statefile import fingerprint
+
+
+def site(*arguments):
+    return CliRunner().invoke(app, ["site", *map(str, arguments)])
+
+
+def test_a_kit_gets_a_key_once(kit):
+    assert "medpfl.key: the key that seals state, models and ledger: none -> a new one" in done(kit)
+    key = read_key(kit / "local")
+    assert stat.S_IMODE((kit / "local" / "medpfl.key").stat().st_mode) == 0o600
+    assert "Nothing to change." in done(kit)
+    assert read_key(kit / "local") == key
+
+
+def test_a_dry_run_makes_no_key(kit):
+    init(kit, "--dry-run")
+    assert read_key(kit / "local") is None
+
+
+def test_a_field_of_the_policy_is_set_and_said(kit):
+    output = done(kit, "--policy", "least_patients=30", "--policy", "measures=none")
+    assert "policy, least_patients: 20 (default) -> 30" in output
+    assert 'policy, measures: "coarse" (default) -> "none"' in output
+    assert read(kit, "medpfl.json")["policy"] == {"least_patients": 30, "measures": "none"}
+    assert "Nothing to change." in done(kit, "--policy", "least_patients=30")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("least_patient=30", "give NAME=VALUE with a name of: measures, least_patients"),
+        ("least_patients", "give NAME=VALUE"),
+        ("least_patients=-1", "policy, least_patients: Input should be greater than or equal to 0 (got -1)"),
+        ("measures=some", "policy, measures: Input should be 'full', 'coarse' or 'none'"),
+    ],
+)
+def test_a_wrong_policy_is_refused_in_words(kit, said, words):
+    before = files(kit)
+    assert words in mistake(kit, "--policy", said)
+    assert files(kit) == before
+
+
+def test_a_policy_that_is_none_is_refused(kit):
+    write(kit, "medpfl.json", {"policy": 3})
+    assert "policy must be an object" in mistake(kit)
+
+
+def test_a_job_is_approved_with_its_contract_and_no_other_is_taken(kit):
+    done(kit, "--job", FEDAP)
+    contract = read_job(FEDAP).contract
+    assert read(kit, "medpfl.json")["policy"] == {"approved": [contract], "jobs": "approved"}
+    init(kit, "--job", FEDAVG)
+    assert read(kit, "medpfl.json")["policy"]["approved"] == [contract, read_job(FEDAVG).contract]
+
+
+def test_review_says_what_a_job_would_do(kit):
+    result = site("review", FEDAP, "--kit", kit)
+    assert result.exit_code == 0
+    text = result.output
+    assert f"contract {read_job(FEDAP).contract}" in text
+    assert "classes at the sites: medpfl.flare.executor.PersonalizedExecutor, medpfl.flare.filter" in text
+    assert "leaves 10 times (train): the shared part of its model, 10 tensors, 178 kB" in text
+    assert "leaves once (prepare): means and variances of layer inputs (batch-norm), 4 tensors, 352 B" in text
+    assert "code that it brings: none" in text
+    assert "this site's policy takes it" in text
+
+
+def test_review_as_json_is_the_same(kit):
+    found = json.loads(site("review", FEDAVG, "--json").output)
+    config = read_job(FEDAVG).config
+    federation = Federation.of(config)
+    assert found["bytes"] == config.rounds * sum(t.nbytes for t in federation.initial_shared.values())
+    assert found["hash"] == Contract(config).hash
+    assert found["leaves"][0]["tensors"] == federation.leaving()
+    assert found["refused_because"] == []
+
+
+def test_review_refuses_what_the_site_would_refuse(kit, tmp_path):
+    done(kit, "--job", FEDAVG, "--policy", "rounds=3", "--policy", "largest_weight=0.3")
+    result = site("review", FEDAP, "--kit", kit)
+    assert result.exit_code == 1
+    assert "its contract is not approved (site init --job approves it)" in result.output
+    assert "one other site may weigh 1, and 0.3 is allowed" in result.output
+    assert "it has 10 rounds, and the data may serve 3" in result.output
+
+
+def test_review_names_foreign_classes_and_code(tmp_path):
+    import shutil
+
+    job = shutil.copytree(FEDAVG, tmp_path / "job")
+    file = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(file.read_text())
+    content["components"] = [{"id": "x", "path": "medpfl.models.factory.build_model", "args": {"name": "lenet5"}}]
+    file.write_text(json.dumps(content))
+    (job / "app" / "custom").mkdir()
+    (job / "app" / "custom" / "more.py").write_text("")
+    result = site("review", job)
+    assert result.exit_code == 1
+    assert (
+        "it names classes that are no part of this package's jobs: medpfl.models.factory.build_model" in result.output
+    )
+    assert "it brings code (BYOC): app/custom/more.py" in result.output
+
+
+class AtKit:
+    """A kit's site, asked as FLARE asks it, by a job of somebody's."""
+
+    def __init__(self, kit, at_site, config, submitter="alice"):
+        self.executor = PersonalizedExecutor(config.model_dump(mode="json"), "first")
+        self.federation = Federation.of(config, find("organamnist-sample"))
+        self.context = at_site(kit)
+        meta = {"submitter_name": submitter, "submitter_org": "hospital"}
+        self.context.set_prop(FLContextKey.JOB_META, meta, private=True)
+
+    def ask(self, task, round_=0, **info):
+        tensors = {} if task == "prepare" else self.federation.initial_shared
+        info |= {"split": self.federation.split.description()} if task == "prepare" else {}
+        sent = FLModelUtils.to_shareable(message_to_model(Message(task, round_, tensors, info), 1))
+        return self.executor.execute(task, sent, self.context, Signal())
+
+
+@pytest.fixture
+def real(monkeypatch):
+    monkeypatch.delenv(REHEARSAL, raising=False)
+
+
+@pytest.fixture
+def prepared(kit, real, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done(kit, "--data", f"organs={find('organamnist-sample')}")
+    return kit
+
+
+ORGANS = read_job(FEDAVG).config.model_copy(
+    update={"data": "organs", "names": ("north-hospital", "b"), "sites": 2, "rounds": 2}
+)
+
+
+def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
+    there = AtKit(prepared, at_site, ORGANS)
+    for task, round_ in (("prepare", 0), ("train", 1)):
+        reply = there.ask(task, round_)
+        assert reply.get_return_code() == ReturnCode.OK, reply.get_header(REASON)
+    folder = prepared / "medpfl" / "first" / "north-hospital"
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (folder, folder.parent, folder.parent.parent)} == {0o700}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {0o600}
+    assert "seal" in json.loads((folder / "contract.json").read_text())
+    result = site("ledger", prepared)
+    assert result.exit_code == 0
+    assert "organs  train 1  18 tensors, 180 kB" in result.output
+    assert "alice/hospital" in result.output
+    assert "2 entries" in result.output
+    assert "the chain is whole" in result.output
+    file = prepared / "medpfl" / "ledger.jsonl"
+    file.write_text(file.read_text().replace("alice", "carol"))
+    broken = site("ledger", prepared)
+    assert broken.exit_code == 1
+    assert "line 1: ledger.jsonl is not as this site wrote it" in broken.output
+
+
+def test_a_real_site_sends_coarse_measures(prepared, at_site):
+    reply = AtKit(prepared, at_site, ORGANS).ask("prepare")
+    samples = FLModelUtils.from_shareable(reply).meta["medpfl_info"]["metrics"]["samples"]
+    assert all(number % 10 == 0 for number in samples.values())
+
+
+def test_a_contract_that_is_not_approved_is_refused_in_words(prepared, at_site, caplog):
+    done(prepared, "--policy", "jobs=approved")
+    words = AtKit(prepared, at_site, ORGANS).ask("prepare").get_header(REASON)
+    assert words == f"contract: {Contract(ORGANS).hash[:12]} is not approved at this site"
+    done(prepared, "--policy", f'approved=["{Contract(ORGANS).hash}"]')
+    assert AtKit(prepared, at_site, ORGANS).ask("prepare").get_return_code() == ReturnCode.OK
+
+
+def test_anothers_job_is_refused_at_a_real_site(prepared, at_site):
+    there = AtKit(prepared, at_site, ORGANS)
+    there.ask("prepare")
+    there.ask("train", 1)
+    words = AtKit(prepared, at_site, ORGANS, "mallory").ask("prepare").get_header(REASON)
+    assert words == "contract: the experiment belongs to another submitter here; choose another name"
+
+
+def test_a_damaged_policy_lets_nothing_out(prepared, at_site, caplog):
+    write(prepared, "medpfl.json", read(prepared, "medpfl.json") | {"policy": {"measures": "all"}})
+    words = AtKit(prepared, at_site, ORGANS).ask("prepare").get_header(REASON)
+    assert words == "the site cannot begin: UserError (its log says more)"
+    assert "policy, measures" in caplog.text
+
+
+def test_encrypted_state_cannot_be_read_without_the_key(prepared, at_site):
+    done(prepared, "--policy", "encrypted=true")
+    there = AtKit(prepared, at_site, ORGANS)
+    there.ask("prepare")
+    assert there.ask("train", 1).get_return_code() == ReturnCode.OK
+    files_ = list((prepared / "medpfl" / "first" / "north-hospital").glob("*.safetensors"))
+    assert files_
+    assert not [file for file in files_ if b"conv1" in file.read_bytes()]
+
+
+def test_an_export_names_the_pretrained_model_by_its_fingerprint(tmp_path):
+    from safetensors.torch import save_file
+
+    config = read_job(FEDAP).config
+    f = Federation.of(config).model().state_dict()
+    save_file(f, tmp_path / "f.safetensors")
+    said = ["export", "fedap", "--sites", "2", "--job", tmp_path / "job", "--set", f"pretrain={tmp_path}/f.safetensors"]
+    result = CliRunner().invoke(app, [*map(str, said)])
+    assert result.exit_code == 0, result.output
+    assert read_job(tmp_path / "job").config.pretrained == f"sha256:{fingerprint(f)}"
