@@ -122,7 +122,6 @@ def test_a_function_of_the_package_as_a_component(system, kits, tmp_path):
     job = submitted(system, tmp_path, "component", component)
     said = ended(system, job, tmp_path / "out")
     time.sleep(3)  # what was started needs a moment
-    print(said)
     assert not (tmp_path / "ran").exists()
     assert "no task was done" in said
     assert "class_allow_list" in said
@@ -135,9 +134,8 @@ def test_a_function_of_the_package_within_an_allowed_class(system, kits, tmp_pat
         content["executors"][0]["executor"]["args"]["state_dir"] = shell(tmp_path / "ran")
 
     job = submitted(system, tmp_path, "nested", nested)
-    said = ended(system, job, tmp_path / "out")
+    ended(system, job, tmp_path / "out")
     time.sleep(3)
-    print(said)
     assert not (tmp_path / "ran").exists()
     assert "is not in allow_list" in own_logs(kits, job)
 
@@ -151,7 +149,6 @@ def test_a_job_that_brings_code(system, kits, tmp_path):
 
     said = ended(system, submitted(system, tmp_path, "byoc", code), tmp_path / "out")
     time.sleep(3)
-    print(said)
     assert not (tmp_path / "ran").exists()
     assert "north-hospital: this site takes no code from jobs" in said
 
@@ -173,10 +170,9 @@ def test_an_admins_commands(system, kits, command):
     with system.session() as session:
         try:
             said = json.dumps(command(session, "north-hospital"))
-        except (AuthorizationError, RuntimeError, Exception) as error:
-            said = f"{type(error).__name__}: {error}"
-    print(said)
-    assert "user 'admin@example.org' is not authorized for" in said
+        except AuthorizationError as error:
+            said = str(error)
+    assert "not authorized for" in said
     assert str(kits) not in said
     assert "prod_00" not in said
 
@@ -188,7 +184,6 @@ def test_a_server_whose_code_was_changed(system, kits):
         time.sleep(0.5)
     for name in SITES:
         read, deleted = json.loads((answers / f"{name}.json").read_text())
-        print(name, read, deleted)
         assert "Ada" not in read
         assert (kits / name / "precious").is_dir()
         assert read == "this site serves no files, folders and log lines, and logs as it chose itself"

@@ -5,7 +5,7 @@ import torch
 
 from medpfl.named_code import permit
 
-OWN = ("tiny", "test_factory", "test_sites", "torch.nn")
+OWN = ("test_factory", "test_sites", "torch.nn")
 """Modules that the tests' configurations name."""
 
 

@@ -11,10 +11,13 @@ from medpfl.assemble import Federation
 from medpfl.config import RunConfig, make_config
 from medpfl.engine.inprocess import run_in_process
 from medpfl.messages import STATISTICS
+from medpfl.named_code import permit
 from medpfl.server.rounds import Plan
 from medpfl.site.data import ImageTensors
 from medpfl.site.store import MemoryStore
 from medpfl.site.worker import MODEL, Site
+
+permit("tiny")  # the configurations below name it, in processes of their own too
 
 
 class Net(nn.Module):

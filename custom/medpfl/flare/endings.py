@@ -14,6 +14,8 @@ _REFUSED_CLASS = re.compile(r"Component '([\w.]+)'[^\n]* is not in allow_list")
 _NO_TRACKER = re.compile(r"Can't load class nvflare\.app_opt\.tracking\.[\w.]+: No module named '(\w+)'")
 _REPORTED = re.compile(r"due to reported failure from (\S+): ([^\n]+)")
 """What FLARE's server logs when a site tells it how the job's process there ended."""
+_MARK = "NVFLARE_ERROR: "
+"""What FLARE puts in front of a site's refusal."""
 _SIGNATURES = {
     "unsigned job": "the job is not signed by who submitted it; submit it by `medpfl run --env prod` or `nvflare job "
     "submit`, which sign it",
@@ -90,4 +92,4 @@ def _detail(meta: Mapping[str, Any]) -> str:
     details = [d for d in meta.get("job_deploy_detail") or [] if not str(d).endswith(": OK")]
     if not details and "SCHEDULE" in meta["status"]:
         details = (meta.get("schedule_history") or [])[-1:]
-    return "; ".join(map(str, details))
+    return "; ".join(str(detail).replace(_MARK, "") for detail in details)
