@@ -2,12 +2,14 @@
 
 import logging
 
+import pytest
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medpfl.config import make_config
 from medpfl.flare.executor import PersonalizedExecutor
 from medpfl.flare.payload import REASON
+from medpfl.flare.trust import REHEARSAL
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -37,3 +39,18 @@ def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, capl
     assert reply.get_header(REASON) == "the site cannot write its state: Not a directory (its log says more)"
     assert f"must be able to write in {tmp_path / 'medpfl' / 'mine' / 'site-1'}," in caplog.text
     assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [("fedap", {"statistics_epsilon": 3}), ("fedbn", {"update_clip": 1, "update_noise": 1})],
+)
+def test_a_site_without_a_secret_adds_no_noise_that_the_server_could_subtract(
+    tmp_path, at_site, monkeypatch, algorithm, settings
+):
+    monkeypatch.delenv(REHEARSAL, raising=False)
+    config = make_config(algorithm=algorithm, sites=2, settings=settings)
+    executor = PersonalizedExecutor(config.model_dump(mode="json"), "mine")
+    reply = executor.execute("prepare", Shareable(), at_site(tmp_path, "site-1"), Signal())
+    said = "differential privacy needs noise from a secret of the site, and the site has none"
+    assert reply.get_header(REASON) == said
