@@ -1,11 +1,13 @@
 # make demo   set up, train FedAP in FLARE's simulator on real CT slices, write runs/demo
 # make test   set up and run the tests
 # make slow   set up and run the tests that take minutes
+# make wheel  dist/: the wheel and its bill of materials
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/installed
+RELEASE := $(VENV)/release
 
-.PHONY: demo test slow lint jobs clean
+.PHONY: demo test slow lint jobs wheel hashes clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 10) <= sys.version_info < (3, 13), "medpfl needs Python 3.10 to 3.12; try: make PYTHON=python3.11"'
@@ -24,11 +26,25 @@ slow: $(STAMP)
 	$(VENV)/bin/python -m pytest -m slow
 
 lint: $(STAMP)
-	$(VENV)/bin/ruff check custom tests datasets examples benchmarks
-	$(VENV)/bin/ruff format --check custom tests datasets examples benchmarks
+	$(VENV)/bin/ruff check custom tests datasets examples benchmarks requirements
+	$(VENV)/bin/ruff format --check custom tests datasets examples benchmarks requirements
 
 jobs: $(STAMP)
 	$(VENV)/bin/python jobs/make_jobs.py
+
+# Tools of their own environment: what is delivered is not what builds it.
+$(RELEASE)/installed: constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt build cyclonedx-bom uv
+	touch $(RELEASE)/installed
+
+wheel: $(RELEASE)/installed
+	rm -rf build dist
+	$(RELEASE)/bin/python -m build --wheel
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(RELEASE)/bin/python requirements/make_sbom.py dist/medpfl-*.whl
+
+hashes: $(RELEASE)/installed
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(RELEASE)/bin/python requirements/make_hashes.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache

@@ -11,22 +11,31 @@ import torch
 from torch import nn
 
 from medpfl.config import RunConfig
+from medpfl.data.medmnist_sets import known_set
+from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.declarations import parse_declaration
 from medpfl.differential_privacy import account
 from medpfl.errors import UserError
-from medpfl.messages import STATISTICS
+from medpfl.messages import STATISTICS_OF
 from medpfl.models import build_model, logits
-from medpfl.models.layers import batch_norm_layers, classification_layer
+from medpfl.models.layers import batch_norm_layers
+from medpfl.named_code import named_code
 from medpfl.parameters import ParameterSplit, State
 from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
+from medpfl.site.contract import Contract
 from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
+from medpfl.site.gate import Gate
+from medpfl.site.guard import Book, Guarded
+from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
+from medpfl.site.policy import OPEN, SitePolicy
+from medpfl.site.statistics import statistics_shapes
 from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 from medpfl.threads import intra_op_threads
@@ -89,15 +98,19 @@ class Federation:
         source: where the sites' data come from.
         device: where models live.
         split: what is shared.
+        statistics: names and shapes of the statistics that the mixing rests on; empty where it rests on none.
         initial_personal: where every site's personal state starts.
+        public: the data are a published set that every party has whole.
     """
 
     config: RunConfig
     source: DataSource
     device: torch.device
     split: ParameterSplit
+    statistics: dict[str, tuple[int, ...]]
     initial_shared: State
     initial_personal: State
+    public: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, own: Path | None = None) -> Federation:
@@ -112,13 +125,14 @@ class Federation:
         split = ParameterSplit(model, parse_declaration(config.resolved_personal))
         if config.resolved_mixing != "identity" and not split.shared_names:
             raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
-        if config.resolved_mixing in ("similarity", "similarity-running") and not batch_norm_layers(model):
+        kind = STATISTICS_OF.get(config.resolved_mixing)
+        statistics = statistics_shapes(kind, model) if kind else {}
+        if kind and not statistics:
+            which = " with running statistics" if kind == "running" and batch_norm_layers(model) else ""
             raise UserError(
-                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none: "
+                f"mixing {config.resolved_mixing} compares batch-norm layers, and {config.model} has none{which}: "
                 "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
             )
-        if config.resolved_mixing == "similarity-classifier":
-            classification_layer(model)
         noise = config.all_settings.get("update_noise")
         if noise and (found := _running_variance(model, split)):
             raise UserError(
@@ -127,7 +141,10 @@ class Federation:
             )
         if shape := source.model_arguments():
             _try_out(config, model, **shape)
-        return cls(config, source, device, split, split.shared_state(model), split.personal_state(model))
+        # What a site calls its own is never public, whatever a job calls it.
+        public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
+        shared, personal = split.shared_state(model), split.personal_state(model)
+        return cls(config, source, device, split, statistics, shared, personal, public)
 
     def model(self) -> nn.Module:
         """A fresh model on the device."""
@@ -150,7 +167,7 @@ class Federation:
             share = self.source.pooled_training(self.config.all_settings["pretrain_share"], self.device)
             pretrained = pretrain(self.config, self.model(), share)
         impress = self._impress(stop) if impressions else None
-        return Plan(self.config, self.split, self.initial_shared, pretrained, impress)
+        return Plan(self.config, self.split, self.initial_shared, self.statistics, pretrained, impress)
 
     def _impress(self, stop: Callable[[], bool]) -> Callable[[State, int], tuple[State, dict[str, Any]]] | None:
         if not self.config.makes_impressions:
@@ -165,21 +182,22 @@ class Federation:
         return None if given == "pooled" else load_pretrained(Path(given), self.model().cpu())
 
     def leaving(self, *, joining: bool = False) -> dict[str, list[int] | None]:
-        """Names and shapes of the tensors that a site sends; ``statistics/`` stands for all that begin with it.
+        """Names and shapes of the tensors that a site sends, statistics included.
 
         Args:
             joining: the site joins after the run, and sends no model.
         """
-        shared = {} if joining else self.initial_shared
-        leaving: dict[str, list[int] | None] = {name: list(t.shape) for name, t in shared.items()}
-        return leaving | ({STATISTICS: None} if self.config.resolved_mixing.startswith("similarity") else {})
+        gate = self.gate(joining=joining)
+        shapes = {name: shape for name, (shape, _) in gate.shared.items()} | dict(gate.statistics)
+        return {name: list(shape) for name, shape in shapes.items()}
 
-    def site(self, name: str, store: SiteStore, secret: bytes | None = None) -> Site:
+    def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN, secret: bytes | None = None) -> Site:
         """A site with its data on the device.
 
         Args:
             name: its name.
             store: its own.
+            policy: its own.
             secret: see :class:`~medpfl.site.worker.Site`.
         """
         return Site(
@@ -190,8 +208,51 @@ class Federation:
             data=self.source.site(name, self.device),
             store=store,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
+            selects=policy.measures == "none",
             secret=secret,
         )
+
+    def guarded(
+        self,
+        party: Site | Newcomer,
+        *,
+        policy: SitePolicy = OPEN,
+        contract: Contract | None = None,
+        book: Book | None = None,
+        ledger: Ledger | None = None,
+        job: str = "",
+    ) -> Guarded:
+        """A site, or one that joins, behind the run's contract, its policy and its gate.
+
+        Args:
+            party: from :meth:`site` or :meth:`newcomer`.
+            policy: the site's.
+            contract: by default this run's, submitted by nobody.
+            book: keeps what was answered; by default in memory.
+            ledger: where what leaves is recorded.
+            job: FLARE's number of the job.
+        """
+        joining = isinstance(party, Newcomer)
+        here = isinstance(party, Site)
+        return Guarded(
+            party=party,
+            contract=contract or Contract(self.config, joining),
+            policy=policy,
+            gate=self.gate(policy, joining=joining),
+            start={} if joining else self.initial_shared,
+            book=book or Book(),
+            public=self.public,
+            received=party.received if here else lambda round_, model: None,
+            first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
+            ledger=ledger,
+            job=job,
+        )
+
+    def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:
+        """What may leave a site in this run, by name, shape and type."""
+        shared = {} if joining else {name: (tuple(t.shape), t.dtype) for name, t in self.initial_shared.items()}
+        names = frozenset([*shared, *self.statistics, *self.split.personal_names, *self.split.description()])
+        return Gate(shared, self.statistics, policy, names)
 
     def newcomer(
         self,
@@ -234,6 +295,8 @@ class Federation:
         config = self.config
         arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
         inputs = (source or self.source).inputs()
+        if own := [spec.partition(":")[0] for what, spec in named_code(config) if what == "model"]:
+            arguments["code"] = own  # the bundle permits it to whoever runs the bundle
         return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
 
 

@@ -15,7 +15,7 @@ from medpfl.cli_data import data_app
 from medpfl.cli_join import export_join_job, join_run, require_kit
 from medpfl.cli_progress import progress
 from medpfl.cli_site import site_app
-from medpfl.errors import Interrupted, UserError
+from medpfl.errors import Interrupted, UserError, printable
 
 if TYPE_CHECKING:
     from medpfl.config import RunConfig
@@ -179,6 +179,7 @@ def compare(
     _require(env, "sim", "inprocess")
     from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
     from medpfl.config import published_defaults
+    from medpfl.named_code import permit
     from medpfl.report.terminal import comparison_table
 
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
@@ -187,6 +188,7 @@ def compare(
     usual = said.get("model") or schedule.get("model", "lenet5")
     variants = with_local(variants, usual)
     models = [v.choices.get("model", usual) for v in variants]
+    permit(*(model.partition(":")[0] for model in models))
     with options.naming_preset():
         each = settings_of(variants, training | said.get("settings", {}))
         arguments = model_arguments_of(list(dict.fromkeys(models)), said.get("model_args", {}))
@@ -324,7 +326,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        Console(stderr=True).print(f"medpfl: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        words = printable(f"medpfl: {error}")
+        Console(stderr=True).print(words, style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
     except Interrupted as stop:
         _say_stopped(str(stop))

@@ -85,6 +85,13 @@ class Options:
         float | None,
         typer.Option(help="Share of the images that no site gets, for FedImpres to start from.", show_default="0"),
     ] = None
+    pretrained: Annotated[
+        str | None,
+        typer.Option(
+            help="SHA-256 fingerprint of the model f, by which sites know it, where the file is not here.",
+            show_default=False,
+        ),
+    ] = None
     held_out: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +106,10 @@ class Options:
     ] = None
     mixing: Annotated[
         str | None,
-        typer.Option(help="samples, similarity, similarity-classifier, similarity-running, uniform, identity."),
+        typer.Option(
+            help="samples, similarity, similarity-classifier, similarity-running, uniform, identity, median, "
+            "trimmed-mean."
+        ),
     ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE: lr, batch_size, lambda, mu, ...; repeatable.")
@@ -115,6 +125,16 @@ class Options:
     grace: Annotated[
         float | None,
         typer.Option(help="Seconds for stragglers once the quorum is met.", show_default="10 x the quorum's"),
+    ] = None
+    largest_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="By samples: how many times the median site's number a site's counts at most.", show_default="10"
+        ),
+    ] = None
+    weight_cap: Annotated[
+        float | None,
+        typer.Option(help="By similarity or uniform: the most another site may weigh in a mix.", show_default="1"),
     ] = None
     large_updates: Annotated[
         str | None,
@@ -132,6 +152,7 @@ class Options:
         from medpfl.config import make_config
         from medpfl.data.kinds import kind_of
         from medpfl.data.sites import fixed_sites
+        from medpfl.named_code import permit_named
 
         given = {"algorithm": algorithm} | self._fields
         given |= changes
@@ -144,7 +165,9 @@ class Options:
         if given["sites"] is None and given["partition"]:
             given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
         with self.naming_preset():
-            return make_config(**given)
+            config = make_config(**given)
+        permit_named(config)
+        return config
 
     @contextmanager
     def naming_preset(self) -> Iterator[None]:
@@ -204,6 +227,8 @@ class Options:
             "min_sites": self.min_sites,
             "timeout": self.timeout,
             "grace": self.grace,
+            "largest_weight": self.largest_weight,
+            "weight_cap": self.weight_cap,
             "large_updates": self.large_updates,
             "large_factor": self.large_factor,
         }

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from medpfl.engine.progress import Progress as Moment
 from medpfl.engine.progress import Watch
+from medpfl.errors import printable
 
 _PHASES = {
     "submitted": "waiting for FLARE to start the job",
@@ -30,7 +31,11 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
     if not console.is_terminal:
         yield _lines(console, title, rounds)
         return
-    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("round {task.completed:.0f}/{task.total}")]
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("round {task.completed:.0f}/{task.total}"),
+    ]
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(f"{title}: starting", total=rounds)
 
@@ -44,7 +49,7 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
 
 
 def _more(now: Moment) -> str:
-    return f": {now.note}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
+    return f": {printable(now.note)}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
 
 
 def _lines(console: Console, title: str, rounds: int) -> Watch:
@@ -64,7 +69,7 @@ def _lines(console: Console, title: str, rounds: int) -> Watch:
                 f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
             )
         elif now.phase != "train":
-            note = f": {now.note}" if now.note else ""
-            console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, soft_wrap=True)
+            note = f": {printable(now.note)}" if now.note else ""
+            console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
 
     return watch

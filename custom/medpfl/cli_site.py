@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from medpfl.cli_audit import audit
+from medpfl.cli_review import ledger, review
 from medpfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,12 +18,8 @@ if TYPE_CHECKING:
     from medpfl.data.check import Finding
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
+site_app.command("audit")(audit)
 console = Console()
-
-
-@site_app.callback()
-def _site() -> None:
-    """Makes ``init`` a command of its own."""
 
 
 @site_app.command("init")
@@ -37,6 +35,13 @@ def init(
             help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
         ),
     ] = None,
+    allow_byoc: Annotated[
+        bool, typer.Option("--allow-byoc", help="Let jobs bring code that runs at this site; without it none may.")
+    ] = False,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the site's policy, e.g. least_patients=30 or measures=none. Repeatable."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
 ) -> None:
     """Let this package's jobs run here, limit what may leave, and say where the data are.
@@ -45,11 +50,12 @@ def init(
     leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted.
     """
     from medpfl.flare.kit import plan_kit, read_job
+    from medpfl.flare.kit_policy import policy_fields
     from medpfl.report.terminal import print_findings
 
     named = dict(_named(item) for item in data or [])
     wanted = read_job(job) if job else None
-    plan = plan_kit(kit, named, wanted)
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, policy=policy_fields(policy or []))
     usable = True
     for name, path in named.items():
         _say(f"{name}: {path}")
@@ -73,6 +79,10 @@ def init(
         _say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
     if plan.refusals:
         raise typer.Exit(1)
+
+
+site_app.command("review")(review)
+site_app.command("ledger")(ledger)
 
 
 def _named(item: str) -> tuple[str, Path]:

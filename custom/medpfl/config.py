@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.base import Value
+from medpfl.bundle.plain import plain_problem
 from medpfl.differential_privacy import OF_STATISTICS, OF_UPDATES, misplaced
 from medpfl.errors import UserError
-from medpfl.server.mixing import MIXINGS
+from medpfl.server.mixing import LEAST_ROBUST, MIXINGS, ROBUST
 
 TRAINING: dict[str, Value] = {"lr": 0.01, "batch_size": 32, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
 """Settings of local training (SGD), for every method (FedAP's values)."""
@@ -54,11 +55,17 @@ class RunConfig(BaseModel):
         timeout: seconds after which a site's answer is no longer awaited.
         grace: seconds that stragglers get once the quorum is met; None gives them ten times what the quorum took, and
             two minutes at least.
+        largest_weight: how many times the median of the sites' numbers of training samples a site's own counts at most,
+            where models are mixed by them: the number is what the site says.
+        weight_cap: the most that another site may weigh in a site's mix by similarity or uniform mixing; 1 is as
+            published.
         large_updates: what happens to an update much larger than the others' of its round
             (:mod:`medpfl.server.magnitude`): ``refuse``, ``clip`` (scale it back to the limit) or ``accept``.
         large_factor: how many times the median of the others' an update may be; honest sites differ by about the ratio
             of their training steps at most.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
+        pretrained: fingerprint (:func:`medpfl.statefile.fingerprint`) of the pretrained model f, by which sites know
+            it; empty where it is not agreed on beforehand.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,9 +95,12 @@ class RunConfig(BaseModel):
     min_sites: int = Field(default=0, ge=0)
     timeout: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    largest_weight: float = Field(default=10.0, ge=1, allow_inf_nan=False)
+    weight_cap: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     large_updates: Literal["refuse", "clip", "accept"] = "refuse"
     large_factor: float = Field(default=100.0, gt=1, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
+    pretrained: str = Field(default="", pattern="^([0-9a-f]{64})?$")
 
     @field_validator("held_out")
     @classmethod
@@ -134,6 +144,13 @@ class RunConfig(BaseModel):
         return fields | {"settings": {"consistency" if k == "lambda" else k: v for k, v in settings.items()}}
 
     @model_validator(mode="after")
+    def _plain_network(self) -> RunConfig:
+        # Every site's bundle has them; what it cannot hold must not be found after the training.
+        if problem := plain_problem(self.model, "model") or plain_problem(self.model_args, "model_args"):
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _sensible(self) -> RunConfig:
         if self.names and len(self.names) != self.sites:
             raise ValueError(f"{len(self.names)} site names are given, and there are {self.sites} sites")
@@ -156,9 +173,34 @@ class RunConfig(BaseModel):
             raise ValueError("mu penalises moving away from received parameters; with everything personal none come")
         if mixing not in ("identity", "samples") and self.sites < 2:
             raise ValueError(f"mixing {mixing!r} weighs sites against each other and needs at least 2 of them")
+        self._check_robust()
+        self._check_weight_cap()
         if mixing == "similarity-running" and self.rounds < 2:
             raise ValueError("f-FedAP spends half of the rounds on FedBN and needs at least 2 rounds")
         return self
+
+    def _check_robust(self) -> None:
+        if self.resolved_mixing not in ROBUST:
+            return
+        if self.sites < LEAST_ROBUST:
+            raise ValueError(
+                f"mixing {self.resolved_mixing!r} outvotes a site and needs at least {LEAST_ROBUST} of them, there are "
+                f"{self.sites}: use --mixing samples"
+            )
+        if 0 < self.min_sites < LEAST_ROBUST:
+            raise ValueError(
+                f"the quorum of {self.min_sites} is too small for mixing {self.resolved_mixing!r}: of fewer than "
+                f"{LEAST_ROBUST} updates none can be outvoted"
+            )
+
+    def _check_weight_cap(self) -> None:
+        if (self_weight := self.all_settings.get("lambda")) is None:
+            return
+        if (least := (1 - self_weight) / max(1, self.sites - 1)) > self.weight_cap * (1 + 1e-12):
+            raise ValueError(
+                f"weight_cap {self.weight_cap:g} is too small: {self.sites - 1} other sites weigh "
+                f"{1 - self_weight:g} in all (1 - lambda); give {least:.4g} or more, or a larger lambda"
+            )
 
     def _check_settings(self) -> None:
         everything = (self.personal or algorithm(self.algorithm).personal) == "everything"
@@ -182,6 +224,8 @@ class RunConfig(BaseModel):
                 raise ValueError(f"setting {name} must be a whole number, got {value}")
             if name in _SHARE and value > 1:
                 raise ValueError(f"setting {name} must lie between 0 and 1, got {value}")
+            if name == "trim" and value >= 0.5:
+                raise ValueError(f"setting trim must lie below 0.5, got {value}: nothing would be left")
         if self.all_settings.get("start") == "holdout" and not self.holdout:
             raise ValueError("start=holdout needs images that are set aside: give --holdout, e.g. 0.1")
         if self.all_settings["nesterov"] and not self.all_settings["momentum"]:
@@ -212,9 +256,10 @@ class RunConfig(BaseModel):
         """The least number of usable updates a round needs.
 
         By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
-        as it is.
+        as it is. Robust mixing has three: of two updates none can be outvoted.
         """
-        least = 1 if self.resolved_mixing == "identity" else min(2, self.sites)
+        least = {"identity": 1}.get(self.resolved_mixing, LEAST_ROBUST if self.resolved_mixing in ROBUST else 2)
+        least = min(least, self.sites)
         return self.min_sites or max(least, (self.sites + 1) // 2)
 
     @property
@@ -226,6 +271,11 @@ class RunConfig(BaseModel):
     def needs_pretraining(self) -> bool:
         """Whether the mixing rests on a pretrained model's statistics."""
         return self.resolved_mixing in _PRETRAINED
+
+    @property
+    def mixes_by_samples(self) -> bool:
+        """Whether sites' numbers of training samples decide their weights, in some rounds at least."""
+        return self.resolved_mixing in ("samples", "similarity-running")
 
     @property
     def noise_at_sites(self) -> bool:
@@ -271,6 +321,8 @@ def accepted_settings(name: str, personal: str | None = None, mixing: str | None
     own.pop("lambda", None)
     if mixing.startswith("similarity") or mixing == "uniform":
         own["lambda"] = method.settings.get("lambda", 0.5)
+    if mixing == "trimmed-mean":
+        own["trim"] = 0.2
     if mixing in _PRETRAINED:
         own |= PRETRAINING | OF_STATISTICS
     of_updates = {} if (personal or method.personal) == "everything" else OF_UPDATES

@@ -16,6 +16,11 @@ class Interrupted(Exception):
     """The user no longer waits for work that goes on elsewhere; the message says how to come back to it."""
 
 
+def printable(text: str) -> str:
+    """A text for a terminal, with what the terminal would obey (escape sequences, turned writing) in ``\\x1b`` form."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def first_line(error: BaseException) -> str:
     """What an error says first, or else its kind."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

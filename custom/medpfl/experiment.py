@@ -20,14 +20,16 @@ from medpfl.errors import UserError
 from medpfl.forgetting import NOT_MEASURED, forgetting
 from medpfl.lock import run_folder
 from medpfl.memory import keep_freed_memory
+from medpfl.named_code import permit_named
 from medpfl.report.history import history_csv
 from medpfl.report.html import write_report
 from medpfl.report.results import load_results
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
+from medpfl.site.guard import Book, Guarded
 from medpfl.site.store import DiskStore, MemoryStore
-from medpfl.site.worker import MODEL, Site
+from medpfl.site.worker import MODEL
 from medpfl.statefile import write_bytes, write_state
 
 Env = Literal["sim", "poc", "inprocess"]
@@ -75,6 +77,7 @@ def run_experiment(
         UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
     """
     keep_freed_memory()
+    permit_named(config)
     if track and env == "inprocess":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     with run_folder(out):
@@ -160,7 +163,7 @@ def _in_process(
     started = time.perf_counter()
     plan = federation.plan()
     folder = out / "state"
-    sites = {n: _site(federation, n, DiskStore(folder / n, durable=False)) for n in federation.config.site_names}
+    sites = {n: _site(federation, n, folder / n) for n in federation.config.site_names}
     (folder / "server").mkdir(parents=True, exist_ok=True)
     workers = parallel_sites(sites, federation.model(), federation.device, threads)
     start = time.perf_counter() - started
@@ -181,9 +184,10 @@ def _in_process(
     return plan, state, start
 
 
-def _site(federation: Federation, name: str, store: DiskStore) -> Site:
+def _site(federation: Federation, name: str, folder: Path) -> Guarded:
     try:
-        return federation.site(name, store)
+        site = federation.site(name, DiskStore(folder, durable=False))
+        return federation.guarded(site, book=Book(folder))
     except UserError:
         raise
     except Exception as error:  # the user's own function may raise anything
@@ -211,7 +215,7 @@ def _in_flare(
 
             start = simulate(federation.config, out, threads=threads or sites, watch=watch, track=track)
     state = load_checkpoint(checkpoint, federation.config)
-    return Plan(federation.config, federation.split, federation.initial_shared), state, start
+    return Plan(federation.config, federation.split, federation.initial_shared, federation.statistics), state, start
 
 
 def _results(

@@ -44,6 +44,8 @@ _SIMILARITY = Rule(
 SHARED = {
     "identity": Rule("nothing", "nothing is shared"),
     "samples": Rule("the common model", "all sites have the same"),
+    "median": Rule("the common model", "all sites have the same"),
+    "trimmed-mean": Rule("the common model", "all sites have the same"),
     "uniform": Rule("the mean of the sites' models", "it has no own update to give lambda to"),
     "similarity": _SIMILARITY,
     "similarity-classifier": _SIMILARITY,

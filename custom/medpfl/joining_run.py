@@ -19,6 +19,7 @@ from medpfl.experiment import JOB
 from medpfl.joining import EPOCHS, JOINED, finished, joined_results
 from medpfl.lock import run_folder
 from medpfl.messages import Failure, Message, Update
+from medpfl.named_code import permit_named
 from medpfl.results import write_json
 from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
@@ -73,7 +74,9 @@ class Joining:
         trained = _with_training(config, run, said)
         config = config.model_copy(update={"timeout": trained.timeout})
         newcomers = _newcomers(config, run, said, real)
+        permit_named(config)  # the run is the user's own
         if newcomers:
+            permit_named(newcomers)
             require_new(newcomers.site_names, config.site_names)
         return cls(run, config, trained, newcomers, said.get("local_epochs", EPOCHS))
 

@@ -61,8 +61,6 @@ class Update:
         tensors: the shared state after training; entries that start with ``statistics/`` are layer statistics. The
             server consumes them.
         metrics: numbers about the site's model and data, nested by part (``validation``, ``test``).
-        sent_bytes: size of the tensors as serialised, site to server.
-        received_bytes: size of the message's tensors, server to site.
         seconds: time the site spent.
     """
 
@@ -70,8 +68,6 @@ class Update:
     round: int
     tensors: dict[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    sent_bytes: int = 0
-    received_bytes: int = 0
     seconds: float = 0.0
 
 

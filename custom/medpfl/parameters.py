@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -175,6 +176,15 @@ class ParameterSplit:
             # As the model's own type: a float64 value may be too large for float32.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.to(entry.dtype)).all()):
                 raise StateError(f"{side} entry {name!r} has non-finite values")
+
+
+def distance(before: State, after: State) -> float:
+    """Euclidean distance of a shared state from an earlier one, over all of the earlier one's tensors.
+
+    Tensor by tensor, so that no more than one difference is held at a time; infinite where it overflows.
+    """
+    squares = (torch.linalg.vector_norm(after[name] - t, dtype=torch.float64) ** 2 for name, t in before.items())
+    return sqrt(float(sum(squares)))
 
 
 def _entry(tensor: Tensor, declared: bool, piece: Slice | None) -> _Entry:

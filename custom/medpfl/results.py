@@ -16,8 +16,9 @@ from medpfl.config import RunConfig
 from medpfl.differential_privacy import account, in_words
 from medpfl.messages import IMPRESSION
 from medpfl.report.picture import png_grid
-from medpfl.server.mixing import restrict
-from medpfl.server.rounds import Plan, ServerState, mixing_matrix
+from medpfl.server.mixing import ROBUST
+from medpfl.server.state import Plan, ServerState
+from medpfl.server.weighing import mixing_matrix
 from medpfl.site.measures import summary
 from medpfl.statefile import write_bytes
 
@@ -118,12 +119,12 @@ def _final(state: ServerState) -> dict[str, Any] | None:
 
 def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     names = plan.config.site_names
-    if not state.samples or plan.config.resolved_mixing == "identity":
+    if not state.samples or plan.config.resolved_mixing in ("identity", *ROBUST):
         return None
     present = [i for i, name in enumerate(names) if name in state.samples]
     return {
         "sites": [names[i] for i in present],
-        "matrix": restrict(mixing_matrix(plan, state), present)[present].tolist(),
+        "matrix": mixing_matrix(plan, state, present)[present].tolist(),
     }
 
 

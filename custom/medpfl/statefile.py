@@ -11,9 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as deserialise
 from safetensors.torch import save as serialise
 from torch import Tensor
 
@@ -44,8 +46,43 @@ class TornFile(RuntimeError):
     """A state file whose content is not what was written."""
 
 
-def write_state(path: Path, state: Mapping[str, Tensor], *, durable: bool = True, info: dict | None = None) -> None:
-    """Writes tensors and a JSON value as one safetensors file, atomically, with a checksum."""
+class Sealing(Protocol):
+    """Ties a file's content to its owner (:class:`medpfl.site.seal.Seal`); broken seals are ValueErrors."""
+
+    encrypted: bool
+
+    def tag(self, name: str, content: bytes | str) -> str:
+        """The seal of some content under a file's name."""
+
+    def require(self, name: str, content: bytes | str, tag: str | None) -> None:
+        """Raises ValueError unless the tag is this content's."""
+
+    def encrypt(self, name: str, content: bytes) -> bytes:
+        """The content, unreadable to others."""
+
+    def decrypt(self, name: str, content: bytes) -> bytes:
+        """The content again; what is not encrypted as it is. Raises ValueError."""
+
+
+def write_state(
+    path: Path,
+    state: Mapping[str, Tensor],
+    *,
+    durable: bool = True,
+    info: dict | None = None,
+    seal: Sealing | None = None,
+    mode: int = 0o666,
+) -> None:
+    """Writes tensors and a JSON value as one safetensors file, atomically, with a checksum.
+
+    Args:
+        path: the file.
+        state: the tensors.
+        durable: wait for the disk.
+        info: the JSON value.
+        seal: of the owner; the file can then only be read with it, or by who does not ask.
+        mode: the file's, before the process's mask.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     # Rows of one product share storage, which safetensors refuses: only what is really shared is copied.
     seen: set[int] = set()
@@ -56,32 +93,57 @@ def write_state(path: Path, state: Mapping[str, Tensor], *, durable: bool = True
         seen.add(storage.data_ptr())
     text = json.dumps(info or {})
     metadata = {"info": text, "sha256": _checksum(tensors, text)}
-    write_bytes(path, serialise(tensors, metadata), durable=durable)
+    if seal:
+        metadata["seal"] = seal.tag(path.name, metadata["sha256"])
+    content = serialise(tensors, metadata)
+    if seal and seal.encrypted:
+        content = seal.encrypt(path.name, content)
+    write_bytes(path, content, durable=durable, mode=mode)
 
 
-def read_state(path: Path) -> tuple[dict[str, Tensor], dict]:
+def read_state(path: Path, seal: Sealing | None = None) -> tuple[dict[str, Tensor], dict]:
     """The tensors and the JSON value of a file from :func:`write_state`.
 
+    Args:
+        path: the file.
+        seal: of the owner, if the file must be the owner's.
+
     Raises:
-        TornFile: the file is truncated or its checksum does not fit.
+        TornFile: the file is truncated, its checksum does not fit, or it has not the owner's seal.
     """
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            metadata = file.metadata()
+        if seal and seal.encrypted:
+            tensors, metadata = _from_bytes(seal.decrypt(path.name, path.read_bytes()))
+        else:
+            with safe_open(path, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+                metadata = file.metadata()
     except SafetensorError as error:
         raise TornFile(f"{path} is damaged: {error}") from None
+    except ValueError as error:
+        raise TornFile(f"{path} is damaged or another's: {error}") from None
     text = (metadata or {}).get("info", "")
     if not metadata or metadata.get("sha256") != _checksum(tensors, text):
         raise TornFile(f"{path} is damaged: its content does not fit its checksum")
+    if seal:
+        try:
+            seal.require(path.name, metadata["sha256"], metadata.get("seal"))
+        except ValueError as error:
+            raise TornFile(f"{path} is damaged or another's: {error}") from None
     return tensors, json.loads(text)
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+def _from_bytes(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """safetensors gives a file's metadata, not those of bytes: they stand in the JSON header, after its length."""
+    length = int.from_bytes(content[:8], "little")
+    return deserialise(content), json.loads(content[8 : 8 + length]).get("__metadata__", {})
+
+
+def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
     """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(content)
             if durable:
                 file.flush()

@@ -12,6 +12,7 @@ from types import ModuleType
 import psutil
 import pytest
 import series
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
 from medpfl.config import make_config
 from medpfl.engine.progress import watch_nothing
@@ -36,7 +37,7 @@ def system(tmp_path_factory):
 def forbid(kits: Path) -> None:
     for file in kits.glob("*/local/resources.json"):
         content = json.loads(file.read_text())
-        content["class_allow_list"].remove("medpfl.")
+        content["class_allow_list"] = list(DEFAULT_CLASS_ALLOW_LIST)
         file.write_text(json.dumps(content))
 
 

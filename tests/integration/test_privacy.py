@@ -25,7 +25,7 @@ RUNS = {
 SITES = ("site-1", "site-2", "site-3")
 MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
 NUMBERS = {"metrics", "samples", "train", "validation", "test", "train_loss", "tested", "selected", "last"} | MEASURES
-NUMBERS |= {"sent_bytes", "received_bytes", "seconds"}
+NUMBERS |= {"seconds"}
 
 
 class Seen:

@@ -17,6 +17,7 @@ from medpfl.config import make_config
 from medpfl.data.catalog import find
 from medpfl.engine.progress import watch_nothing
 from medpfl.errors import Interrupted, UserError
+from medpfl.flare.classes import is_own
 from medpfl.flare.poc import free_port, own_storage, start_kit
 from medpfl.flare.recipes import PersonalizedRecipe, allow_package
 from medpfl.flare.remote import System
@@ -182,7 +183,7 @@ def test_a_job_that_says_where_data_are(federation, tmp_path, monkeypatch, side)
 
 def test_a_class_that_a_site_does_not_allow_and_does_not_tell(federation, tmp_path):
     before = federation.change("north-hospital", "local/resources.json")
-    allowed = [name for name in before["class_allow_list"] if name != "medpfl."]
+    allowed = [name for name in before["class_allow_list"] if not is_own(name)]
     federation.change("north-hospital", "local/resources.json", class_allow_list=allowed)
     alone = CONFIG.model_copy(update={"sites": 1, "names": ("south-clinic",)})
     try:

@@ -1,7 +1,10 @@
 """The built wheel, in an environment of its own and without the checkout, runs the demo's command."""
 
+import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +47,26 @@ def test_wheel_runs_the_demo(installed, tmp_path):
         "site-1.safetensors",
         "site-2.safetensors",
     ]
+
+
+@pytest.mark.slow
+def test_the_wheel_comes_with_its_bill_of_materials(tmp_path):
+    copy = tmp_path / "medpfl"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs", "shared", "build", "dist"))
+    run("make", f"PYTHON={sys.executable}", "wheel", cwd=copy)
+    [wheel] = (copy / "dist").glob("medpfl-*.whl")
+    version = wheel.name.split("-")[1]
+    bill = json.loads((copy / "dist" / f"medpfl-{version}.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    root = bill["metadata"]["component"]
+    assert (root["name"], root["version"]) == ("medpfl", version)
+    assert root["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(wheel.read_bytes()).hexdigest()}]
+    parts = {part["bom-ref"]: (part["name"], part["version"]) for part in bill["components"]}
+    [direct] = [entry["dependsOn"] for entry in bill["dependencies"] if entry["ref"] == root["bom-ref"]]
+    [listed] = re.findall(
+        r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert {parts[ref][0] for ref in direct} == set(re.findall(r'"([\w-]+)', listed))
+    locked = [line for name in ("hospital", "torch-cuda") for line in (ROOT / f"requirements/{name}.txt").open()]
+    pinned = [tuple(line.split()[0].split("==")) for line in locked if "==" in line]
+    assert sorted(parts.values()) == sorted(pinned)

@@ -3,6 +3,16 @@
 import pytest
 import torch
 
+from medpfl.named_code import permit
+
+OWN = ("tiny", "test_factory", "test_sites", "torch.nn")
+"""Modules that the tests' configurations name."""
+
+
+@pytest.fixture(autouse=True)
+def _permitted():
+    permit(*OWN)
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():

@@ -1,6 +1,7 @@
 """Sites that join a finished run: what they start with, by hand, and what they report."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from medpfl.assemble import Federation
 from medpfl.cli import app
 from medpfl.config import make_config
+from medpfl.data.inputs import stored_images
 from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.engine.inprocess import run_in_process
@@ -29,7 +31,8 @@ from medpfl.models.layers import batch_norm_layers
 from medpfl.report.joined import print_joined
 from medpfl.seeding import generator
 from medpfl.server.newcomer import Welcome, newcomer_row
-from medpfl.server.rounds import ServerState, pop_statistics
+from medpfl.server.rounds import ServerState
+from medpfl.server.weighing import pop_statistics
 from medpfl.site.evaluation import evaluate
 from medpfl.site.newcomer import adapt, misfit, repeat_shared_heads, take_statistics
 from medpfl.site.statistics import input_statistics
@@ -57,7 +60,8 @@ def begun(federation, server, data, **plan) -> SimpleNamespace:
     model, sent, received, statistics = federation.model(), 0, 0, None
     if (question := welcome.question()) is not None:
         answer = newcomer.handle(question, model)
-        sent, received, statistics = answer.sent_bytes, answer.received_bytes, pop_statistics(answer)
+        sent, received = serialised_bytes(answer.tensors), serialised_bytes(question.tensors)
+        statistics = pop_statistics(answer)
     message, row = welcome.offer(statistics)
     newcomer.begin(model, message.shared)
     received += serialised_bytes(message.tensors)
@@ -229,6 +233,18 @@ def test_data_are_tried_out_once_and_by_a_batch(tmp_path, monkeypatch):
     newcomer.handle(question, model)
     newcomer.handle(question, model)
     assert [n for part, n in tried if part == "test"] == [2]
+
+
+def test_the_runs_class_names_are_text_or_refused(tmp_path):
+    federation, state = finished(tmp_path, config("f-fedap", rounds=2))
+    newcomer = federation.newcomer("new", federation.source, images(), tmp_path / "new")
+    newcomer.delivery = replace(newcomer.delivery, inputs=stored_images(("0", "1", "2"), 1, 4, 4))
+    ours = federation.input_format() | {"classes": ["a", "$__import__('os').abort()", "c"]}
+    question = Welcome(plan_of(federation), state, ours, 1).question()
+    assert re.match(
+        r"the run's classes\[1\]: .* begins with '\$'", answer(newcomer, question, federation.model()).reason
+    )
+    assert newcomer.delivery.inputs.classes == ("0", "1", "2")
 
 
 def test_a_full_gpu_is_no_misfit(tmp_path, monkeypatch):

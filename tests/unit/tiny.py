@@ -57,7 +57,7 @@ def config(algorithm: str = "fedavg", **fields) -> RunConfig:
 def plan_of(federation: Federation) -> Plan:
     """The federation's plan; where a method needs a pretrained model, the first model serves."""
     pretrained = federation.model().state_dict() if federation.config.needs_pretraining else None
-    return Plan(federation.config, federation.split, federation.initial_shared, pretrained)
+    return Plan(federation.config, federation.split, federation.initial_shared, federation.statistics, pretrained)
 
 
 def sites_of(federation: Federation) -> dict[str, Site]:

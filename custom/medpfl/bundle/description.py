@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import medpfl
+from medpfl.bundle.plain import plain_problem
 from medpfl.data.inputs import Inputs
 
 INTENDED_USE = "Research only. Not a medical device; not for diagnosis or treatment."
@@ -21,14 +22,26 @@ def versions() -> dict[str, str]:
     return {"medpfl": medpfl.__version__} | {name: version(name) for name in ("torch", "monai", "numpy")}
 
 
-def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """``configs/inference.json``.
+def refusal(card: Mapping[str, Any], inputs: Inputs) -> str | None:
+    """Why there can be no bundle: the name of what MONAI would not leave as it is (:mod:`medpfl.bundle.plain`).
 
     Args:
         card: the model's (:mod:`medpfl.site.delivery`).
         inputs: how files become the network's input.
     """
-    arguments = {k: v for k, v in card["model"].items() if k != "values"}
+    given = {"site": card["site"], "algorithm": card["algorithm"], "classes": inputs.classes}
+    arguments = _arguments(card)
+    given |= {"preprocessing": inputs.settings, "model": arguments.pop("name"), **arguments}
+    return next(filter(None, (plain_problem(value, name) for name, value in given.items())), None)
+
+
+def _arguments(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Of :func:`medpfl.models.build_model`."""
+    return {k: v for k, v in card["model"].items() if k != "values"}
+
+
+def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
+    """``configs/inference.json``, for what :func:`refusal` does not name; with the same arguments."""
     return {
         "imports": ["$import torch", "$import medpfl.bundle.inference as inference"],
         "bundle_root": ".",
@@ -37,7 +50,7 @@ def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "output_path": "",
         "ckpt_path": "$@bundle_root + '/models/model.safetensors'",
         "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
-        "network_def": {"_target_": "medpfl.bundle.inference.network", **arguments},
+        "network_def": {"_target_": "medpfl.bundle.inference.network", **_arguments(card)},
         "network": "$@network_def.to(@device)",
         "preprocessing": {"_target_": "Compose", "transforms": _keeping_names(inputs.steps)},
         "dataset": {
@@ -115,17 +128,31 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     picture = "a picture" if inputs.settings.get("fit") else f"a picture of {size}x{size} pixels"
     scan = "a NIfTI file, the folder of a DICOM series, or a folder of several"
     takes = scan if inputs.kind == "scan" else f"{picture}, or a folder of them"
-    return f"""# {card["model"]["name"]} of {card["site"]}, by {card["algorithm"]}
+    # Names as code: a page must show them as they are, whatever Markdown or HTML they contain.
+    model, site, algorithm = (_code(name) for name in (card["model"]["name"], card["site"], card["algorithm"]))
+    classes = "\n".join(f"    {label}  {name}" for label, name in enumerate(inputs.classes))
+    return f"""# {model} of {site}, by {algorithm}
 
 {INTENDED_USE}
 
     python -m monai.bundle run --config_file configs/inference.json --bundle_root . --input_path PATH
 
-in this folder; PATH is {takes}. Prints the probabilities of {", ".join(inputs.classes)} as JSON; `--output_path FILE`
-writes them too. Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms these are: the
-preprocessing is training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
+in this folder; PATH is {takes}. Prints the probabilities of the classes below as JSON; `--output_path FILE` writes them
+too. Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms these are: the preprocessing is
+training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
+
+{classes}
 
 Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.statefile.fingerprint`).
 
 Licence: {LICENCE}
 """
+
+
+def _code(text: str) -> str:
+    """A text as Markdown's inline code, with a fence longer than any in it."""
+    fence = "`"
+    while fence in text:
+        fence += "`"
+    gap = " " * (len(fence) > 1)
+    return f"{fence}{gap}{text}{gap}{fence}"

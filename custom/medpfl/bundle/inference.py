@@ -15,6 +15,7 @@ from torch import nn
 from medpfl.data.files import PICTURES
 from medpfl.errors import UserError
 from medpfl.models import build_model, logits
+from medpfl.named_code import permit
 from medpfl.site.data import ImageTensors
 from medpfl.site.evaluation import predict
 from medpfl.statefile import TornFile, read_state, write_bytes
@@ -52,8 +53,14 @@ def _user_error(error: BaseException | None) -> UserError | None:
     return error
 
 
-def network(**arguments: Any) -> nn.Module:
-    """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect."""
+def network(code: Sequence[str] = (), **arguments: Any) -> nn.Module:
+    """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect.
+
+    Args:
+        code: modules that the bundle may take the network from: of a model of the site's own.
+        arguments: of the network.
+    """
+    permit(*code)
     model = build_model(**arguments)
     model.register_forward_hook(lambda module, inputs, output: logits(output))
     return model

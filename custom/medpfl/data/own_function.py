@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from medpfl.algorithms.base import Value
 from medpfl.config import RunConfig
 from medpfl.data.centres import described_elsewhere
 from medpfl.errors import UserError
+from medpfl.named_code import permitted_module, require_own
 from medpfl.site.data import SiteData, SiteLoaders
 
 
@@ -91,14 +91,20 @@ class OwnData:
 
 
 def import_object(spec: str, what: str) -> Any:
-    """The object that ``package.module:name`` names; UserError says which half is wrong."""
+    """The object that ``package.module:name`` names.
+
+    Raises:
+        UserError: nobody has permitted the module, or it or the name is not there; it says which.
+    """
     module, _, name = spec.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = getattr(permitted_module(spec, what), name)
     except ModuleNotFoundError as error:
         raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported") from None
     except AttributeError:
         raise UserError(f"{what} {spec!r}: module {module!r} has no {name!r}") from None
+    require_own(found, spec, what)
+    return found
 
 
 def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:

@@ -1,6 +1,7 @@
 """Where a site has the data that jobs name: ``medpfl.json`` in the ``local`` folder of its startup kit.
 
 ``{"data": {"chest-ct": "/data/ct/manifest.json", "blood": "/data/blood.npz"}}``; relative paths start from that folder.
+``policy`` beside ``data`` is what the site allows (:mod:`medpfl.site.policy`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.errors import UserError
+from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy, policy_of
 
 FILE = "medpfl.json"
 
@@ -30,6 +32,16 @@ def read_content(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not all(isinstance(path, str) and path for path in data.values()):
         raise UserError(f'{file}: data must say where each name is, e.g. {{"data": {{"chest-ct": "/data/ct"}}}}')
     return content
+
+
+def read_policy(local: Path, *, rehearsal: bool) -> SitePolicy:
+    """The site's policy: what ``policy`` in the file says, over a hospital's default or, in a rehearsal, an open one.
+
+    Raises:
+        UserError: a field is unknown or out of range.
+    """
+    said = read_content(local / FILE).get("policy", {})
+    return policy_of(said, OPEN if rehearsal else HOSPITAL, str(local / FILE))
 
 
 def read_object(file: Path) -> dict[str, Any]:

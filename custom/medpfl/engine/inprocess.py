@@ -17,7 +17,7 @@ from medpfl.messages import Failure, Message, Update
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, advance, messages
-from medpfl.site.worker import Site, answer
+from medpfl.site.worker import Party, answer
 from medpfl.threads import intra_op_threads
 
 CHECKPOINT = "server.safetensors"
@@ -25,7 +25,7 @@ CHECKPOINT = "server.safetensors"
 
 def run_in_process(
     plan: Plan,
-    sites: Mapping[str, Site],
+    sites: Mapping[str, Party],
     make_model: Callable[[], nn.Module],
     *,
     workers: int,
@@ -54,7 +54,7 @@ def run_in_process(
     file = checkpoint / CHECKPOINT if checkpoint else None
     if file and resume and checkpoint_exists(file):
         state = load_checkpoint(file, plan.config)
-        require_same_pretrained(plan, state)
+    require_same_pretrained(plan, state)
     local = threading.local()
 
     def work(name: str, message: Message) -> Update | Failure:
@@ -82,7 +82,7 @@ def run_in_process(
     return state
 
 
-def parallel_sites(sites: Mapping[str, Site], model: nn.Module, device: torch.device, cores: int) -> int:
+def parallel_sites(sites: Mapping[str, Party], model: nn.Module, device: torch.device, cores: int) -> int:
     """How many sites can be computed side by side with the same results as one after another.
 
     Layers like dropout draw from torch's global generator, and so do the user's own loaders: such sites take turns.

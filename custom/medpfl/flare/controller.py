@@ -25,16 +25,18 @@ from medpfl.engine.progress import Progress
 from medpfl.errors import Stopped, UserError
 from medpfl.flare.endings import BEGUN
 from medpfl.flare.payload import REASON, message_to_model, update_of
-from medpfl.flare.state import state_folder
+from medpfl.flare.state import require_owner, state_folder
 from medpfl.flare.tracking import keep_in, new_values, publish, stay_offline
-from medpfl.flare.trust import check_job
+from medpfl.flare.trust import check_job, submitter
 from medpfl.lock import claimed
 from medpfl.memory import RoundEnd, give_back_freed_memory
 from medpfl.messages import Failure, Message, Update
+from medpfl.parameters import StateError
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.server.updates import in_words
 
 CHECKPOINT = "server.safetensors"
 STATS = "medpfl"
@@ -136,6 +138,7 @@ class PersonalizedController(BaseFedAvg):
         name = self.experiment or self.fl_ctx.get_job_id()
         folder = state_folder(lambda: self.engine.get_workspace().get_root_dir(), self.state_dir, name) / "server"
         folder.mkdir(parents=True, exist_ok=True)
+        require_owner(folder, submitter(self.fl_ctx))
         return folder
 
     def _step(self, plan: Plan, state: ServerState) -> ServerState:
@@ -197,8 +200,8 @@ class PersonalizedController(BaseFedAvg):
         site = model.meta["client_name"]
         try:
             reply: Update | Failure = update_of(site, model)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            reply = Failure(site, model.current_round or 0, f"malformed answer: {type(error).__name__}")
+        except StateError as error:
+            reply = Failure(site, self.current_round or 0, str(error))
         with self._lock:
             self._replies[site] = reply
 
@@ -206,10 +209,12 @@ class PersonalizedController(BaseFedAvg):
         self, client_name: str, result: Shareable, fl_ctx: FLContext, is_unknown_task: bool = False
     ) -> bool:
         accepted = super()._accept_train_result(client_name, result, fl_ctx, is_unknown_task)
-        if not accepted and not is_unknown_task:
-            reason = result.get_header(REASON) or f"the site's task ended with {result.get_return_code()}"
+        if not is_unknown_task:
+            reason = "malformed answer: FLARE can make no model of it"  # holds unless _receive is called next
+            if not accepted:
+                reason = result.get_header(REASON) or f"the site's task ended with {result.get_return_code()}"
             with self._lock:
-                self._replies[client_name] = Failure(client_name, self.current_round or 0, str(reason)[:500])
+                self._replies[client_name] = Failure(client_name, self.current_round or 0, in_words(reason))
         return accepted
 
 

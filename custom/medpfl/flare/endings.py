@@ -50,7 +50,7 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
     if refused:
         return (
             f"{' and '.join(refused)} will not load {next(iter(refused.values()))}, which the class_allow_list of "
-            'local/resources.json there must allow: add "medpfl."'
+            "local/resources.json there must allow: `medpfl site init` lists this package's classes"
         )
     if signature := _signature(meta):
         return signature
@@ -71,7 +71,7 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
         return f"{ended}; log.txt of the job at server and sites says why"
     return (
         f"{ended}; no task was done{' there' if sites else ''}. A likely cause is a class_allow_list in "
-        'local/resources.json without "medpfl.", which `medpfl site init` adds: '
+        "local/resources.json without this package's classes, which `medpfl site init` lists: "
         f"{job}/error_log.txt in the kit of {' and '.join(sites) or 'the site'} says it"
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nvflare.apis.executor import Executor
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from medpfl.config import RunConfig
-    from medpfl.site.worker import Party
+    from medpfl.flare.place import Place
+    from medpfl.site.guard import Guarded
 
 TASKS = ("prepare", "train", "validate", "test")
-_LONGEST = 500
-"""Characters of a reason that may leave a site."""
 
 
 class PersonalizedExecutor(Executor):
@@ -41,15 +39,16 @@ class PersonalizedExecutor(Executor):
         self.run_config = run_config
         self.experiment = experiment
         self.state_dir = state_dir
-        self._ready: tuple[Party, nn.Module] | None = None
+        self._ready: tuple[Guarded, nn.Module] | None = None
         self._tidy_up = RoundEnd()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Does one task. Called by FLARE."""
         if task_name not in self.tasks:
-            return _refusal(f"unknown task {task_name!r}")
+            return self._refused(fl_ctx, "unknown task")
         # Imported here: a job's processes should not pay for torch before they have work.
-        from medpfl.flare.payload import message_of, update_to_shareable
+        from medpfl.flare.filter import GATE
+        from medpfl.flare.payload import REASON, message_of, update_to_shareable
         from medpfl.flare.policy import SiteForbids
         from medpfl.messages import Failure
         from medpfl.site.store import StateNotKept
@@ -60,66 +59,70 @@ class PersonalizedExecutor(Executor):
             message = message_of(task_name, shareable)
         except (SiteForbids, StateNotKept) as error:
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
-            return _refusal(str(error))
+            return self._refused(fl_ctx, str(error), getattr(error, "names", frozenset()))
         except Exception as error:
             # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
             # they go to the site's other log, and the error log has the kind of error alone.
             text = f"cannot begin task {task_name}: {type(error).__name__}: {error}"
             self.log_warning(fl_ctx, text, fire_event=False)  # a job's components may listen to log events
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
-            return _refusal(f"the site cannot begin: {type(error).__name__} (its log says more)")
+            return self._refused(fl_ctx, f"the site cannot begin: {type(error).__name__} (its log says more)")
         reply = answer(site, message, model)
         self._tidy_up()
         if isinstance(reply, Failure):
-            reason = reply.reason[:_LONGEST]
-            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {reason}")
-            return _refusal(reason)
+            theirs = frozenset(map(str, message.info.get("split", ()))) | frozenset(message.tensors)
+            refusal = self._refused(fl_ctx, reply.reason, theirs)
+            if (said := refusal.get_header(REASON)) != reply.reason:
+                self.log_warning(fl_ctx, f"task {task_name} failed: {reply.reason}", fire_event=False)
+            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {said}")
+            return refusal
+        fl_ctx.set_prop(GATE, (site.gate, task_name), private=True, sticky=False)
         return update_to_shareable(reply)
 
-    def _site(self, fl_ctx: FLContext) -> tuple[Party, nn.Module]:
+    def _site(self, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
         if self._ready is None:
             import torch
 
             from medpfl.config import RunConfig
-            from medpfl.data.site_manifest import read_site_manifest
-            from medpfl.flare.policy import SiteForbids
-            from medpfl.flare.state import state_folder
-            from medpfl.flare.trust import check_job, in_one_hand
+            from medpfl.flare.place import Place
+            from medpfl.flare.trust import check_job
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
-            if config.noise_at_sites and not in_one_hand(fl_ctx):
-                # From the run's seed, which the server knows, noise protects nothing.
-                raise SiteForbids("differential privacy needs noise from a secret of the site, and the site has none")
-            workspace = fl_ctx.get_engine().get_workspace()
-            own = read_site_manifest(Path(workspace.get_site_config_dir()))
             torch.set_num_threads(config.intra_op_threads)
-            folder = state_folder(workspace.get_root_dir, self.state_dir, self.experiment or fl_ctx.get_job_id())
-            self._ready = self._begin(config, own, folder / fl_ctx.get_identity_name(), fl_ctx)
+            self._ready = self._begin(config, Place.of(fl_ctx, self.state_dir, self.experiment), fl_ctx)
         return self._ready
 
-    def _begin(
-        self, config: RunConfig, own: Mapping[str, Path], folder: Path, fl_ctx: FLContext
-    ) -> tuple[Party, nn.Module]:
+    def _begin(self, config: RunConfig, place: Place, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
         """The site and a model of the run.
 
         Args:
             config: the run.
-            own: where the site has data, by the names that jobs use.
-            folder: the site's, called like it.
+            place: the site.
             fl_ctx: of the first task.
         """
         from medpfl.assemble import Federation
         from medpfl.flare.policy import check_policy
-        from medpfl.site.store import DiskStore
 
-        federation = Federation.of(config, own.get(config.data))
+        place.require_approved(config)
+        federation = Federation.of(config, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())
-        return federation.site(folder.name, DiskStore(folder, durable=True)), federation.model()
+        site = federation.site(place.name, place.store(), place.policy, place.secret)
+        return place.guarded(federation, site), federation.model()
+
+    def _refused(self, fl_ctx: FLContext, reason: str, more: frozenset[str] = frozenset()) -> Shareable:
+        """An answer with a reason of the list of words, which the site's filter then lets pass."""
+        from medpfl.flare.filter import GATE
+        from medpfl.site.gate import Gate
+
+        gate = self._ready[0].gate if self._ready else Gate({}, {})
+        words = gate.reason(reason, more)
+        fl_ctx.set_prop(GATE, (gate, None), private=True, sticky=False)
+        return _refusal(words)
 
 
 def _refusal(reason: str) -> Shareable:
     from medpfl.flare.payload import REASON
 
-    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason[:_LONGEST]})
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from medpfl.assemble import Federation
 from medpfl.config import RunConfig
 from medpfl.data.catalog import find, open_dataset
 from medpfl.data.ct.manifest import find_manifest, named_classes
@@ -19,6 +20,7 @@ from medpfl.errors import UserError
 from medpfl.flare.kit import read_job
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.messages import STATISTICS
+from medpfl.statefile import fingerprint
 
 
 def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str | None = None, gpus: int = 0) -> Path:
@@ -46,11 +48,12 @@ def describe(job: Path) -> list[str]:
     made = read_job(job)
     config = made.config
     who = ", ".join(config.names) or f"all that are connected ({config.min_sites or config.sites} needed)"
-    tensors = len(made.allowed.keys() - {STATISTICS})
+    statistics = [name for name in made.allowed if name.startswith(STATISTICS)]
+    tensors = len(made.allowed) - len(statistics)
     sent = f"{tensors or 'no'} tensor{'' if tensors == 1 else 's'}"
     return [
         f"Data: {_data(config)}",
-        f"Sites: {who}; each sends {sent}{' and its statistics' if STATISTICS in made.allowed else ''}",
+        f"Sites: {who}; each sends {sent}{' and its statistics' if statistics else ''}",
     ]
 
 
@@ -77,9 +80,20 @@ def startable(config: RunConfig) -> RunConfig:
     kind = kind_of(config.data, config.data_args)
     if kind == "set" and not (known_set(config.data.lower()) or Path(config.data).suffix):
         _require_here(config.data)
-    if config.needs_pretraining and config.all_settings["pretrain"] == "pooled":
+    if not config.needs_pretraining:
+        return config
+    if config.all_settings["pretrain"] == "pooled":
         _require_pooled(config)
-    return config
+        return config
+    return _naming_pretrained(config)
+
+
+def _naming_pretrained(config: RunConfig) -> RunConfig:
+    """With the fingerprint of f, by which sites know it, where the file is here; else whoever exports gives it."""
+    if config.pretrained or not Path(str(config.all_settings["pretrain"])).is_file():
+        return config
+    f = Federation.of(config.model_copy(update={"device": "cpu"})).given_pretrained()
+    return config.model_copy(update={"pretrained": fingerprint(f)})
 
 
 def _require_here(data: str) -> None:

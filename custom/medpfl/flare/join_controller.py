@@ -10,7 +10,8 @@ from medpfl.assemble import Federation
 from medpfl.engine.progress import Progress
 from medpfl.errors import UserError
 from medpfl.flare.controller import CHECKPOINT, PersonalizedController
-from medpfl.flare.state import state_folder
+from medpfl.flare.state import require_owner, state_folder
+from medpfl.flare.trust import submitter
 from medpfl.joining import JOINED, finished, joined_results
 from medpfl.messages import Failure, Message, Update
 from medpfl.results import write_json
@@ -48,6 +49,7 @@ class JoinController(PersonalizedController):
         folder = state_folder(root, self.state_dir, self.experiment) / "server"
         if not checkpoint_exists(folder / CHECKPOINT):
             raise UserError(f"this server has no experiment {self.experiment!r}, so no site can join it")
+        require_owner(folder, submitter(self.fl_ctx))
         return folder
 
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:

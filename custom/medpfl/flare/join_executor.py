@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvflare.apis.fl_context import FLContext
@@ -14,7 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from medpfl.config import RunConfig
-    from medpfl.site.worker import Party
+    from medpfl.flare.place import Place
+    from medpfl.site.guard import Guarded
 
 JOIN_TASKS = ("statistics", "join")
 
@@ -35,9 +34,7 @@ class JoinExecutor(PersonalizedExecutor):
         super().__init__(run_config, experiment, state_dir)
         self.newcomers = newcomers
 
-    def _begin(
-        self, config: RunConfig, own: Mapping[str, Path], folder: Path, fl_ctx: FLContext
-    ) -> tuple[Party, nn.Module]:
+    def _begin(self, config: RunConfig, place: Place, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
         from medpfl.assemble import Federation
         from medpfl.config import RunConfig
         from medpfl.data.sites import open_source
@@ -45,12 +42,15 @@ class JoinExecutor(PersonalizedExecutor):
         from medpfl.flare.trust import check_job
         from medpfl.site.newcomer import took_part
 
-        if took_part(folder):
+        if took_part(place.folder):
             raise SiteForbids("a site of this name took part in that run here; joining would replace its model")
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
+        place.require_approved(config, joining=True)
         federation = Federation.of(config)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
-        source = open_source(theirs, own.get(theirs.data))
-        data = source.site(folder.name, federation.device)
-        return federation.newcomer(folder.name, source, data, folder), federation.model()
+        source = open_source(theirs, place.own.get(theirs.data))
+        data = source.site(place.name, federation.device)
+        place.store()  # makes the folder, for the site alone
+        newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
+        return place.guarded(federation, newcomer), federation.model()

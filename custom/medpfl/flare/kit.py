@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-
 from medpfl.config import RunConfig, make_config
 from medpfl.data.site_manifest import FILE, read_content, read_object
 from medpfl.errors import UserError
+from medpfl.flare.classes import FILTER
 from medpfl.flare.filter import AllowListFilter, flat
+from medpfl.flare.kit_policy import give_key, set_policy, write_keys
+from medpfl.flare.kit_rights import RESOURCES, allow_classes, limit_rights, put_guard, stop_log_streaming
+from medpfl.site.contract import Contract
 from medpfl.statefile import write_bytes
 
-PACKAGE = "medpfl."
-FILTER = f"{AllowListFilter.__module__}.{AllowListFilter.__name__}"
-RESOURCES, PRIVACY = "resources.json", "privacy.json"
-_EVERYTHING = "*"
-"""FLARE's sign for a class allow-list without limits."""
+PRIVACY = "privacy.json"
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,13 @@ class Job:
         name: the folder's.
         config: the run.
         allowed: names and shapes of the tensors that leave.
+        contract: its hash.
     """
 
     name: str
     config: RunConfig
     allowed: dict[str, list[int] | None]
+    contract: str = ""
 
 
 @dataclass
@@ -50,12 +50,14 @@ class KitPlan:
         notes: what the site should know and this does not change.
         refusals: why the site's own policy, which is kept, refuses the job.
         contents: new content by file.
+        keys: ``local`` folders that get a key.
     """
 
     changes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     contents: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    keys: list[Path] = field(default_factory=list)
 
     def change(self, file: Path, content: dict[str, Any], what: str, before: str, after: str) -> None:
         """Adds a change to a file."""
@@ -64,6 +66,7 @@ class KitPlan:
 
     def write(self) -> None:
         """Writes the files, each as a whole; UserError if one cannot be written."""
+        write_keys(self)
         for file, content in self.contents.items():
             like = file if file.exists() else file.with_name(RESOURCES + ".default")
             try:
@@ -75,7 +78,14 @@ class KitPlan:
                 raise UserError(f"{file}: cannot be written: {error.strerror}") from None
 
 
-def plan_kit(kit: Path, data: Mapping[str, Path], job: Job | None = None) -> KitPlan:
+def plan_kit(
+    kit: Path,
+    data: Mapping[str, Path],
+    job: Job | None = None,
+    *,
+    byoc: bool = False,
+    policy: Mapping[str, Any] | None = None,
+) -> KitPlan:
     """What a kit needs for this package's jobs. Writes nothing.
 
     A server's kit needs the class allow-list alone.
@@ -84,9 +94,12 @@ def plan_kit(kit: Path, data: Mapping[str, Path], job: Job | None = None) -> Kit
         kit: the folder with ``startup`` and ``local``.
         data: where the site has data, by the names that jobs use.
         job: the only job that may send tensors; without one, tensors of any name may leave, and nothing else.
+        byoc: jobs may bring code, as FLARE's own rights or the site's say.
+        policy: fields of the site's policy (:class:`medpfl.site.policy.SitePolicy`).
 
     Raises:
-        UserError: it is no kit, a file in it is not as FLARE reads it, or data are given for a server.
+        UserError: it is no kit, a file in it is not as FLARE reads it, or data, a job, a policy or ``byoc`` are given
+            for a server.
     """
     local, startup = kit / "local", kit / "startup"
     server = (startup / "fed_server.json").is_file()
@@ -95,14 +108,18 @@ def plan_kit(kit: Path, data: Mapping[str, Path], job: Job | None = None) -> Kit
             f"{kit}: no site's startup kit: startup/fed_client.json and local/ are needed; `nvflare provision` makes "
             "one for each site"
         )
-    if server and (data or job):
+    if server and (data or job or byoc or policy):
         raise UserError(f"{kit}: the server's kit: it has no data and no policy on what leaves; leave the options out")
     plan = KitPlan()
-    resources = _resources(plan, local)
+    resources = allow_classes(plan, local, server=server)
     if not server:
-        _stop_log_streaming(plan, local / RESOURCES, resources)
+        stop_log_streaming(plan, local / RESOURCES, resources)
+        put_guard(plan, local / RESOURCES, resources, byoc=byoc)
+        limit_rights(plan, local, byoc=byoc)
         _limit_what_leaves(plan, local / PRIVACY, job)
         _say_where(plan, local / FILE, data, job)
+        set_policy(plan, local / FILE, policy or {}, job)
+        give_key(plan, local)
     return plan
 
 
@@ -125,44 +142,14 @@ def read_job(folder: Path) -> Job:
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
         try:
-            config = make_config(**runs[0])
-        except UserError as error:
+            config, run = make_config(**runs[0]), make_config(**given[0]["run_config"])
+        except (UserError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
-        found.append(Job(folder.resolve().name, config, _listed(file, allowed[0])))
+        contract = Contract(run, joining="newcomers" in given[0]).hash
+        found.append(Job(folder.resolve().name, config, _listed(file, allowed[0]), contract))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
-
-
-def _resources(plan: KitPlan, local: Path) -> dict[str, Any]:
-    """FLARE's resources with this package's classes allowed; FLARE reads the default file only if there is no other."""
-    file = local / RESOURCES
-    source = file if file.exists() else local / f"{RESOURCES}.default"
-    resources = read_object(source) if source.exists() else {"format_version": 2}
-    listed = resources.get("class_allow_list")
-    if listed is None:
-        resources["class_allow_list"] = [*DEFAULT_CLASS_ALLOW_LIST, PACKAGE]
-        plan.change(file, resources, "class_allow_list", "none (FLARE's own)", f"FLARE's own and {PACKAGE!r}")
-    elif not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
-        raise UserError(f"{source}: class_allow_list must be a list of names, not {listed!r}")
-    elif _EVERYTHING in listed:
-        plan.notes.append(f"{source.name}: class_allow_list has '*': every class is allowed here")
-    elif not any(f"{entry}.".startswith(PACKAGE) for entry in listed):
-        resources["class_allow_list"] = [*listed, PACKAGE]
-        kind = "FLARE's own" if listed == list(DEFAULT_CLASS_ALLOW_LIST) else "the site's"
-        before = f"{len(listed)} entries ({kind})"
-        plan.change(file, resources, "class_allow_list", before, f"these and {PACKAGE!r}")
-    elif PACKAGE not in listed and PACKAGE[:-1] not in listed:
-        plan.notes.append(f"{source.name}: class_allow_list has some of this package's classes; it is kept")
-    return resources
-
-
-def _stop_log_streaming(plan: KitPlan, file: Path, resources: dict[str, Any]) -> None:
-    before = resources.get("allow_log_streaming")
-    if before is not False:
-        resources["allow_log_streaming"] = False
-        said = "not said (FLARE sends error_log.txt)" if before is None else json.dumps(before)
-        plan.change(file, resources, "allow_log_streaming", said, "false")
 
 
 def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:

@@ -12,6 +12,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from torch import Tensor
 
 from medpfl.messages import Message, Update
+from medpfl.parameters import StateError
 
 INFO = "medpfl_info"
 """Key of the small JSON values in a message's or an update's meta."""
@@ -39,12 +40,7 @@ def message_of(task: str, shareable: Shareable) -> Message:
 
 def update_to_shareable(update: Update) -> Shareable:
     """What a site sends back."""
-    info = {
-        "metrics": update.metrics,
-        "sent_bytes": update.sent_bytes,
-        "received_bytes": update.received_bytes,
-        "seconds": update.seconds,
-    }
+    info = {"metrics": update.metrics, "seconds": update.seconds}
     model = FLModel(
         params_type=ParamsType.FULL,
         params=_arrays(update.tensors),
@@ -55,17 +51,24 @@ def update_to_shareable(update: Update) -> Shareable:
 
 
 def update_of(site: str, model: FLModel) -> Update:
-    """The update in a site's answer; the name is the one that FLARE authenticated, not one that the answer claims."""
-    info: dict[str, Any] = model.meta[INFO]
-    return Update(
-        site=site,
-        round=model.current_round,
-        tensors=_tensors(model.params),
-        metrics=info["metrics"],
-        sent_bytes=info["sent_bytes"],
-        received_bytes=info["received_bytes"],
-        seconds=info["seconds"],
-    )
+    """The update in a site's answer; the name is the one that FLARE authenticated, not one that the answer claims.
+
+    What the update holds is checked where it is used (:func:`medpfl.server.updates.check_update`).
+
+    Raises:
+        StateError: the answer is none of this package's.
+    """
+    try:
+        info: dict[str, Any] = model.meta[INFO]
+        return Update(
+            site=site,
+            round=model.current_round,
+            tensors=_tensors(model.params),
+            metrics=info["metrics"],
+            seconds=info["seconds"],
+        )
+    except Exception as error:  # whatever a site sends: it must not end the run
+        raise StateError(f"malformed answer: {type(error).__name__}") from error
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -11,7 +11,16 @@ from medpfl.flare.filter import AllowListFilter
 
 
 class SiteForbids(Exception):
-    """The site does not allow what the job does. The text may leave the site: it has nothing of its data or folders."""
+    """The site does not allow what the job does. The text may leave the site: it has nothing of its data or folders.
+
+    Args:
+        text: why, in words of :mod:`medpfl.site.words`.
+        names: of the run's tensors, which the text may hold.
+    """
+
+    def __init__(self, text: str, names: frozenset[str] = frozenset()):
+        super().__init__(text)
+        self.names = names
 
 
 def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[int] | None]) -> None:
@@ -27,4 +36,6 @@ def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[i
     for own in filters:
         if isinstance(own, AllowListFilter) and (names := own.refuses(leaving)):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise SiteForbids(f"site policy forbids {names[0]!r}{more} to leave, which {algorithm} sends")
+            raise SiteForbids(
+                f"site policy forbids {names[0]!r}{more} to leave, which {algorithm} sends", frozenset(leaving)
+            )

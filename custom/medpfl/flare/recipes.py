@@ -33,15 +33,16 @@ import medpfl
 from medpfl.assemble import Federation
 from medpfl.config import RunConfig, make_config
 from medpfl.errors import UserError
+from medpfl.flare.classes import AT_SERVER, AT_SITE, PACKAGE, is_own
 from medpfl.flare.controller import PersonalizedController, components_config
 from medpfl.flare.executor import TASKS, PersonalizedExecutor
 from medpfl.flare.filter import AllowListFilter
 from medpfl.flare.state import check_experiment
 from medpfl.flare.tracking import add_receiver
 from medpfl.flare.trust import REHEARSAL
+from medpfl.named_code import permit_named
 from medpfl.statefile import serialised_bytes
 
-PACKAGE = "medpfl"
 _INLINE_BYTES = 1 << 20
 """Shared states up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
@@ -147,6 +148,7 @@ class PersonalizedRecipe(PackageRecipe):
                 sources.add(source)
         if config is None:
             config = make_config(**{"algorithm": self.algorithm, **fields})
+        permit_named(config)
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
         # Without a quorum of the user's, FLARE holds the job until all sites are there.
@@ -200,7 +202,7 @@ def travels_inline(federation: Federation) -> bool:
 
 
 def allow_package(local: Path) -> None:
-    """Adds this package to the class allow-list in a workspace's ``local/resources.json``; keeps all else there.
+    """Puts this package's classes into the class allow-list of a workspace's ``local/resources.json``; keeps all else.
 
     Where a startup kit has only FLARE's ``resources.json.default``, which that file replaces, it is begun from that.
     """
@@ -208,9 +210,8 @@ def allow_package(local: Path) -> None:
     file = local / "resources.json"
     found = next((f for f in (file, local / "resources.json.default") if f.exists()), None)
     resources = json.loads(found.read_text()) if found else {"format_version": 2}
-    allowed = resources.setdefault("class_allow_list", list(DEFAULT_CLASS_ALLOW_LIST))
-    if f"{PACKAGE}." not in allowed:
-        allowed.append(f"{PACKAGE}.")
+    others = [path for path in resources.get("class_allow_list", DEFAULT_CLASS_ALLOW_LIST) if not is_own(path)]
+    resources["class_allow_list"] = list(dict.fromkeys([*others, *AT_SITE, *AT_SERVER]))
     file.write_text(json.dumps(resources, indent=2) + "\n")
 
 

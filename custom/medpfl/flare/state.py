@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+from medpfl.data.site_manifest import read_object
 from medpfl.errors import UserError
+from medpfl.statefile import write_bytes
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
@@ -34,6 +37,26 @@ def state_folder(workspace: Callable[[], str], state_dir: str | None, experiment
         experiment: its name, or the job's id.
     """
     return Path(state_dir or Path(workspace()) / "medpfl") / check_experiment(experiment)
+
+
+def require_owner(folder: Path, submitter: str) -> None:
+    """Refuses an experiment at the server that is another submitter's; one that is nobody's becomes this one's.
+
+    Args:
+        folder: the server's, of the experiment.
+        submitter: of the job; empty in a simulation.
+
+    Raises:
+        UserError: it is another's.
+    """
+    file = folder / "owner.json"
+    if not file.exists():
+        write_bytes(file, json.dumps({"submitter": submitter}).encode(), mode=0o600)
+    elif read_object(file).get("submitter") != submitter:
+        raise UserError(
+            f"experiment {folder.parent.name!r} is another submitter's at this server; submit under another experiment "
+            "name"
+        )
 
 
 def folder_name(folder: Path) -> str:

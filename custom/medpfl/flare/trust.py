@@ -7,29 +7,25 @@ by naming any function of any installed package as its model or its data, or any
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
 
 from medpfl.config import RunConfig
 from medpfl.data.catalog import is_function
 from medpfl.data.partition_spec import parse_spec
 from medpfl.data.site_manifest import FILE, read_content
 from medpfl.errors import UserError
+from medpfl.named_code import named_code, permit, permit_named
 
 REHEARSAL = "MEDPFL_REHEARSAL"
 """Environment variable of processes that belong to whoever submits the jobs: a simulator's, a POC's on one machine."""
 
 
-def in_one_hand(context: FLContext) -> bool:
-    """Whether this is a simulation or a rehearsal: all processes and data belong to whoever submits the job."""
-    return bool(context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL))
-
-
 def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> None:
-    """Refuses a job that names a path, or code that it does not bring, unless the site allows it.
+    """Refuses a job that names a path, or code that it does not bring, unless the site allows it; permits the rest.
 
     Data are where the site's ``local/medpfl.json`` says, or in one of :func:`medpfl.data.catalog.folders`. Code that a
     job brings (``custom/``) is BYOC, which FLARE checks. Other modules must be listed under ``code`` in that file.
@@ -37,7 +33,8 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
     Raises:
         UserError: the job names a folder for its state, a path as its data or its partition, or such code.
     """
-    if in_one_hand(context):
+    if is_rehearsal(context):
+        permit_named(config)
         return
     if state_dir is not None:
         raise UserError(f"the job names the folder {state_dir} for its state; only a simulation or a rehearsal may")
@@ -49,13 +46,26 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
     if parse_spec(config.partition).kind == "file":
         raise UserError(f"the job names the file of a partition, {config.partition!r}; only a simulation may")
     allowed = content.get("code", [])
-    for what, spec in _named_code(config):
+    for what, spec in named_code(config):
         module = spec.partition(":")[0]
         if module not in allowed and not _lies_in(brought, module):
             raise UserError(
                 f"the job names the {what} {spec!r}, code that it does not bring; a site that has it allows it with "
                 f'"code": ["{module}"] in local/{FILE}'
             )
+        permit(module)
+
+
+def is_rehearsal(context: FLContext) -> bool:
+    """Whether all parties are one person's: in a simulation, or a POC on one machine."""
+    return bool(context.get_prop(FLContextKey.SIMULATE_MODE, False) or os.environ.get(REHEARSAL))
+
+
+def submitter(context: FLContext) -> str:
+    """Who submitted the job, as FLARE's server authenticated it: name and organisation; empty in a simulation."""
+    meta = context.get_prop(FLContextKey.JOB_META) or {}
+    said = [str(meta.get(key) or "") for key in (JobMetaKey.SUBMITTER_NAME.value, JobMetaKey.SUBMITTER_ORG.value)]
+    return "/".join(said) if any(said) else ""
 
 
 def _check_name(data: str) -> None:
@@ -72,13 +82,6 @@ def _check_name(data: str) -> None:
             f"the job takes data called {data!r}, and so is something called in the folder in which FLARE was started; "
             f"start FLARE elsewhere, or say in local/{FILE} where the data are"
         )
-
-
-def _named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
-    if is_function(config.data):
-        yield "data", config.data
-    if ":" in config.model and not config.model.startswith("monai:"):
-        yield "model", config.model
 
 
 def _lies_in(folder: Path, module: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from inspect import Parameter
@@ -10,6 +11,9 @@ from typing import Any, get_type_hints
 
 from medpfl.errors import UserError
 
+_PLAIN = (bool, int, float, str, type(None))
+_WORD = re.compile(r"[A-Za-z0-9_+ -]{0,64}")
+"""What a network may be told in letters: nothing that could be a path, an address, a dotted name or an expression."""
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -38,6 +42,38 @@ def call_arguments(
     if missing := [key for key in missing if key not in arguments]:
         raise UserError(f"{name} also needs the model argument{'s' * (len(missing) > 1)} {', '.join(missing)}")
     return arguments
+
+
+def check_plain(value: Any, name: str) -> None:
+    """Refuses arguments that are no numbers, strings, booleans, None, or lists and objects of these.
+
+    Raises:
+        UserError: what is none, by its type.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            check_plain(key, name)
+            check_plain(part, name)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_plain(part, name)
+    elif type(value) not in _PLAIN:
+        raise UserError(f"{name}: model arguments are numbers, words, true, false, null and lists, not {value!r}")
+
+
+def check_words(value: Any, name: str) -> None:
+    """Refuses strings that a network could turn into a file, an address or code; ``value`` is plain.
+
+    Raises:
+        UserError: the string.
+    """
+    if isinstance(value, Mapping):
+        check_words([*value, *value.values()], name)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_words(part, name)
+    elif isinstance(value, str) and not _WORD.fullmatch(value):
+        raise UserError(f"{name}: the model argument {value[:80]!r} is no word: letters, digits, _ + - and spaces")
 
 
 def accepted_arguments(target: Callable[..., Any], known: Mapping[str, Any]) -> tuple[dict[str, Parameter], bool]:

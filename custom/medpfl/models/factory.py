@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,13 +11,14 @@ from torch import nn
 
 from medpfl.errors import UserError
 from medpfl.models.alexnet_bn import AlexNetBN
-from medpfl.models.arguments import accepted_arguments, call_arguments, product
+from medpfl.models.arguments import accepted_arguments, call_arguments, check_plain, check_words, product
 from medpfl.models.bag_attention import BagAttention
 from medpfl.models.cifar_resnet import resnet32, resnet110
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.lenet5 import LeNet5BN
 from medpfl.models.pamap2_cnn import Pamap2CNN
 from medpfl.models.vit import vit_small, vit_tiny
+from medpfl.named_code import permitted_module, require_own
 
 
 @dataclass(frozen=True)
@@ -75,32 +75,33 @@ def build_model(
     """A network with random weights, from torch's global generator; nothing is downloaded.
 
     Args:
-        name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable``.
+        name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable`` of a module that is
+            permitted here (:mod:`medpfl.named_code`).
         in_channels: channels of the input.
         num_classes: classes.
         image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
-        model_args: further arguments of the network; they outweigh what the data say, and say what the data do not
-            (None above).
+        model_args: further arguments of the network, plain values; they outweigh what the data say, and say what the
+            data do not (None above).
         pooling: how slices become one prediction: ``mean`` gives the network itself, whose outputs for single slices
             are averaged; ``attention`` gives a :class:`~medpfl.models.bag_attention.BagAttention` over it, which
             takes bags.
 
     Raises:
-        UserError: an unknown name or pooling, an argument that the network does not have, or values that it does not
-            take.
+        UserError: an unknown name or pooling, a module that is not permitted, an argument that the network does not
+            have, or values that it does not take.
     """
     if pooling not in _POOLINGS:
         raise UserError(f"unknown pooling {pooling!r}: use {' or '.join(_POOLINGS)}")
     size = (image_size, image_size) if isinstance(image_size, int) else image_size and tuple(image_size)
+    check_plain(model_args or {}, name)
     target = _target(name)
     if name in _OWN:
+        check_words(model_args or {}, name)
         known = _known(in_channels=in_channels, num_classes=num_classes, size=size)
     elif name.startswith("monai:"):
         known = _monai_arguments(in_channels, num_classes, size)
-        if loading := [argument for argument, value in (model_args or {}).items() if value and _loads(argument)]:
-            raise UserError(
-                f"{name}: pretrained weights are never downloaded or read; leave the model argument {loading[0]} out"
-            )
+        _load_nothing(name, target, known, model_args or {})
+        check_words(model_args or {}, name)
     else:
         known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     arguments = call_arguments(target, name, known, model_args or {})
@@ -164,10 +165,21 @@ def _monai_arguments(in_channels: int | None, num_classes: int | None, size: tup
     }
 
 
+def _load_nothing(name: str, target: Callable[..., Any], known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    if loading := [argument for argument, value in given.items() if value and _loads(argument)]:
+        raise UserError(
+            f"{name}: pretrained weights are never downloaded or read; leave the model argument {loading[0]} out"
+        )
+    accepted, _ = accepted_arguments(target, known)
+    for argument, parameter in accepted.items():
+        if _loads(argument) and {argument: parameter.default, **known, **given}[argument] not in (None, False):
+            raise UserError(f"{name}: it loads weights by itself ({argument}), which are never downloaded or read")
+
+
 def _loads(argument: str) -> bool:
     """Whether MONAI's networks load weights from what an argument of this name says, for instance a URL."""
     words = argument.lower().split("_")
-    return words[-1] == "path" or any(word in words for word in ("pretrained", "weights", "checkpoint", "url", "dir"))
+    return any(word in words for word in ("pretrained", "weights", "checkpoint", "url", "dir", "path", "filename"))
 
 
 def _known(**values: Any) -> dict[str, Any]:
@@ -177,7 +189,9 @@ def _known(**values: Any) -> dict[str, Any]:
 def _imported(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = permitted_module(name, "model")
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"model {name!r}: cannot import {module_name!r}: {_one_line(error)}") from error
     target = getattr(module, attribute, None)
@@ -185,6 +199,7 @@ def _imported(name: str) -> Callable[..., Any]:
         close = get_close_matches(attribute, vars(module))
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise UserError(f"model {name!r}: {module_name} has no class or function {attribute!r}{hint}")
+    require_own(target, name, "model")
     return target
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from medpfl.errors import printable
 from medpfl.report.words import algorithm_name, count, folded, points, score
 
 SMALL = 100
@@ -31,7 +32,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     tested = {name: (site["received"] or {}).get("n", 0) for name, site in joined["sites"].items()}
     for name, site in joined["sites"].items():
         kept = f"{site['epoch']} of {epochs}"
-        table.add_row(Text(folded(name, console.width - _NUMBERS)), str(tested[name]), *_cells(site), kept)
+        table.add_row(Text(folded(printable(name), console.width - _NUMBERS)), str(tested[name]), *_cells(site), kept)
     if len(joined["sites"]) > 1:
         table.add_section()
         table.add_row("mean", "", *_cells(joined["mean"]), "", style="bold")
@@ -43,9 +44,9 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(Text(_caution(few)), soft_wrap=True)
     shared = joined["rules"]["shared"]
-    console.print(Text(f"Shared part: {shared['what']} ({shared['why']})"), soft_wrap=True)
+    console.print(Text(printable(f"Shared part: {shared['what']} ({shared['why']})")), soft_wrap=True)
     for rule in joined["rules"]["personal"]:
-        console.print(Text(f"Personal part: {rule['what']} ({rule['why']})"), soft_wrap=True)
+        console.print(Text(printable(f"Personal part: {rule['what']} ({rule['why']})")), soft_wrap=True)
 
 
 def _caution(few: dict[str, int]) -> str:

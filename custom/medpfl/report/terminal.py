@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from medpfl.data.check import Finding
-from medpfl.errors import UserError
+from medpfl.errors import UserError, printable
 from medpfl.report.compare import Comparison
 from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.results import (
@@ -96,7 +96,7 @@ def run_table(results: Results, width: int = 80) -> Table:
     for name in sites:
         entry = scores["sites"][name]
         row = [
-            Text(folded(names[name], free)),
+            Text(folded(printable(names[name]), free)),
             NONE if entry.get("n") is None else str(entry["n"]),
             score(entry.get("accuracy")),
             score(entry.get("balanced_accuracy")),
@@ -144,6 +144,7 @@ def _title(results: Results) -> Text:
     parts = [algorithm_name(results["algorithm"]), data_name(data), data.get("partition"), config.get("model")]
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
+    text = printable(text)
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
 
 
@@ -156,7 +157,7 @@ def print_run(results: Results, console: Console) -> None:
     """The run's table, and the result and what must be known about it in plain lines."""
     console.print(run_table(results, console.width))
     for line in (summary(results), *further(results), *(results.get("notes") or ())):
-        console.print(Text(line))
+        console.print(Text(printable(line)))
 
 
 def comparison_table(comparison: Comparison, width: int) -> Table:
@@ -199,5 +200,5 @@ def print_findings(findings: Sequence[Finding], console: Console) -> bool:
     styles = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
     for finding in findings:
         mark = Text(f"{finding.level:<7}", style=styles[finding.level])
-        console.print(mark, Text(finding.message), soft_wrap=True)
+        console.print(mark, Text(printable(finding.message)), soft_wrap=True)
     return all(finding.level != "error" for finding in findings)

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, sqrt
+from math import isfinite
 from statistics import median
 
 import torch
 
 from medpfl.config import RunConfig
 from medpfl.messages import Failure, Message, Update
-from medpfl.parameters import State
+from medpfl.parameters import State, distance
 
 LEAST = 3
 """Updates below which there is no majority to measure one by."""
-
-
-def distance(sent: State, returned: State) -> float:
-    """Euclidean distance of what a site returned from what it was sent, over all shared tensors.
-
-    Tensor by tensor, so that no more than one difference is held at a time; infinite where it overflows.
-    """
-    squares = (
-        torch.linalg.vector_norm(returned[name] - tensor, dtype=torch.float64) ** 2 for name, tensor in sent.items()
-    )
-    return sqrt(float(sum(squares)))
 
 
 def check_magnitudes(

@@ -15,11 +15,13 @@ import numpy as np
 from medpfl.errors import UserError
 from medpfl.messages import STATISTICS_OF, Failure, Message, Update
 from medpfl.parameters import State, StateError
-from medpfl.server.mixing import mix, sample_weights
+from medpfl.server.mixing import cap_others, counted_samples, mix, sample_weights
 from medpfl.server.pretraining import require_same_pretrained
-from medpfl.server.rounds import Plan, ServerState, pop_statistics
 from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
-from medpfl.server.updates import check_update
+from medpfl.server.state import Plan, ServerState
+from medpfl.server.updates import check_update, in_words
+from medpfl.server.weighing import pop_statistics
+from medpfl.statefile import serialised_bytes
 
 Exchange = Callable[[Mapping[str, Message]], Iterable[Update | Failure]]
 """Carries one message to each site and brings the answers."""
@@ -54,17 +56,18 @@ class Welcome:
         """
         require_new(names, self.plan.config.site_names)
         require_same_pretrained(self.plan, self.server)
-        asked = self._ask(dict.fromkeys(names, question), exchange) if (question := self.question()) else {}
-        sent = {name: update.sent_bytes for name, update in asked.items()}
-        received = {name: update.received_bytes for name, update in asked.items()}
+        question = self.question()
+        asked = self._ask(dict.fromkeys(names, question), exchange) if question else {}
+        sent = {name: serialised_bytes(update.tensors) for name, update in asked.items()}
+        received = serialised_bytes(question.tensors) if question else 0
         offers = {name: self.offer(pop_statistics(asked[name]) if asked else None) for name in names}
         joined = self._ask({name: message for name, (message, _) in offers.items()}, exchange)
         return {
             name: {
                 **joined[name].metrics,
                 "weights": offers[name][1],
-                "sent_bytes": sent.get(name, 0) + joined[name].sent_bytes,
-                "received_bytes": received.get(name, 0) + joined[name].received_bytes,
+                "sent_bytes": sent.get(name, 0) + serialised_bytes(joined[name].tensors),
+                "received_bytes": received + serialised_bytes(offers[name][0].tensors),
             }
             for name in names
         }
@@ -92,13 +95,22 @@ class Welcome:
         if self.plan.split.shared_names:
             if statistics:
                 sites = [name for name in sites if name in server.statistics]
-                row = newcomer_row([server.statistics[name] for name in sites], statistics)
+                row = self._capped(newcomer_row([server.statistics[name] for name in sites], statistics))
             else:
                 by_samples = self.plan.config.resolved_mixing == "samples"
-                row = sample_weights([server.samples[name] if by_samples else 1 for name in sites])[0]
+                counted = counted_samples([server.samples[name] for name in sites], self.plan.config.largest_weight)
+                row = sample_weights(counted if by_samples else [1] * len(sites))[0]
             shared = self._mixed(sites, row)
         weights = dict(zip(sites, row.tolist(), strict=True)) if shared else {}
         return self._message("join", {**shared, **server.impression}, {"epochs": self.epochs}), weights
+
+    def _capped(self, row: np.ndarray) -> np.ndarray:
+        """The row under the run's cap, which the others' larger weights raise: lambda is theirs too."""
+        config = self.plan.config
+        of_others = 1 - float(config.all_settings["lambda"])
+        if config.weight_cap >= 1 or not of_others:
+            return row
+        return cap_others(row[None], [None], max(config.weight_cap / of_others, 1 / len(row)))[0]
 
     def _sites(self) -> list[str]:
         known = self.server.shared, self.server.samples
@@ -120,14 +132,14 @@ class Welcome:
         failed = dict.fromkeys(messages, "no answer in time")
         for reply in exchange(messages):
             if isinstance(reply, Failure):
-                failed[reply.site] = reply.reason
+                failed[reply.site] = in_words(reply.reason)
                 continue
             try:
-                check_update(self.plan.split, messages, reply, list(found.values()), self.server.statistics)
+                checked = check_update(self.plan.split, self.plan.statistics, messages, reply, list(found.values()))
             except StateError as error:
-                failed[reply.site] = str(error)
+                failed[reply.site] = in_words(str(error))
             else:
-                found[reply.site] = reply
+                found[reply.site] = checked
                 del failed[reply.site]
         if failed:
             raise UserError("\n".join(f"{name}: {reason}" for name, reason in failed.items()))

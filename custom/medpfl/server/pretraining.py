@@ -43,8 +43,13 @@ def require_same_pretrained(plan: Plan, state: ServerState) -> None:
     """Refuses another f than the one under which the run's sites took their statistics, for they are compared.
 
     Raises:
-        UserError: the file that the user gave has changed.
+        UserError: the file that the user gave has changed, or is not the one whose fingerprint the run names.
     """
+    if plan.config.pretrained and plan.given_f not in (None, plan.config.pretrained):
+        raise UserError(
+            f"pretrain: {plan.config.all_settings['pretrain']} is not the model that the run names by its fingerprint, "
+            f"{plan.config.pretrained[:12]}: give that file"
+        )
     if state.pretrained and plan.given_f != state.pretrained:
         raise UserError(
             f"pretrain: {plan.config.all_settings['pretrain']} is not the model under which the run's sites took their "

@@ -7,90 +7,23 @@ only loop: ``messages``, carry, ``advance``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from medpfl.config import RunConfig
 from medpfl.errors import UserError
-from medpfl.messages import STATISTICS, STATISTICS_OF, Failure, Message, Update
-from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.messages import STATISTICS_OF, Failure, Message, Update
+from medpfl.parameters import StateError
 from medpfl.server.magnitude import check_magnitudes
-from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
-from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
-from medpfl.server.updates import check_update, statistics_of
-from medpfl.statefile import fingerprint
-
-Phase = Literal["prepare", "train", "validate", "test", "done"]
+from medpfl.server.mixing import ROBUST, counted_samples, mix, sample_weights
+from medpfl.server.state import Phase, Plan, ServerState
+from medpfl.server.updates import check_update, in_words
+from medpfl.server.weighing import large_numbers, mixed_states, mixing_matrix, with_statistics
+from medpfl.statefile import serialised_bytes
 
 
 class QuorumNotMet(UserError):
     """Fewer usable updates than the run's quorum; the state before the round is intact."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What does not change during a run.
-
-    Attributes:
-        config: the run.
-        split: what is shared.
-        initial_shared: the shared part of the seeded first model.
-        pretrained: the whole state of the pretrained model f, where the mixing needs it.
-        impress: makes a federated impression from the sites' mean shared state and the round: tensors for the messages
-            of the next round, and what results.json says of it; may raise :class:`~medpfl.errors.Stopped`. None where
-            the method has none.
-    """
-
-    config: RunConfig
-    split: ParameterSplit
-    initial_shared: State
-    pretrained: State | None = None
-    impress: Callable[[State, int], tuple[State, dict[str, Any]]] | None = None
-
-    @cached_property
-    def given_f(self) -> str | None:
-        """Fingerprint of f where it is the user's file, which may change; else f follows from the configuration."""
-        own = self.pretrained is not None and self.config.all_settings.get("pretrain", "pooled") != "pooled"
-        return fingerprint(self.pretrained) if own else None
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """All that the server knows after a step.
-
-    Attributes:
-        phase: what comes next.
-        round: the last finished round.
-        samples: training samples of the sites that have joined.
-        shared: by site, its next shared state; empty before round 1, when all start from the same.
-        statistics: by site, where the mixing needs them.
-        weights: W over all sites of the run, once it is known.
-        impression: the federated impression that goes with the next round's messages; empty where there is none.
-        history: one record a finished round, as in results.json.
-        best_round: the round with the best mean validation measure so far; 0 if there is none.
-        failures: what went wrong at which site.
-        traffic: bytes that the sites sent and received in all tasks, hello and tests included.
-        final: results on test data.
-        pretrained: :attr:`Plan.given_f` when the run began.
-    """
-
-    phase: Phase = "prepare"
-    round: int = 0
-    samples: Mapping[str, int] = field(default_factory=dict)
-    shared: Mapping[str, State] = field(default_factory=dict)
-    statistics: Mapping[str, LayerStatistics] = field(default_factory=dict)
-    weights: np.ndarray | None = None
-    impression: State = field(default_factory=dict)
-    history: tuple[dict[str, Any], ...] = ()
-    best_round: int = 0
-    failures: tuple[Failure, ...] = ()
-    traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})
-    final: Mapping[str, Any] | None = None
-    pretrained: str | None = None
 
 
 def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
@@ -128,12 +61,14 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     order = {site: i for i, site in enumerate(plan.config.site_names)}
     for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
-            check_update(plan.split, expected, update, usable, state.statistics)
-            usable.append(update)
+            usable.append(check_update(plan.split, plan.statistics, expected, update, usable))
         except StateError as error:
-            failures.append(Failure(update.site, update.round, str(error)))
+            failures.append(Failure(update.site, state.round, str(error)))
     answered = {r.site for r in replies}
     failures += [Failure(s, m.round, "no answer in time") for s, m in expected.items() if s not in answered]
+    # A site's own words, and a round that it may have said: what results hold is the server's.
+    rounds = {s: m.round for s, m in expected.items()}
+    failures = [Failure(f.site, rounds.get(f.site, state.round), in_words(f.reason)) for f in failures]
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
     if state.phase == "train":
@@ -146,13 +81,14 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         if (earlier := u.metrics.get("restored_round")) is not None
     ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
-    traffic = {k: n + sum(getattr(u, k) for u in usable) for k, n in state.traffic.items()}
+    sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
+    traffic = {k: n + sum(of_site[k] for of_site in sizes.values()) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
             return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f)
         case "train":
-            return _join(plan, _finish_round(plan, state, working, seconds), newcomers)
+            return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
         case "validate":
             return replace(_with_validation(plan, state, working), phase="test")
         case _:
@@ -163,22 +99,6 @@ def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
     """The training messages that would follow the last round, with an impression of their own where there is one."""
     state = _with_impression(plan, replace(state, impression={}))
     return {s: _train_message(plan, state, s) for s in plan.config.site_names if s in state.samples}
-
-
-def mixing_matrix(plan: Plan, state: ServerState) -> np.ndarray:
-    """W over all sites of the run for the mix after the next round; rows and columns in the order of the names."""
-    config = plan.config
-    match config.resolved_mixing:
-        case "identity":
-            return np.eye(config.sites)
-        case "uniform":
-            return uniform_weights(config.sites, config.all_settings["lambda"])
-        case "similarity" | "similarity-classifier" if state.weights is not None:
-            return state.weights
-        case "similarity-running" if state.weights is not None and state.round >= config.rounds // 2:
-            return state.weights
-        case _:
-            return sample_weights([state.samples.get(s, 0) for s in config.site_names])
 
 
 def _hello(plan: Plan) -> Message:
@@ -210,30 +130,18 @@ def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures
 
 def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> ServerState:
     samples = dict(state.samples) | {u.site: u.metrics["samples"]["train"] for u in newcomers}
-    return _with_statistics(plan, replace(state, samples=samples), newcomers)
+    told = (*state.failures, *large_numbers(plan, state, samples))
+    return with_statistics(plan, replace(state, samples=samples, failures=told), newcomers)
 
 
-def _with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:
-    fresh = {u.site: found for u in updates if (found := pop_statistics(u))}
-    if not fresh:
-        return state
-    known = {**state.statistics, **fresh}
-    names = [s for s in plan.config.site_names if s in known]
-    where = [plan.config.site_names.index(s) for s in names]
-    distances = np.full((plan.config.sites, plan.config.sites), np.nan)
-    distances[np.ix_(where, where)] = wasserstein_distances([known[s] for s in names])
-    weights = similarity_weights(distances, plan.config.all_settings["lambda"])
-    return replace(state, statistics=known, weights=weights)
+def _sizes(message: Message, update: Update) -> dict[str, int]:
+    """Bytes of the tensors that travelled, as serialised: counted here, so that no site can say otherwise."""
+    return {"sent_bytes": serialised_bytes(update.tensors), "received_bytes": serialised_bytes(message.tensors)}
 
 
-def pop_statistics(update: Update) -> LayerStatistics:
-    """Takes the statistics out of an update's tensors."""
-    arrays = {k.removeprefix(STATISTICS): update.tensors.pop(k).numpy() for k in statistics_of(update)}
-    layers = dict.fromkeys(k.rpartition("/")[0] for k in arrays)
-    return {layer: (arrays[f"{layer}/mean"], arrays[f"{layer}/variance"]) for layer in layers}
-
-
-def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], seconds: float) -> ServerState:
+def _finish_round(
+    plan: Plan, state: ServerState, updates: Sequence[Update], sizes: Mapping[str, dict[str, int]], seconds: float
+) -> ServerState:
     config = plan.config
     if state.round:
         state = _with_validation(plan, state, updates)
@@ -245,22 +153,16 @@ def _finish_round(plan: Plan, state: ServerState, updates: Sequence[Update], sec
             u.site: {
                 "train_loss": u.metrics["train_loss"],
                 "validation": None,
-                "sent_bytes": u.sent_bytes,
-                "received_bytes": u.received_bytes,
+                **sizes[u.site],
                 "seconds": u.seconds,
             }
             for u in updates
         },
     }
-    matrix = mixing_matrix(plan, state)
-    state = _with_statistics(plan, state, updates)
-    weights = restrict(matrix, [config.site_names.index(u.site) for u in updates])
-    mixed = mix(weights, [u.tensors for u in updates])
-    # A row without weight is a site whose partners are all absent: it keeps what it has.
-    shared = {
-        site: mixed[i] if weights[i].any() else state.shared.get(site, plan.initial_shared)
-        for i, site in enumerate(config.site_names)
-    }
+    present = [config.site_names.index(u.site) for u in updates]
+    weights = None if config.resolved_mixing in ROBUST else mixing_matrix(plan, state, present)
+    state = with_statistics(plan, state, updates)
+    shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
     state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
@@ -275,7 +177,8 @@ def _with_impression(plan: Plan, state: ServerState) -> ServerState:
     states = [dict(state.shared.get(s, plan.initial_shared)) for s in joined]
     mean = states[0]
     if any(other is not state.shared.get(joined[0]) for other in (state.shared.get(s) for s in joined)):
-        weights = sample_weights([state.samples[s] for s in joined])
+        counted = counted_samples([state.samples[s] for s in joined], plan.config.largest_weight)
+        weights = sample_weights(counted)
         mean = mix(weights[:1], states)[0]
     tensors, report = plan.impress(mean, state.round)
     record = {**state.history[-1], "impression": report}

@@ -31,6 +31,16 @@ def wasserstein_distances(statistics: Sequence[LayerStatistics]) -> np.ndarray:
     return total
 
 
+def copies(statistics: Sequence[LayerStatistics]) -> list[tuple[int, int]]:
+    """Pairs of sites with the same statistics to the last bit: the same data, or one has copied the other's."""
+
+    def content(site: LayerStatistics) -> bytes:
+        return b"".join(np.asarray(array, np.float64).tobytes() for layer in sorted(site) for array in site[layer])
+
+    contents = [content(of_site) for of_site in statistics]
+    return [(i, j) for j in range(len(contents)) for i in range(j) if contents[i] == contents[j]]
+
+
 def similarity_weights(distances: np.ndarray, self_weight: float) -> np.ndarray:
     """The mixing matrix W from distances (eqs. 7-8).
 

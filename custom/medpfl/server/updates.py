@@ -3,104 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from torch import Tensor
 
-from medpfl.messages import STATISTICS, Message, Task, Update
+from medpfl.answers import ANSWERS, MOST_SECONDS
+from medpfl.messages import STATISTICS, Message, Update
 from medpfl.parameters import ParameterSplit, State, StateError
-from medpfl.server.similarity import LayerStatistics
 
-Shapes = dict[str, tuple[int, ...]]
-_Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+_LARGEST_STATISTIC = 1e30
+"""What a layer's mean or variance may be at most: its square, and sums of such, stay finite in float64."""
+_WORDS = 500
+"""Characters of a reason."""
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Measures(_Strict):
-    n: NonNegativeInt
-    accuracy: _Share | None
-    balanced_accuracy: _Share | None
-    auroc: _Share | None
-    auroc_ci95: Annotated[list[_Share], Field(min_length=2, max_length=2)] | None
-    auroc_classes: NonNegativeInt
-
-
-class _Samples(_Strict):
-    train: PositiveInt
-    validation: NonNegativeInt
-    test: NonNegativeInt
-
-
-class _Prepared(_Strict):
-    samples: _Samples
-
-
-class _Trained(_Strict):
-    train_loss: FiniteFloat
-    validation: _Measures | None
-    restored_round: NonNegativeInt | None = None
-
-
-class _Validated(_Strict):
-    validation: _Measures | None
-    restored_round: NonNegativeInt | None = None
-
-
-class _Which(_Strict):
-    selected: _Measures | None
-    last: _Measures | None
-
-
-class _Rounds(_Strict):
-    selected: PositiveInt
-    last: PositiveInt
-
-
-class _Tested(_Strict):
-    test: _Which
-    tested: _Rounds
-
-
-class _Joined(_Strict):
-    samples: _Samples
-    received: _Measures | None
-    adapted: _Measures | None
-    alone: _Measures | None
-    epoch: NonNegativeInt
-    alone_epoch: NonNegativeInt | None
-    validation: list[_Measures | None]
-    alone_validation: list[_Measures | None]
-
-
-_METRICS: dict[Task, type[_Strict]] = {
-    "prepare": _Prepared,
-    "train": _Trained,
-    "validate": _Validated,
-    "test": _Tested,
-    "statistics": _Strict,
-    "join": _Joined,
-}
+_SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Field(ge=0, le=MOST_SECONDS)])
 
 
 def check_update(
     split: ParameterSplit,
+    statistics_shapes: Mapping[str, tuple[int, ...]],
     expected: Mapping[str, Message],
     update: Update,
     others: Sequence[Update],
-    statistics_known: Mapping[str, LayerStatistics],
-) -> None:
-    """Lets an update pass or says what is wrong with it.
+) -> Update:
+    """Lets an update pass or says what is wrong with it, whatever it holds.
 
     Args:
         split: what is shared.
+        statistics_shapes: of the statistics that may be asked for, by name (:attr:`Plan.statistics`).
         expected: the message that every site was sent.
-        update: a site's answer.
+        update: a site's answer; anything may stand in it but for the site's name, which is the transport's.
         others: answers that have passed.
-        statistics_known: the sites' statistics so far.
+
+    Returns:
+        The update with the same tensors; metrics and seconds are plain JSON values.
 
     Raises:
         StateError: the update must not be used.
@@ -108,14 +47,33 @@ def check_update(
     message = expected.get(update.site)
     if message is None:
         raise StateError("an answer that was not asked for")
+    try:
+        return _checked(split, statistics_shapes, message, update, others)
+    except StateError:
+        raise
+    except Exception as error:  # whatever a site sends: it must not end the run
+        raise StateError(f"malformed answer: {type(error).__name__}") from error
+
+
+def _checked(
+    split: ParameterSplit,
+    statistics_shapes: Mapping[str, tuple[int, ...]],
+    message: Message,
+    update: Update,
+    others: Sequence[Update],
+) -> Update:
+    if type(update.round) is not int or not 0 <= update.round <= 10**9:
+        raise StateError("malformed answer: its round is no number of a round")
     if update.round != message.round:
         raise StateError(f"an answer for round {update.round}, but round {message.round} is under way")
     if any(u.site == update.site for u in others):
         raise StateError("a second answer; the first one counts")
+    _check_tensors(update.tensors)
     statistics = statistics_of(update)
     shared = {k: v for k, v in update.tensors.items() if k not in statistics}
     if message.task == "train":
         split.check_shared(shared)
+        _check_types(shared, message.shared)
     elif shared:
         raise StateError(f"entry {next(iter(shared))!r} does not belong into the answer to {message.task!r}")
     kind = message.info.get("statistics")
@@ -123,36 +81,62 @@ def check_update(
         raise StateError(f"the {kind} statistics that the mixing needs are missing")
     if statistics and not kind:
         raise StateError("statistics that were not asked for")
-    _check_statistics(statistics)
-    _check_metrics(message, update)
-    known = _shapes_known(statistics_known, others)
-    if statistics and known and {k: tuple(v.shape) for k, v in statistics.items()} != known:
-        raise StateError("statistics of other layers or channels than the other sites'")
+    if kind:
+        _check_statistics(statistics, statistics_shapes)
+    return replace(update, metrics=_plain_metrics(message, update.metrics), seconds=_plain_seconds(update.seconds))
 
 
-def _check_statistics(statistics: State) -> None:
-    for name, tensor in statistics.items():
-        layer, _, which = name.rpartition("/")
-        if which not in ("mean", "variance") or tensor.ndim != 1:
-            raise StateError(f"{name} is not the mean or the variance of a layer's channels")
-        other = statistics.get(f"{layer}/{'mean' if which == 'variance' else 'variance'}")
-        if other is None or other.shape != tensor.shape:
-            raise StateError(f"{name} lacks the other half of the layer's mean and variance")
-        if not bool(torch.isfinite(tensor).all()):
-            raise StateError(f"{name} has non-finite values")
-        if which == "variance" and bool((tensor < 0).any()):
+def _check_tensors(tensors: Any) -> None:
+    if not isinstance(tensors, dict):
+        raise StateError("malformed answer: no tensors by name")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise StateError("malformed answer: an entry is no tensor with a name")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.requires_grad:
+            raise StateError(f"entry {name!r} is no plain tensor")
+
+
+def _check_types(shared: State, sent: State) -> None:
+    # One site's wider type would become that of all sites' next states.
+    for name, tensor in sent.items():
+        if shared[name].dtype != tensor.dtype:
+            raise StateError(f"shared entry {name!r} has type {shared[name].dtype}, expected {tensor.dtype}")
+
+
+def _check_statistics(statistics: State, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if extra := [name for name in statistics if name not in shapes]:
+        raise StateError(f"{extra[0]} is not the mean or the variance of a layer that the mixing compares")
+    if missing := [name for name in shapes if name not in statistics]:
+        raise StateError(f"{missing[0]} is missing ({len(missing)} in all)")
+    for name, shape in shapes.items():
+        tensor = statistics[name]
+        if tuple(tensor.shape) != shape:
+            raise StateError(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}")
+        if tensor.dtype != torch.float64:
+            raise StateError(f"{name} has type {tensor.dtype}, expected torch.float64")
+        if not bool((tensor.abs() <= _LARGEST_STATISTIC).all()):  # also where one is NaN
+            raise StateError(f"{name} has non-finite values, or some beyond {_LARGEST_STATISTIC:g}")
+        if name.endswith("/variance") and bool((tensor < 0).any()):
             raise StateError(f"{name} has negative values")
 
 
-def _check_metrics(message: Message, update: Update) -> None:
+def _plain_seconds(seconds: Any) -> float:
     try:
-        _METRICS[message.task].model_validate(update.metrics, strict=True)
+        return _SECONDS.validate_python(seconds, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
+        raise StateError(f"seconds: {error.errors(include_input=False)[0]['msg']}") from None
+
+
+def _plain_metrics(message: Message, metrics: Any) -> dict[str, Any]:
+    try:
+        found = ANSWERS[message.task].model_validate(metrics, strict=True).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StateError(f"metric {where!r}: {first['msg']}") from None
     if message.task == "join":
-        _check_epochs(message.info["epochs"], update.metrics)
+        _check_epochs(message.info["epochs"], found)
+    return found
 
 
 def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
@@ -169,20 +153,13 @@ def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
             raise StateError(f"metric {kept!r}: epoch {joined[kept]} of {epochs}")
 
 
-def _shapes_known(
-    statistics: Mapping[str, LayerStatistics], others: Sequence[Update]
-) -> dict[str, tuple[int, ...]] | None:
-    """What another site's statistics look like; None before there are any."""
-    for layers in statistics.values():
-        return {
-            f"{STATISTICS}{layer}/{which}": pair[0].shape
-            for layer, pair in layers.items()
-            for which in ("mean", "variance")
-        }
-    found = ({k: tuple(v.shape) for k, v in statistics_of(u).items()} for u in others)
-    return next((shapes for shapes in found if shapes), None)
-
-
 def statistics_of(update: Update) -> State:
     """The statistics among an update's tensors."""
     return {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
+
+
+def in_words(reason: object) -> str:
+    """A reason as results and logs may hold it: one line of printable characters, not long. It may be a site's own."""
+    text = reason[: 2 * _WORDS] if isinstance(reason, str) else f"a reason that is no text ({type(reason).__name__})"
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _WORDS else f"{line[:_WORDS]} ..."

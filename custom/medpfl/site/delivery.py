@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, versions
+from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, refusal, versions
 from medpfl.config import RunConfig
 from medpfl.data.inputs import Inputs
 from medpfl.parameters import State
@@ -18,6 +19,10 @@ from medpfl.statefile import fingerprint, write_state
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
+ARCHIVE = "archive"
+"""Where the models of earlier runs of the same experiment go."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,9 @@ class Delivery:
     def write(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> None:
         """Replaces the folder ``which`` as a whole.
 
+        What a bundle would not hold as mere text is refused before training, where the run, its data and its sites are
+        read. Should some come this far, the model is left with its card, without a bundle, and the log says why.
+
         Args:
             which: the sub-folder.
             site: its name.
@@ -50,24 +58,39 @@ class Delivery:
             OSError: it cannot be written; what was there is still there.
         """
         card = self._card(which, site, round_, state, record)
+        if self.inputs and (problem := refusal(card, self.inputs)):
+            logger.warning("%s: the %s model is left without a bundle: %s", site, which, problem)
+            card["bundle"] = None
         new = self._new(which)
         shutil.rmtree(new, ignore_errors=True)
         try:
-            new.mkdir(parents=True)
-            write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_})
+            new.mkdir(mode=0o700, parents=True)
+            write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_}, mode=0o600)
             (new / CARD).write_text(_json(card))
-            if self.inputs:
+            if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
             _replace(new, self.folder / which)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
-    def remove(self) -> None:
-        """Removes both models of an earlier run, half-written ones too; OSError if that cannot be done."""
+    def put_aside(self) -> None:
+        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
+        kept = [self.folder / which for which in get_args(Which) if (self.folder / which).exists()]
+        if kept:
+            place = self._next_archive()
+            for model in kept:
+                model.rename(place / model.name)
         for which in get_args(Which):
-            for place in (self.folder / which, self._new(which), _old(self._new(which))):
+            for place in (self._new(which), _old(self._new(which))):
                 if place.exists():
                     shutil.rmtree(place)
+
+    def _next_archive(self) -> Path:
+        archive = self.folder / ARCHIVE
+        numbers = [int(folder.name) for folder in archive.glob("*") if folder.name.isdecimal()]
+        place = archive / str(max(numbers, default=0) + 1)
+        place.mkdir(mode=0o700, parents=True)
+        return place
 
     def _new(self, which: Which) -> Path:
         return self.folder / f".{which}.new"

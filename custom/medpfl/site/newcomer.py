@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from medpfl.bundle.plain import plain_problem
 from medpfl.config import RunConfig
 from medpfl.errors import first_line
 from medpfl.messages import Message, Update, named_statistics
@@ -104,6 +105,8 @@ class Newcomer:
         """Calls the classes as the run does, where the site's data only number them."""
         inputs = self.delivery.inputs
         if classes and inputs and not inputs.named:
+            if problem := plain_problem(list(classes), "classes"):
+                raise StateError(f"the run's {problem}")
             self.delivery = replace(self.delivery, inputs=replace(inputs, classes=tuple(classes)))
 
     def _try_out(self, model: nn.Module) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from medpfl.config import RunConfig
 from medpfl.seeding import derive_seed
+from medpfl.site.contract import Contract
 
 STEPS = 2**20
 """Grid steps in a standard deviation."""
@@ -75,7 +76,8 @@ def noise_source(config: RunConfig, site: str, task: str, round_: int, secret: b
     """
     if secret is not None and len(secret) < 16:
         raise ValueError(f"a secret of {len(secret)} bytes can be guessed: 16 at least")
-    parts = (config.model_dump_json(), site, task, str(round_))
+    # What no contract fixes (device, patience) must not bring other noise to the same answer.
+    parts = (Contract(config).hash, site, task, str(round_))
     context = b"".join(len(p.encode()).to_bytes(8, "big") + p.encode() for p in parts)
     return NoiseSource(derive_seed(config.seed, site, round_, task, "dp"), context, secret)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.algorithms.base import Value
+from medpfl.messages import STATISTICS
 from medpfl.models.layers import batch_norm_layers, classification_layer
 from medpfl.site.data import SiteData
 from medpfl.site.privacy_noise import NoiseSource
@@ -52,7 +53,7 @@ def input_statistics(
         batches: model inputs.
 
     Returns:
-        By path: mean and variance, float64, shape (channels,), on the CPU.
+        By path: mean and variance, float64, shape (channels,), on the CPU; of the layers that a batch reached.
     """
     # A linear layer's channels come last, also where it acts on a sequence of tokens.
     moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
@@ -79,13 +80,54 @@ def statistics_under(
         settings: with ``statistics_epsilon`` the statistics are noised (:mod:`medpfl.site.private_statistics`).
         source: of the noise.
 
+    Returns:
+        As :func:`input_statistics`, of all those layers: one that the model holds and does not use has zeros, the same
+        at every site, so that it adds nothing to a distance. Empty if none is used.
+
     Raises:
         StateError: the site has too few patients for the noise.
     """
-    layers = batch_norm_layers(model) if kind == "batch-norm" else dict([classification_layer(model)])
+    layers = _layers(kind, model)
     if settings.get("statistics_epsilon"):
-        return private_statistics(model, layers, data, settings, source)
-    return input_statistics(model, layers, training_inputs(data))
+        found = private_statistics(model, layers, data, settings, source)
+    else:
+        found = input_statistics(model, layers, training_inputs(data))
+    return {path: found[path] if path in found else _zeros(layer) for path, layer in layers.items()} if found else {}
+
+
+def _zeros(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    n = _channels(layer)
+    return torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+
+
+def _channels(layer: nn.Module) -> int:
+    return layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
+
+
+def statistics_shapes(kind: str, model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the statistics that a site's answer holds: they follow from the model alone.
+
+    Args:
+        kind: ``batch-norm``, ``classifier`` (:func:`statistics_under`) or ``running`` (:func:`running_statistics`).
+        model: f, or the run's model for ``running``.
+
+    Returns:
+        By the name under which they travel (``statistics/LAYER/mean`` and ``.../variance``): (channels,).
+    """
+    return {
+        f"{STATISTICS}{path}/{which}": (_channels(layer),)
+        for path, layer in _layers(kind, model).items()
+        for which in ("mean", "variance")
+    }
+
+
+def _layers(kind: str, model: nn.Module) -> dict[str, nn.Module]:
+    if kind == "classifier":
+        return dict([classification_layer(model)])
+    layers = batch_norm_layers(model)
+    if kind == "running":
+        return {k: m for k, m in layers.items() if m.running_mean is not None and m.running_var is not None}
+    return layers
 
 
 def training_inputs(data: SiteData) -> Iterator[Tensor]:
@@ -98,6 +140,5 @@ def running_statistics(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     """Running mean and variance of every batch-norm layer that keeps them, float64, on the CPU (f-FedAP)."""
     return {
         path: (layer.running_mean.double().cpu(), layer.running_var.double().cpu())
-        for path, layer in batch_norm_layers(model).items()
-        if layer.running_mean is not None and layer.running_var is not None
+        for path, layer in _layers("running", model).items()
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from medpfl.parameters import State
+from medpfl.site.seal import Seal
 from medpfl.statefile import read_state, write_state
 
 logger = logging.getLogger(__name__)
@@ -60,26 +61,29 @@ class DiskStore:
     Args:
         folder: made if needed; one for each site and experiment.
         durable: wait for the disk at every write, so that states outlive a power failure and not just a kill.
+        seal: of the site; files without it count as damaged.
 
     Raises:
         StateNotKept: the folder cannot be made.
     """
 
-    def __init__(self, folder: Path, durable: bool) -> None:
-        self.folder, self.durable = folder, durable
+    def __init__(self, folder: Path, durable: bool, seal: Seal | None = None) -> None:
+        self.folder, self.durable, self.seal = folder, durable, seal
         with self._access("write"):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if seal:
+                folder.chmod(0o700)  # one that an earlier version made
 
     def put(self, kind: str, round_: int, state: State) -> None:
         """See :class:`SiteStore`. Raises StateNotKept."""
         with self._access("write"):
-            write_state(self._path(kind, round_), state, durable=self.durable)
+            write_state(self._path(kind, round_), state, durable=self.durable, seal=self.seal, mode=0o600)
 
     def get(self, kind: str, round_: int) -> State | None:
         """See :class:`SiteStore`. Raises StateNotKept."""
         path = self._path(kind, round_)
         with self._access("read"):
-            return read_state(path)[0] if path.exists() else None
+            return read_state(path, self.seal)[0] if path.exists() else None
 
     def keep(self, kind: str, rounds: Iterable[int]) -> None:
         """See :class:`SiteStore`. Raises StateNotKept."""

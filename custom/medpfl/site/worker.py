@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from medpfl.config import RunConfig
 from medpfl.messages import STATISTICS_OF, Failure, Message, Update, named_statistics
-from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.parameters import ParameterSplit, State, StateError, distance
 from medpfl.seeding import generator
 from medpfl.site.data import Batch, SiteData, endless_batches
 from medpfl.site.delivery import Delivery, Which
@@ -25,13 +25,13 @@ from medpfl.site.private_update import protected_update
 from medpfl.site.statistics import running_statistics, statistics_under
 from medpfl.site.store import SiteStore, StateNotKept
 from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.statefile import TornFile, serialised_bytes
+from medpfl.statefile import TornFile
 
 logger = logging.getLogger(__name__)
 
-PERSONAL, MODEL, DATA = "personal", "model", "data"
+PERSONAL, MODEL, DATA, BEST = "personal", "model", "data", "best"
 """Kinds of states in a site's store: after training in a round; the whole model after a round's mix; what the site's
-data were when the run began."""
+data were when the run began; the round that the site has selected by itself, and its measure."""
 
 
 @dataclass
@@ -46,6 +46,7 @@ class Site:
         data: the site's own.
         store: the site's own.
         delivery: where its models go at the end, to be used; None for nowhere.
+        selects: the site selects its round by its own validation data, since its measures do not leave.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
     """
 
@@ -56,6 +57,7 @@ class Site:
     data: SiteData
     store: SiteStore
     delivery: Delivery | None = None
+    selects: bool = False
     secret: bytes | None = None
 
     def handle(self, message: Message, model: nn.Module) -> Update:
@@ -79,10 +81,10 @@ class Site:
             raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not self.data.samples("train"):
             raise StateError(f"{self.name} has no training sample")
-        for kind in (PERSONAL, MODEL):
+        for kind in (PERSONAL, MODEL, BEST):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
-            self.delivery.remove()
+            self.delivery.put_aside()
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
@@ -150,6 +152,8 @@ class Site:
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         self._same_data()
         last, selected = message.round, message.info["selected_round"]
+        if self.selects:
+            selected = self._own_best()[0] or last
         measured: dict[int, Any] = {}
         for round_ in (selected, last):
             if round_ not in measured and (state := self._stored(MODEL, round_)) is not None:
@@ -224,8 +228,38 @@ class Site:
         if round_ == 0:
             return None
         self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
-        self.store.keep(MODEL, (best_round, round_))
-        return evaluate(model, self.data, "validation")
+        if not self.selects:
+            self.store.keep(MODEL, (best_round, round_))
+            return evaluate(model, self.data, "validation")
+        best, score = self._own_best()
+        found = evaluate(model, self.data, "validation")
+        value = None if found is None else found[self.config.select_by]
+        if value is not None and (not best or value > score):
+            best = round_
+            self.store.put(BEST, 0, {"round": torch.tensor(round_), "score": torch.tensor(value, dtype=torch.float64)})
+        self.store.keep(MODEL, (best, round_))
+        return found
+
+    def _own_best(self) -> tuple[int, float]:
+        """The round that the site has selected by itself so far, and its measure; round 0 if there is none."""
+        state = self._stored(BEST, 0)
+        return (0, 0.0) if state is None else (int(state["round"]), float(state["score"]))
+
+    def received(self, round_: int, model: nn.Module) -> State | None:
+        """The shared part that the site was sent for a round, from its store; None if that is not kept."""
+        if (state := self._stored(MODEL, round_ - 1)) is None:
+            return None
+        model.load_state_dict(state)
+        return {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
+
+    def first_step(self, start: State, model: nn.Module) -> float:
+        """How far one round of training leads from the first model: Euclidean distance over all that is shared."""
+        self.split.load_shared(model, start)
+        self.split.load_personal(model, self.initial_personal)
+        order = generator(self.config.seed, self.name, 0, "first step")
+        torch.manual_seed(order.initial_seed())
+        train_epochs(model, self.data, self.config.all_settings, self.config.local_epochs, order)
+        return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})
 
 
 def requested_statistics(config: RunConfig, message: Message) -> str | None:
@@ -247,7 +281,7 @@ def impression_batches(
 
 
 def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
-    """The update that a site's task makes: its tensors and metrics, with what they cost.
+    """The update that a site's task makes: its tensors and metrics, with the time they took.
 
     Args:
         name: the site's.
@@ -261,8 +295,6 @@ def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[
         round=message.round,
         tensors=tensors,
         metrics=metrics,
-        sent_bytes=serialised_bytes(tensors),
-        received_bytes=serialised_bytes(message.tensors),
         seconds=time.perf_counter() - started,
     )
 
@@ -271,6 +303,7 @@ class Party(Protocol):
     """Who answers the server's messages at a site."""
 
     name: str
+    data: SiteData
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks."""

@@ -47,6 +47,8 @@ SPOILED = {
         [_move(f, "north", "a"), shutil.rmtree(f / "south"), shutil.rmtree(f / "west")]
         + [_move(f, f"a/{c}", f"a/{part}/{c}") for c, part in zip(CLASSES, ("train", "test"), strict=True)]
     ),
+    "code": lambda f: [_move(f, f"{c}/normal", f"{c}/$os.abort()") for c in CENTRES],
+    "escape": lambda f: [_move(f, f"{c}/normal", f"{c}/n\x1b[2Jormal") for c in CENTRES],
     "single": lambda f: [shutil.rmtree(f / c / "normal") for c in CENTRES],
     "apart": lambda f: [_move(f, f"{c}/{k}", f"{c}/{c}-{k}") for c in CENTRES for k in CLASSES],
 }
@@ -64,6 +66,8 @@ SPOILED = {
         ("case", "class folders north/Normal and south/normal differ in case or spaces alone: call them the same"),
         ("parts", "fundus: test, train are parts, not centres: put a class's pictures of all parts into one folder"),
         ("inside", "fundus: test, train are parts, not classes"),
+        ("code", r"fundus: classes\[0\]: '\$os.abort\(\)' begins with '\$', which MONAI's bundles take for code"),
+        ("escape", r"fundus: classes\[1\]: 'n\\x1b\[2Jormal' has line breaks or other characters that are not printed"),
         ("single", "fundus: 'glaucoma' is the only class folder; two are needed"),
         ("apart", "no class folder is in two of the centres north, south, west: .*name the classes with --data-arg"),
     ],

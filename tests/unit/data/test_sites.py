@@ -8,6 +8,7 @@ from medpfl.data.own_function import OwnData
 from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.errors import UserError
+from medpfl.named_code import permit
 from medpfl.site.data import ImageTensors, SiteLoaders
 
 CPU = torch.device("cpu")
@@ -116,11 +117,14 @@ def test_own_data_cannot_be_pooled():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ("subprocess:run", "data 'subprocess:run': code of 'subprocess', which nobody here has permitted"),
+        ("tiny:contextmanager", "data 'tiny:contextmanager': it is contextlib's, which 'tiny' only imports"),
         ("no_such_package:f", "data 'no_such_package:f': no module 'no_such_package' can be imported"),
         ("tiny:no_such_name", "data 'tiny:no_such_name': module 'tiny' has no 'no_such_name'"),
     ],
 )
 def test_names_that_lead_nowhere(spec, message):
+    permit("no_such_package")
     with pytest.raises(UserError, match=message):
         open_source(tiny.config(data=spec)).site("site-1", CPU)
 

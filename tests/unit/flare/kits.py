@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from medpfl.cli import app
 from medpfl.errors import UserError
-from medpfl.flare.kit import FILTER
+from medpfl.flare.classes import FILTER
 
 ROOT = Path(__file__).parents[3]
 FEDAP, FEDAVG = ROOT / "jobs" / "organamnist-fedap", ROOT / "jobs" / "organamnist-fedavg"

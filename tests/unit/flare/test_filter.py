@@ -1,54 +1,165 @@
 """The gate at the site: exactly what is listed leaves, as FLARE calls it."""
 
+import numpy as np
 import pytest
 import torch
-from nvflare.apis.dxo import from_shareable
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.filter import GATE, AllowListFilter
 from medpfl.flare.payload import REASON, update_of, update_to_shareable
 from medpfl.flare.recipes import PersonalizedRecipe
 from medpfl.messages import Update
+from medpfl.site.gate import Gate
+from medpfl.site.policy import HOSPITAL, SitePolicy
+from medpfl.site.words import UNKNOWN
+
+SHAPES = {"weight": ((2,), torch.float32)}
+STATISTICS = {"statistics/bn1/mean": (2,), "statistics/bn1/variance": (2,)}
+MEASURES = {
+    "n": 37,
+    "accuracy": 0.123456,
+    "balanced_accuracy": 0.5,
+    "auroc": None,
+    "auroc_ci95": [0.111, 0.999],
+    "auroc_classes": 2,
+}
 
 
-def shareable(metrics=None, **tensors):
-    update = Update("site-1", 3, {name: torch.ones(2) for name in tensors}, metrics or {"train_loss": 0.5}, 10, 20, 0.1)
-    return update_to_shareable(update)
+def context(task="train", gate=None):
+    """Of a task, as the site's executor leaves it for the filter."""
+    found = FLContext()
+    found.set_prop(GATE, (gate or Gate(SHAPES, STATISTICS), task), private=True, sticky=False)
+    return found
 
 
-def passed(filter_, answer):
-    return from_shareable(filter_.process(answer, FLContext()))
+def shareable(metrics=None, seconds=0.1, **tensors):
+    held = {name: torch.ones(2) if t is None else t for name, t in ({"weight": None} | tensors).items()}
+    told = {"train_loss": 0.5, "validation": None} if metrics is None else metrics
+    return update_to_shareable(Update("site-1", 3, held, told, seconds))
 
 
-def test_listed_keys_pass_unchanged():
-    answer = passed(AllowListFilter(["weight", "statistics/"]), shareable(**{"weight": 1, "statistics/bn1/mean": 1}))
-    assert set(answer.data) == {"weight", "statistics/bn1/mean"}
+def statistics(value=1.0):
+    return {name: torch.full((2,), value, dtype=torch.float64) for name in STATISTICS}
+
+
+def passed(answer, task="train", gate=None, allowed=None):
+    return FLModelUtils.from_shareable(AllowListFilter(allowed).process(answer, context(task, gate)))
+
+
+def test_what_is_listed_passes_unchanged():
+    allowed = ["weight", "statistics/"]
+    model = passed(shareable(**statistics()), allowed=allowed)
+    assert set(model.params) == {"weight", *STATISTICS}
+    assert model.meta == {"medpfl_info": {"metrics": {"train_loss": 0.5, "validation": None}, "seconds": 0.1}}
+    assert model.current_round == 3
 
 
 @pytest.mark.parametrize("name", ["bn1.running_mean", "weights", "weigh", "statisticsx", "images"])
-def test_any_other_key_stops_the_answer(name):
-    with pytest.raises(ValueError, match=f"'{name}' may not leave this site"):
-        AllowListFilter(["weight", "statistics/"]).process(shareable(**{"weight": 1, name: 1}), FLContext())
+@pytest.mark.parametrize("allowed", [["weight", "statistics/"], None])
+def test_any_other_key_stops_the_answer(name, allowed):
+    with pytest.raises(ValueError, match=f"'{name}' may not leave"):
+        passed(shareable(**{name: None}), allowed=allowed)
 
 
-def test_without_a_prefix_statistics_do_not_leave():
+def test_a_site_that_lists_no_statistics_lets_none_leave():
     with pytest.raises(ValueError, match="statistics/bn1/mean"):
-        AllowListFilter(["weight"]).process(shareable(**{"weight": 1, "statistics/bn1/mean": 1}), FLContext())
+        passed(shareable(**statistics()), allowed=["weight"])
 
 
 def test_with_shapes_a_whole_tensor_does_not_leave_under_the_name_of_its_slices():
-    AllowListFilter({"weight": [2]}).process(shareable(weight=1), FLContext())
+    passed(shareable(), allowed={"weight": [2]})
     with pytest.raises(ValueError, match="'weight' may not leave this site"):
-        AllowListFilter({"weight": [1]}).process(shareable(weight=1), FLContext())
+        passed(shareable(), allowed={"weight": [1]})
 
 
 def test_shapes_as_flares_submit_command_writes_them():
-    gate = AllowListFilter({"a": {"weight": [2], "0": {"bias": None}}, "statistics/": None})
-    gate.process(shareable(**{"a.weight": 1, "a.0.bias": 1, "statistics/x.mean": 1}), FLContext())
-    with pytest.raises(ValueError, match="'a' may not leave this site"):
-        gate.process(shareable(a=1), FLContext())
+    gate = Gate({"a.weight": ((2,), torch.float32), "a.0.bias": ((2,), torch.float32)}, STATISTICS)
+    allowed = {"a": {"weight": [2], "0": {"bias": None}}, "statistics/": None}
+    held = {"a.weight": torch.ones(2), "a.0.bias": torch.ones(2)}
+    answer = update_to_shareable(Update("site-1", 3, held | statistics(), {"train_loss": 0.5, "validation": None}, 0.1))
+    assert len(passed(answer, gate=gate, allowed=allowed).params) == 4
+    with pytest.raises(ValueError, match="'weight' may not leave this site"):
+        passed(shareable(), gate=gate, allowed=allowed)
+
+
+IMAGES = torch.zeros(3, 28, 28)
+SMUGGLED = {
+    "images in the place of measures": {"metrics": {"train_loss": 0.5, "validation": IMAGES.numpy()}},
+    "a list in the place of measures": {"metrics": {"train_loss": 0.5, "validation": [[0.1] * 784]}},
+    "images as the time": {"seconds": IMAGES.numpy()},
+    "text as the time": {"seconds": "Jane Doe"},
+    "endless time": {"seconds": float("nan")},
+    "a very long number": {"metrics": {"train_loss": 0.5, "validation": MEASURES | {"n": 10**5000}}},
+    "a share above 1": {"metrics": {"train_loss": 0.5, "validation": MEASURES | {"accuracy": 1234.5}}},
+    "names of patients": {"metrics": {"train_loss": 0.5, "validation": None, "patients": ["A"]}},
+    "statistics as an image": {"statistics/bn1/mean": IMAGES.double()},
+    "statistics of more channels": {"statistics/bn1/mean": torch.zeros(784, dtype=torch.float64)},
+    "statistics of a layer that is not there": {"statistics/bn9/mean": torch.zeros(2, dtype=torch.float64)},
+    "float64 in the place of float32": {"weight": torch.zeros(2, dtype=torch.float64)},
+    "another shape": {"weight": torch.zeros(2, 784)},
+    "no number": {"weight": torch.full((2,), float("nan"))},
+}
+
+
+@pytest.mark.parametrize("what", SMUGGLED)
+@pytest.mark.parametrize("allowed", [["weight", "statistics/"], None])
+def test_contents_are_checked_and_not_names_alone(what, allowed):
+    with pytest.raises(ValueError, match="may not leave"):
+        passed(shareable(**SMUGGLED[what]), allowed=allowed)
+
+
+def test_what_lies_beside_the_answer_does_not_leave_with_it():
+    answer = shareable()
+    answer["images"] = IMAGES.numpy()
+    answer.set_header("images", IMAGES.numpy())
+    answer["DXO"]["images"] = IMAGES.numpy()
+    answer["DXO"]["meta"]["images"] = IMAGES.numpy()
+    answer["DXO"]["meta"]["medpfl_info"]["images"] = IMAGES.numpy()
+    new = AllowListFilter(None).process(answer, context())
+    assert "images" not in repr(new)
+    assert set(new) == {"__headers__", "DXO"}
+    assert set(new["DXO"]) == {"kind", "data", "meta"}
+
+
+@pytest.mark.parametrize("task", ["prepare", "validate", "test"])
+def test_tensors_leave_with_the_task_that_has_them_alone(task):
+    with pytest.raises(ValueError, match="may not leave"):
+        passed(shareable({"samples": {"train": 1, "validation": 0, "test": 0}}), task)
+
+
+def test_an_answer_without_tensors_is_checked_too():
+    hello = update_to_shareable(Update("a", 0, {}, {"samples": {"train": 13, "validation": 5, "test": 7}}, 1.0))
+    assert not passed(hello, "prepare", allowed=[]).params
+    with pytest.raises(ValueError, match="metric 'patients' may not leave"):
+        passed(update_to_shareable(Update("a", 0, {}, {"patients": ["A"]}, 1.0)), "statistics", allowed=[])
+
+
+def test_nothing_but_words_leaves_without_a_contract():
+    with pytest.raises(ValueError, match="no executor that keeps a contract"):
+        AllowListFilter(["weight"]).process(shareable(), FLContext())
+    assert AllowListFilter([]).refuses({"weight": [2]}) == ["weight"]
+
+
+def test_coarse_measures_leave_as_two_digits_and_tens():
+    gate = Gate(SHAPES, STATISTICS, HOSPITAL)
+    third = torch.full((2,), 1 / 3, dtype=torch.float64)
+    answer = shareable({"train_loss": 0.987654321, "validation": MEASURES}, **dict.fromkeys(STATISTICS, third))
+    model = passed(answer, gate=gate)
+    metrics = model.meta["medpfl_info"]["metrics"]
+    rounded = {"n": 40, "accuracy": 0.12, "auroc_ci95": [0.11, 1.0]}
+    assert metrics == {"train_loss": 0.99, "validation": MEASURES | rounded}
+    assert float(model.params["statistics/bn1/mean"][0]) == float(np.float32(1 / 3))
+    few = passed(shareable({"train_loss": 0.5, "validation": MEASURES | {"n": 19}}), gate=gate)
+    assert few.meta["medpfl_info"]["metrics"]["validation"] is None
+
+
+def test_no_measure_leaves_where_the_policy_says_none():
+    gate = Gate(SHAPES, STATISTICS, SitePolicy(measures="none"))
+    model = passed(shareable({"train_loss": 0.9, "validation": MEASURES}), gate=gate)
+    assert model.meta["medpfl_info"]["metrics"] == {"train_loss": None, "validation": None}
 
 
 def test_a_job_lists_the_shapes_of_the_shared_heads():
@@ -56,23 +167,6 @@ def test_a_job_lists_the_shapes_of_the_shared_heads():
     [(_, [gate])] = app.app_config.task_result_filters
     assert gate.allowed["blocks.0.attn.qkv.weight"] == [96, 96]
     assert gate.allowed["blocks.0.attn.out_proj.weight"] == [96, 32]
-
-
-def test_without_a_list_tensors_of_any_name_leave_and_nothing_else_does():
-    assert set(passed(AllowListFilter(), shareable(weight=1, anything=1)).data) == {"weight", "anything"}
-    with pytest.raises(ValueError, match="metric patients"):
-        AllowListFilter().process(shareable({"patients": ["A"]}, weight=1), FLContext())
-    assert AllowListFilter([]).refuses({"weight": [2]}) == ["weight"]
-
-
-def test_unlisted_metrics_do_not_leave():
-    with pytest.raises(ValueError, match="metric patients"):
-        AllowListFilter(["weight"]).process(shareable({"patients": ["A"]}, weight=1), FLContext())
-
-
-def test_answers_without_tensors_are_checked_too():
-    with pytest.raises(ValueError, match="metric patients"):
-        AllowListFilter([]).process(shareable({"patients": ["A"]}), FLContext())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +177,7 @@ def test_answers_without_tensors_are_checked_too():
         ("fedbn", "bn1.running_mean", "fc3.weight"),
         ("fedper", "fc3.weight", "conv1.weight"),
         ("lg-fedavg", "conv1.weight", "fc3.weight"),
-        ("fedap", "bn2.weight", "statistics/"),
+        ("fedap", "bn2.weight", "statistics/bn2/mean"),
     ],
 )
 def test_a_job_lists_what_its_algorithm_shares(algorithm, keeps, sends):
@@ -95,22 +189,23 @@ def test_a_job_lists_what_its_algorithm_shares(algorithm, keeps, sends):
 
 
 def test_update_survives_the_wire():
-    update = update_of("site-1", _model(shareable({"train_loss": 0.25}, weight=1)))
-    assert (update.round, update.metrics, update.sent_bytes) == (3, {"train_loss": 0.25}, 10)
+    answer = shareable({"train_loss": 0.25}, weight=torch.ones(2))
+    update = update_of("site-1", FLModelUtils.from_shareable(answer))
+    assert (update.round, update.metrics) == (3, {"train_loss": 0.25})
     assert update.tensors["weight"].equal(torch.ones(2))
 
 
-def _model(answer):
-    from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+def test_an_error_holds_its_words_and_nothing_else():
+    gate = Gate(SHAPES, STATISTICS)
+    said = gate.reason("site-1 has no training sample")
+    error = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: said, "images": IMAGES})
+    error["images"] = IMAGES
+    new = AllowListFilter(None).process(error, context(None, gate))
+    assert new == make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: said})
 
-    return FLModelUtils.from_shareable(answer)
 
-
-def test_an_error_holds_its_reason_and_nothing_else():
-    gate = AllowListFilter(None)
-    error = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: "site-1 has no training sample"})
-    assert gate.process(error, FLContext()) is error
-    hidden = shareable(images=1)
-    hidden.set_return_code(ReturnCode.EXECUTION_EXCEPTION)
-    with pytest.raises(ValueError, match="may not leave this site with an error"):
-        gate.process(hidden, FLContext())
+@pytest.mark.parametrize("reason", ["Jane Doe, born 1961", "site-1 has no training sample", IMAGES, None])
+@pytest.mark.parametrize("code", [ReturnCode.EXECUTION_EXCEPTION, "Jane Doe"])
+def test_a_reason_that_the_gate_has_not_said_does_not_leave(reason, code):
+    new = AllowListFilter(None).process(make_reply(code, headers={REASON: reason}), context(None))
+    assert new == make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: UNKNOWN})

@@ -8,14 +8,13 @@ import pytest
 from kits import FEDAP, FEDAVG, ROOT, done, files, gates, init, kept_list, mistake, policy, read, write
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
-from nvflare.fuel.utils.class_loader import load_class
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from PIL import Image
 
 from medpfl.data.site_manifest import read_site_manifest
+from medpfl.flare.classes import AT_SITE, FILTER
 from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.kit import FILTER
+from medpfl.flare.kit_rights import GUARD, NO_CODE
 
 
 def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):
@@ -23,30 +22,21 @@ def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):
     output = done(kit, "--data", f"cells={blood}")
     made = read(kit, "resources.json")
     given = read(kit, "resources.json.default")
-    assert made.pop("class_allow_list") == [*given.pop("class_allow_list"), "medpfl."]
+    assert made.pop("class_allow_list") == list(AT_SITE)
+    assert given.pop("class_allow_list") == list(DEFAULT_CLASS_ALLOW_LIST)
     assert made.pop("allow_log_streaming") is False
     assert given.pop("allow_log_streaming") is True
+    assert made.pop("app_validator") == {"path": NO_CODE}
+    assert made["components"].pop() == {"id": "medpfl_guard", "path": GUARD, "args": {}}
     assert made == given
     assert read_site_manifest(kit / "local") == {"cells": blood}
     [gate] = gates(kit)
     assert isinstance(gate, AllowListFilter)
     assert gate.allowed is None
-    new = {Path("local") / name for name in ("resources.json", "privacy.json", "medpfl.json")}
+    new = {Path("local") / name for name in ("resources.json", "authorization.json", "privacy.json", "medpfl.json")}
     assert {path: content for path, content in files(kit).items() if path not in new} == before
     assert "allow_log_streaming: true -> false" in output
     assert f"cells: not said -> {blood}" in output
-
-
-def test_flare_lets_our_classes_run_only_afterwards(kit):
-    def authorize(workspace):
-        component = {"path": "medpfl.flare.executor.PersonalizedExecutor"}
-        ComponentPathAuthorizer().authorize_component_config(component, workspace=workspace)
-
-    with pytest.raises(Exception, match="not in allow_list"):
-        authorize(Workspace(str(kit)))
-    done(kit)
-    authorize(Workspace(str(kit)))
-    assert load_class(FILTER) is AllowListFilter
 
 
 def test_the_second_time_there_is_nothing_to_change(kit, blood):
@@ -64,7 +54,7 @@ def test_a_dry_run_writes_nothing(kit, blood):
 
 def test_the_templates_are_what_a_fresh_kit_gets(kit):
     done(kit)
-    for name in ("resources.json", "privacy.json"):
+    for name in ("resources.json", "authorization.json", "privacy.json"):
         assert json.loads((ROOT / "app_config" / "site" / name).read_text()) == read(kit, name)
 
 
@@ -197,25 +187,6 @@ def test_a_filter_of_what_comes_in_is_no_limit_on_what_leaves(kit):
     assert [gate.allowed for gate in gates(kit)] == [None]
 
 
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        (["nvflare.app_opt."], ["nvflare.app_opt.", "medpfl."]),
-        (["medpfl.flare.executor."], ["medpfl.flare.executor."]),
-        (["medpfl"], ["medpfl"]),
-        (["*"], ["*"]),
-        (None, [*DEFAULT_CLASS_ALLOW_LIST, "medpfl."]),
-    ],
-)
-def test_a_class_allow_list_of_the_site_is_extended_by_one_entry_at_most(kit, listed, expected):
-    content = {"format_version": 2, "allow_log_streaming": False, "mine": 1}
-    write(kit, "resources.json", content | ({} if listed is None else {"class_allow_list": listed}))
-    output = done(kit)
-    assert read(kit, "resources.json") == content | {"class_allow_list": expected}
-    assert ("class_allow_list: 1 entries (the site's)" in output) is (listed == ["nvflare.app_opt."])
-    assert "allow_log_streaming" not in output
-
-
 def test_other_data_and_keys_of_the_sites_manifest_stay(kit, blood):
     write(kit, "medpfl.json", {"data": {"ct": "/data/ct", "blood": "/old.npz"}, "note": "ours"})
     assert f"blood: /old.npz -> {blood}" in done(kit, "--data", blood)
@@ -245,18 +216,11 @@ def test_jobs_data_that_the_site_does_not_name_are_noted(kit, blood):
     assert "organamnist-fedap takes data called 'organamnist-sample', and medpfl.json has blood" in output
 
 
-def test_a_servers_kit_gets_the_class_allow_list_alone(provisioned, tmp_path):
-    kit = Path(shutil.copytree(provisioned / "localhost", tmp_path / "server"))
-    before = files(kit)
-    assert "class_allow_list" in done(kit)
-    assert files(kit).keys() - before.keys() == {Path("local/resources.json")}
-    assert read(kit, "resources.json")["class_allow_list"][-1] == "medpfl."
-
-
 def test_mistakes_are_named(kit, provisioned, tmp_path, blood):
     assert "startup/fed_client.json" in mistake(tmp_path)
     assert "startup/fed_client.json" in mistake(provisioned / "admin@example.org")
     assert "the server's kit" in mistake(provisioned / "localhost", "--data", blood)
+    assert "the server's kit" in mistake(provisioned / "localhost", "--allow-byoc")
     assert "there is no" in mistake(kit, "--data", "no-such-folder")
     assert "no name for data" in mistake(kit, "--data", f"a/b={blood}")
     assert "no job folder" in mistake(kit, "--job", tmp_path)

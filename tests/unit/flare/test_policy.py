@@ -53,7 +53,7 @@ def prepare(config, context):
     [
         ("fedavg", SHARED, "'bn1.weight' and 7 more to leave, which fedavg sends"),
         ("fedbn", [name for name in SHARED if name != "fc3.bias"], "'fc3.bias' to leave, which fedbn sends"),
-        ("f-fedap", SHARED, "'statistics/' to leave"),
+        ("f-fedap", SHARED, "'statistics/bn1/mean' and 3 more to leave"),
         ("fedbn", dict.fromkeys(SHARED) | {"conv1.weight": [3, 1, 5, 5]}, "'conv1.weight' to leave"),
     ],
 )

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from subprocess import Popen  # noqa: F401 - what a permitted module imports is not permitted with it
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from medpfl.errors import UserError
 from medpfl.models import build_model, logits, model_rows
 from medpfl.models.bag_attention import BagAttention
+from medpfl.named_code import permit
 
 VIT = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 48, "num_layers": 2, "num_heads": 3}
 
@@ -132,6 +134,17 @@ def test_own_classes_and_factories(spec, model_args, width, monkeypatch, request
             "never downloaded or read; leave .* pretrained_url out",
         ),
         ("nowhere.at_all:Net", {}, "cannot import 'nowhere.at_all'"),
+        ("subprocess:Popen", {"args": ["true"]}, "code of 'subprocess', which nobody here has permitted; a site"),
+        ("builtins:eval", {"source": "1"}, "which nobody here has permitted"),
+        ("test_factory:Popen", {"args": ["true"]}, "it is subprocess's, which 'test_factory' only imports"),
+        ("test_factory:Bare", {"width": nn.ReLU}, "numbers, words, true, false, null and lists, not <class"),
+        ("test_factory:Bare", {"width": [{"a": {1, 2}}]}, r"numbers, words, .* not \{1, 2\}"),
+        ("monai:resnet18", {"act": "$__import__('os').system('true')"}, "is no word: letters, digits"),
+        ("monai:resnet18", {"norm": ["batch", {"name": "/etc/passwd"}]}, "'/etc/passwd' is no word"),
+        ("vit-tiny", {"num_heads": "os.system"}, "'os.system' is no word"),
+        ("monai:Transchex", {"path_or_repo_id": "/data/site"}, "leave the model argument path_or_repo_id out"),
+        ("monai:Transchex", {"filename": "model.bin"}, "leave the model argument filename out"),
+        ("monai:Transchex", {}, r"monai:Transchex: it loads weights by itself \(path_or_repo_id\)"),
         ("test_factory:Bear", {}, "no class or function 'Bear'; did you mean Bare"),
         ("test_factory:VIT", {}, "no class or function 'VIT'"),
         ("test_factory:Bare", {"depth": 1}, "no model argument 'depth'; it accepts: width"),
@@ -142,6 +155,7 @@ def test_own_classes_and_factories(spec, model_args, width, monkeypatch, request
 )
 def test_mistakes_are_named(name, model_args, message, monkeypatch, request):
     monkeypatch.syspath_prepend(request.path.parent)
+    permit("nowhere.at_all")
     with pytest.raises(UserError, match=message) as caught:
         build(name, **model_args)
     assert "\n" not in str(caught.value)

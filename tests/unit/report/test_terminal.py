@@ -58,6 +58,18 @@ def test_print_run_adds_the_notes(five):
     assert stream.getvalue().splitlines()[-1] == five["notes"][0]
 
 
+def test_a_terminal_obeys_nothing_of_what_sites_wrote(five):
+    five["notes"] = ["site-2: \x1b]0;title\x07 \x1b[2Jgone [red]x[/red]"]
+    five["data"]["name"] = "set\x1b[8m"
+    five["data"]["sites"][next(iter(five["data"]["sites"]))]["centre"] = "no\x9b31mrth"
+    stream = io.StringIO()
+    print_run(five, Console(file=stream, width=300, force_terminal=False))
+    text = stream.getvalue()
+    assert not [c for c in text if not (c.isprintable() or c == "\n")]
+    assert r"site-2: \x1b]0;title\x07 \x1b[2Jgone [red]x[/red]" in text
+    assert r"set\x1b[8m" in text and r"no\x9b31mrth" in text
+
+
 def test_numbers_of_ct_data_are_of_patients(five):
     five["data"]["preprocessing"] = {"size": 224}
     lines = [line.split() for line in shown(run_table(five)).splitlines()]

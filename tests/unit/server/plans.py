@@ -5,9 +5,10 @@ from tiny import config
 from torch import nn
 
 from medpfl.declarations import parse_declaration
-from medpfl.messages import STATISTICS, Update
+from medpfl.messages import STATISTICS, STATISTICS_OF, Update
 from medpfl.parameters import ParameterSplit
 from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.site.statistics import statistics_shapes
 
 
 def make_plan(algorithm="fedavg", **fields):
@@ -16,7 +17,9 @@ def make_plan(algorithm="fedavg", **fields):
     run = config(algorithm, **fields)
     split = ParameterSplit(model, parse_declaration(run.resolved_personal))
     pretrained = model.state_dict() if run.needs_pretraining else None
-    return Plan(run, split, split.shared_state(model), pretrained)
+    kind = STATISTICS_OF.get(run.resolved_mixing)
+    shapes = statistics_shapes(kind, model) if kind else {}
+    return Plan(run, split, split.shared_state(model), shapes, pretrained)
 
 
 def statistics(mean, variance=1.0, layer="1"):
@@ -40,7 +43,7 @@ def trained(plan, site, round_, value, validation=None, extra=None):
     tensors = {name: torch.full_like(t, float(value)) for name, t in plan.initial_shared.items()}
     scores = None if validation is None else scored(validation)
     metrics = {"train_loss": float(value), "validation": scores}
-    return Update(site, round_, tensors | (extra or {}), metrics, sent_bytes=100, received_bytes=50)
+    return Update(site, round_, tensors | (extra or {}), metrics)
 
 
 def validated(site, round_, accuracy):

@@ -5,7 +5,8 @@ import torch
 from tiny import config
 
 from medpfl.messages import Message, Update
-from medpfl.server.magnitude import check_magnitudes, distance
+from medpfl.parameters import distance
+from medpfl.server.magnitude import check_magnitudes
 
 SENT = {"a": torch.tensor([1.0, 1.0])}
 

@@ -169,7 +169,7 @@ def test_a_full_disk_does_not_lose_the_answer(tmp_path, monkeypatch, caplog):
     assert "site-2: the last model could not be written: no space left" in caplog.text
 
 
-def test_no_model_of_an_earlier_run_survives_the_next_ones_first_task(tmp_path):
+def test_models_of_an_earlier_run_are_archived_at_the_next_ones_first_task(tmp_path):
     federation, sites, _ = trained(tmp_path, config("fedbn", rounds=1))
     left = tmp_path / "site-1"
     for which in ("selected", "last"):
@@ -178,7 +178,8 @@ def test_no_model_of_an_earlier_run_survives_the_next_ones_first_task(tmp_path):
     message = messages(federation.plan(), ServerState())["site-1"]
     assert message.task == "prepare"
     sites["site-1"].handle(message, federation.model())
-    assert not [*left.rglob("model*"), *left.rglob("card.json"), *left.glob("personal-*")]
+    assert not [*left.glob("model-*"), *left.glob("*/card.json"), *left.glob("personal-*"), *left.glob(".*.*")]
+    assert sorted(file.parent.name for file in left.glob("archive/1/*/model.safetensors")) == ["last", "selected"]
     assert (tmp_path / "site-2" / "last" / "model.safetensors").exists()
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from medpfl.bundle.plain import plain_problem, require_plain
 from medpfl.data.catalog import folders, is_path, places
 from medpfl.data.ct.labels import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
 from medpfl.errors import UserError
@@ -71,6 +72,8 @@ class Manifest(BaseModel):
         for what, names in (("class", self.classes), ("centre", [c.name for c in self.centres])):
             if twice := next((name for name in names if list(names).count(name) > 1), None):
                 raise ValueError(f"two entries for the {what} {twice!r}; names must differ")
+        if problem := plain_problem(self.classes, "classes"):
+            raise ValueError(problem)
         return self
 
     def centre(self, name: str) -> Centre:
@@ -109,6 +112,7 @@ def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
             f"--data-arg classes: {json.dumps(names)} is no list of at least two different names: "
             """give e.g. 'classes=no emphysema,emphysema'"""
         )
+    require_plain(names, "data_args.classes")
     return tuple(names)
 
 
@@ -281,4 +285,6 @@ def _classes(root: Path, rows: list[Row]) -> tuple[str, ...]:
     if len(names) < 2:
         found = f"all scans have the label {names[0]!r}" if names else "no scan has a label"
         raise UserError(f"{root}: {found}; two classes are needed, or a {MANIFEST} that names the classes")
+    if problem := plain_problem(names, "classes"):
+        raise UserError(f"{root}: {problem}")
     return tuple(names)

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from medpfl.bundle.plain import plain_problem
 from medpfl.data.files import PICTURES, pictures_below
+from medpfl.data.folders.patient_pattern import patient_in
 from medpfl.errors import UserError
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
@@ -64,7 +65,7 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     Args:
         root: the folder.
         classes: their names in the order of the labels; by default all class folders, sorted (as numbers if they are).
-        patient: a regular expression whose first group, found in a file's name, is the patient; by default every
+        patient: RE2's regular expression whose first group, found in a file's name, is the patient; by default every
             picture is its own.
 
     Raises:
@@ -85,7 +86,7 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     for path in paths:
         centre = root.resolve().name if one else path.parts[0]
         known = path if one else path.relative_to(centre)
-        person = _patient(root / path, patient) if patient else known.as_posix()
+        person = patient_in(root / path, patient) if patient else known.as_posix()
         picture = Picture(centre, person, labels[path.parts[depth]], known.as_posix(), root / path)
         centres.setdefault(centre, []).append(picture)
     empty = _empty(root, {path.parts[0] for path in paths})
@@ -138,7 +139,10 @@ def _class_names(root: Path, paths: Sequence[Path], depth: int, named: Sequence[
     if depth:
         _refuse_unlike(root, paths)
     numbers = all(name.isascii() and name.isdecimal() for name in where)
-    return tuple(sorted(where, key=(lambda name: (int(name), name)) if numbers else None))
+    classes = tuple(sorted(where, key=(lambda name: (int(name), name)) if numbers else None))
+    if problem := plain_problem(classes, "classes"):
+        raise UserError(f"{root}: {problem}")
+    return classes
 
 
 def _refuse_alike(root: Path, where: Mapping[str, Path]) -> None:
@@ -163,13 +167,6 @@ def _refuse_unlike(root: Path, paths: Iterable[Path]) -> None:
             f"{root}: no class folder is in two of the centres {', '.join(sorted(centres))}: if these are classes, or "
             "if it is meant, name the classes with --data-arg classes"
         )
-
-
-def _patient(file: Path, expression: str) -> str:
-    found = re.search(expression, file.name)
-    if not found or found[1] is None:
-        raise UserError(f"{file}: --data-arg patient={expression} finds no patient in the file's name")
-    return found[1]
 
 
 def _folders(paths: Iterable[Path], centre: str) -> set[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from medpfl.data.folders.patient_pattern import compiled
 from medpfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Reading(BaseModel):
         fit: how a picture becomes square: ``crop`` takes the largest square from its middle, ``pad`` adds black,
             ``stretch`` changes its proportions.
         channels: ``rgb`` or ``grey``; grey pictures have three equal channels in ``rgb``.
-        patient: a regular expression whose first group, found in a file's name, is the patient; empty where every
+        patient: RE2's regular expression whose first group, found in a file's name, is the patient; empty where every
             picture is its own.
     """
 
@@ -37,12 +37,8 @@ class Reading(BaseModel):
     @field_validator("patient")
     @classmethod
     def _with_a_group(cls, patient: str) -> str:
-        try:
-            groups = re.compile(patient).groups
-        except re.error as error:
-            raise ValueError(f"{patient!r} is no regular expression ({error})") from None
-        if patient and not groups:
-            raise ValueError(f"{patient!r} has no group in parentheses that is the patient, e.g. '^([^_]+)_'")
+        if patient:
+            compiled(patient)
         return patient
 
 

@@ -43,6 +43,7 @@ def test_a_manifest_may_have_any_name(tmp_path):
         ({k: v for k, v in GOOD.items() if k != "schema"}, "schema: Field required"),
         ({**GOOD, "classes": ["one"]}, "classes: .*at least 2"),
         ({**GOOD, "classes": ["one", "one"]}, "two entries for the class 'one'"),
+        ({**GOOD, "classes": ["C#", "D"]}, r"classes\[0\]: 'C#' has '#', which MONAI's bundles take for a path"),
         ({**GOOD, "centres": [CENTRE, CENTRE]}, "two entries for the centre 'a'"),
         ({**GOOD, "centres": []}, "centres: .*at least 1"),
         ({**GOOD, "centres": [{**CENTRE, "kind": "png"}]}, "centres.0.kind: .*'dicom' or 'nifti'"),
@@ -77,6 +78,10 @@ def test_a_folder_may_be_one_centre_and_labels_numbers(tmp_path):
     "table, words",
     [
         ("series,label\na,1000000\n", "has the label 1000000"),
+        (
+            "series,label\na,x\nb,@x\n",
+            r"classes\[0\]: '@x' begins with '@', which MONAI's bundles take for a reference",
+        ),
         ("series,label\na,x\nb,x\n", "all scans have the label 'x'"),
         ("series,label\n", "has no rows"),
         ("", "needs one column 'series' in its first line, which has: nothing"),

@@ -1,0 +1,82 @@
+"""The audit's files, in a folder for the site alone: ``audit.json``, and pictures of what came back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from medpfl.audit.finding import Finding
+from medpfl.audit.images import write_pairs
+from medpfl.audit.thresholds import AuditThresholds
+from medpfl.errors import UserError
+from medpfl.site.policy import SitePolicy
+from medpfl.statefile import write_bytes
+
+FILE = "audit.json"
+
+
+def passed(findings: list[Finding]) -> bool:
+    """Whether no attack went beyond its limit and all had their time."""
+    return all(finding.verdict in ("passes", "not tried") for finding in findings)
+
+
+def write_audit(
+    folder: Path,
+    findings: list[Finding],
+    *,
+    job: str,
+    site: str,
+    policy: SitePolicy,
+    thresholds: AuditThresholds,
+    seconds: float,
+) -> Path:
+    """Writes the report and the pictures; the folder is made 0700 and the files 0600.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    content: dict[str, Any] = {
+        "job": job,
+        "site": site,
+        "passed": passed(findings),
+        "seconds": round(seconds, 1),
+        "policy": policy.model_dump(),
+        "thresholds": thresholds.model_dump(),
+        "attacks": [finding.as_json() for finding in findings],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        for old in folder.glob("*.png"):
+            old.unlink()
+        for finding in findings:
+            write_pairs(finding.pairs, folder / f"{finding.attack.replace(' ', '-')}.png")
+        write_bytes(folder / FILE, (json.dumps(content, indent=2) + "\n").encode())
+        (folder / FILE).chmod(0o600)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
+    return folder / FILE
+
+
+def lines_of(finding: Finding) -> list[str]:
+    """An attack in words: the verdict, what was tried, what came back, and the words of refusals."""
+    head = f"{finding.attack}: {finding.verdict}"
+    if finding.verdict in ("not tried", "no time"):
+        return [f"{head}: {finding.tried}"]
+    lines = [
+        f"{head} ({finding.limit})",
+        f"  tried: {finding.tried}; the site answered {_answered(finding)} questions",
+        f"  came back: {finding.came_back}",
+    ]
+    return lines + [f"  refused {count} times: {words}" for words, count in finding.refusals.items()]
+
+
+def markdown_row(finding: Finding) -> str:
+    """The same row for a page."""
+    cells = (finding.attack, finding.tried, _answered(finding), finding.came_back, finding.verdict)
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def _answered(finding: Finding) -> str:
+    return f"{finding.answered} of {finding.asked}" if finding.asked else "-"

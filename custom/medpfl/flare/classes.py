@@ -1,0 +1,41 @@
+"""The exact classes that this package's jobs are made of, for FLARE's class allow-lists: at a site, and at the server.
+
+FLARE's ``ComponentPathAuthorizer`` takes an entry that ends with a dot as a prefix: ``medpfl.`` would allow every
+function of the package as a component, also those that start programs.
+"""
+
+from __future__ import annotations
+
+from nvflare.recipe.utils import TRACKING_REGISTRY
+
+from medpfl.flare.controller import PersonalizedController
+from medpfl.flare.executor import PersonalizedExecutor
+from medpfl.flare.filter import AllowListFilter
+from medpfl.flare.join_controller import JoinController
+from medpfl.flare.join_executor import JoinExecutor
+from medpfl.flare.tracking import TRACKERS
+
+PACKAGE = "medpfl"
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__name__}"
+
+
+FILTER = _path(AllowListFilter)
+AT_SITE = (_path(PersonalizedExecutor), _path(JoinExecutor), FILTER)
+AT_SERVER = (
+    _path(PersonalizedController),
+    _path(JoinController),
+    *(f"{t['receiver_module']}.{t['receiver_class']}" for t in map(TRACKING_REGISTRY.get, TRACKERS)),
+)
+
+
+def is_own(entry: str) -> bool:
+    """Whether an entry of a class allow-list allows something of this package, and perhaps of no other."""
+    return f"{entry}.".startswith(f"{PACKAGE}.")
+
+
+def exact(entry: str, classes: tuple[str, ...]) -> list[str]:
+    """Those of the classes that an entry of this package allows."""
+    return [path for path in classes if path == entry or path.startswith(f"{entry.removesuffix('.')}.")]

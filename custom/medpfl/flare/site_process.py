@@ -1,0 +1,75 @@
+"""What a site's FLARE process refuses, whoever asks: code that jobs bring, files, log lines, other folders than jobs'.
+
+FLARE 2.9's client looks at ``authorization.json`` only where the server's message wishes it, and takes the user's role
+from that message: a server whose code was changed is bound by none of it. These two stand in the site's own
+``local/resources.json`` (``medpfl site init``) and ask nobody.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import WorkspaceConstants
+from nvflare.apis.fl_context import FLContext
+from nvflare.private.admin_defs import Message, error_reply
+from nvflare.private.defs import InfoCollectorTopic, RequestHeader, SysCommandTopic, TrainingTopic
+from nvflare.private.fed.client.admin import RequestProcessor
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+CLOSED = (
+    SysCommandTopic.SHELL,
+    SysCommandTopic.REPORT_ENV,
+    SysCommandTopic.CONFIGURE_SITE_LOG,
+    TrainingTopic.CONFIGURE_JOB_LOG,
+    InfoCollectorTopic.SHOW_ERRORS,
+)
+"""Messages whose answers hold files, folders or log lines, or that change what is logged."""
+
+
+class NoCode(AppValidator):
+    """Refuses jobs that bring code, FLARE's BYOC, whoever submitted them."""
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        """FLARE's word for a deployed app: why it is refused. Called by FLARE."""
+        if (Path(app_folder) / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():
+            return "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`", {}
+        return "", {}
+
+
+class SiteGuard(FLComponent):
+    """Has a site's FLARE process not serve :data:`CLOSED`, and touch no folder of the kit but jobs'."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Before the site takes its first message. Called by FLARE."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            processors = ClientRequestProcessors.request_processors
+            processors[:] = [p if isinstance(p, _Guarded) else _Guarded(p) for p in processors]
+
+
+class _Guarded(RequestProcessor):
+    def __init__(self, processor: RequestProcessor):
+        self.processor = processor
+
+    def get_topics(self) -> list[str]:
+        return self.processor.get_topics()
+
+    def process(self, req: Message, app_ctx: Any) -> Message:
+        if req.topic in CLOSED:
+            return error_reply("this site serves no files, folders and log lines, and logs as it chose itself")
+        # FLARE deletes and rewrites the folder of this name in the kit, which could be local/ or the site's state.
+        job = req.get_header(RequestHeader.JOB_ID)
+        if job is not None and not _is_job(job):
+            return error_reply(f"{str(job)[:80]!r} is no job's id")
+        return self.processor.process(req, app_ctx)
+
+
+def _is_job(job: Any) -> bool:
+    with suppress(ValueError, AttributeError, TypeError):
+        return str(UUID(job)) == job
+    return False

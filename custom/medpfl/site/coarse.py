@@ -1,0 +1,60 @@
+"""Measures as a site's policy lets them leave: as they are, rounded, or not at all.
+
+Exact accuracies of models that the server chooses give class counts and the label of a known image; two digits, on no
+fewer cases than a minimum, give shares alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from medpfl.site.policy import SitePolicy
+
+DIGITS = 2
+"""After the decimal point, of measures and losses that leave."""
+TENS = 10
+"""Numbers of cases leave as multiples of it."""
+
+_MEASURED = ("validation", "received", "adapted", "alone")
+
+
+def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
+    """An answer's numbers as the policy lets them leave.
+
+    Args:
+        metrics: of one answer, as :mod:`medpfl.answers` has them.
+        policy: the site's.
+    """
+    if policy.measures == "full":
+        return dict(metrics)
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if name in _MEASURED or name == "alone_validation":
+            found[name] = [_coarse(v, policy) for v in value] if isinstance(value, list) else _coarse(value, policy)
+        elif name == "test":
+            found[name] = {which: _coarse(v, policy) for which, v in value.items()}
+        elif name == "samples":
+            found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
+        elif name == "train_loss":
+            found[name] = None if policy.measures == "none" or value is None else round(value, DIGITS)
+        else:
+            found[name] = value
+    return found
+
+
+def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
+    if measures is None or policy.measures == "none" or measures["n"] < policy.least_patients:
+        return None
+    rounded = {k: _rounded(v) for k, v in measures.items()}
+    return rounded | {"n": _tens(measures["n"], least=TENS), "auroc_classes": measures["auroc_classes"]}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def _tens(number: int, least: int) -> int:
+    return max(least, TENS * round(number / TENS))

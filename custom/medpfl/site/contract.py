@@ -1,0 +1,167 @@
+"""The run's contract at a site: what was agreed, which questions were answered, and which question may come next.
+
+The hash of a run's configuration is its contract. A site that holds it answers each task once, in order, up to the
+agreed number of rounds, and nothing after the end. The same question may be asked again (a server that was restarted
+does), and gets the same answer; another question in a place that was answered is counted, and refused when the policy's
+number is used up. Pure functions on an explicit record; :mod:`medpfl.site.guard` keeps it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from medpfl.config import RunConfig
+from medpfl.messages import Message
+from medpfl.parameters import StateError
+from medpfl.statefile import fingerprint
+
+_MAY_DIFFER = {"device", "timeout", "grace", "min_sites", "intra_op_threads"}
+"""Fields of a configuration that are no part of the agreement: they do not touch what leaves."""
+_AT_THE_SERVER = {"pretrain", "start"}
+"""Settings that the sites of a job are not told."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a job and a site agree on.
+
+    Attributes:
+        config: of the run.
+        joining: the site joins the finished run.
+        submitter: who submitted the job, as FLARE authenticated it; empty in a simulation.
+    """
+
+    config: RunConfig
+    joining: bool = False
+    submitter: str = ""
+
+    @property
+    def hash(self) -> str:
+        """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
+        fields = self.config.model_dump(mode="json", exclude=_MAY_DIFFER)
+        fields["settings"] = {k: v for k, v in fields["settings"].items() if k not in _AT_THE_SERVER}
+        text = json.dumps({"run": fields, "joining": self.joining}, sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a site has answered under a contract.
+
+    Attributes:
+        contract: its hash.
+        submitter: whose it is.
+        run: counts the runs under it, from 1: an experiment that has ended may be run again.
+        answered: digest of the question by its place (:func:`place`).
+        repeats: how often another question came in a place that was answered.
+        statistics: how often statistics were given.
+        step: length of the longest update so far: Euclidean distance over all that is shared.
+    """
+
+    contract: str
+    submitter: str = ""
+    run: int = 1
+    answered: Mapping[int, str] = field(default_factory=dict)
+    repeats: int = 0
+    statistics: int = 0
+    step: float = 0.0
+
+    @property
+    def last(self) -> int:
+        """The last place that was answered; -1 before the hello."""
+        return max(self.answered, default=-1)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return {**vars(self), "answered": {str(k): v for k, v in self.answered.items()}}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Record:
+        """From :meth:`to_json`'s."""
+        return cls(**{**content, "answered": {int(k): v for k, v in content["answered"].items()}})
+
+
+def digest(message: Message) -> str:
+    """Of all that a message asks and brings."""
+    info = json.dumps(message.info, sort_keys=True, default=str)
+    text = f"{message.task} {message.round} {info} {fingerprint(message.tensors) if message.tensors else ''}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def place(config: RunConfig, message: Message) -> int:
+    """Where a task belongs in the order of a run: the hello, rounds 1 to R, validation, test; or statistics, joining.
+
+    Raises:
+        StateError: there is no such round.
+    """
+    rounds = config.rounds
+    match message.task:
+        case "prepare" | "statistics":
+            return 0
+        case "join":
+            return 1
+        case "train" if 1 <= message.round <= rounds:
+            return message.round
+        case "validate" if message.round == rounds:
+            return rounds + 1
+        case "test" if message.round == rounds:
+            return rounds + 2
+    raise StateError(f"contract: round {message.round} of {rounds} does not exist")
+
+
+def admitted(record: Record, contract: Contract, message: Message, repeats: int) -> Record:
+    """The record with a question that may be answered now.
+
+    Args:
+        record: so far.
+        contract: what was agreed.
+        message: the question.
+        repeats: how many questions of a run may take the place of one that was answered.
+
+    Raises:
+        StateError: it may not be answered; why, in words that may leave.
+    """
+    where, asked = place(contract.config, message), digest(message)
+    first = 0 if message.task != "join" or contract.config.resolved_mixing.startswith("similarity") else 1
+    if record.last < first and where > first:
+        raise StateError(f"contract: task '{message.task}' before the hello")
+    # Whoever begins anew begins with the hello: what was answered is another run's then.
+    if where == 0 and record.last > 0:
+        record = Record(record.contract, record.submitter, record.run + 1)
+    record = _with_statistics(record, contract.config, message, asked, where, repeats)
+    if where > record.last:
+        return replace(record, answered={**record.answered, where: asked})
+    # A server whose last checkpoint is damaged is one step behind, and no more.
+    if where < record.last - 1:
+        raise StateError(
+            f"contract: task '{message.task}' of round {message.round} is out of order here: "
+            f"{min(record.last, contract.config.rounds)} was the last that this site did"
+        )
+    if record.answered.get(where) == asked:
+        return record
+    if where in record.answered and record.repeats >= repeats:
+        raise StateError(
+            f"contract: this site has answered task '{message.task}' of round {message.round}, and repeats {repeats} "
+            "times in a run at most"
+        )
+    again = record.repeats + (where in record.answered)
+    return replace(record, answered={**record.answered, where: asked}, repeats=again)
+
+
+def _with_statistics(
+    record: Record, config: RunConfig, message: Message, asked: str, where: int, repeats: int
+) -> Record:
+    """Counts statistics: once, or again where the server lost them, which uses up repeats."""
+    if message.info.get("statistics") is None or record.answered.get(where) == asked:
+        return record
+    if message.task == "train" and message.round < (earliest := max(1, config.rounds // 2)):
+        raise StateError(f"contract: statistics are due in round {earliest} at the earliest")
+    if not record.statistics or where in record.answered:  # there the place counts
+        return replace(record, statistics=record.statistics + 1)
+    if record.repeats >= repeats:
+        raise StateError("contract: statistics were given already")
+    return replace(record, statistics=record.statistics + 1, repeats=record.repeats + 1)

@@ -1,0 +1,268 @@
+"""A site that keeps the run's contract: what comes is checked before it is answered, what leaves before it goes.
+
+Wraps whoever answers at a site (:class:`~medpfl.site.worker.Site`, :class:`~medpfl.site.newcomer.Newcomer`); both
+engines speak to the wrapped one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from medpfl.messages import STATISTICS_OF, Message, Update
+from medpfl.parameters import State, StateError, distance
+from medpfl.site.contract import Contract, Record, admitted, place
+from medpfl.site.data import SiteData
+from medpfl.site.gate import Gate
+from medpfl.site.ledger import Ledger, Served
+from medpfl.site.policy import SitePolicy
+from medpfl.site.seal import Seal, SealBroken
+from medpfl.site.worker import Party, requested_statistics
+from medpfl.statefile import fingerprint, write_bytes
+
+logger = logging.getLogger(__name__)
+
+FILE = "contract.json"
+_START_TOLERANCE = 1e-5
+"""By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
+
+
+@dataclass
+class Book:
+    """Keeps a site's record of one experiment, in its folder or, without one, in memory.
+
+    Attributes:
+        folder: the site's own; None for memory.
+        seal: of the site; a record without it is refused.
+    """
+
+    folder: Path | None = None
+    seal: Seal | None = None
+    _record: Record | None = field(default=None, init=False)
+
+    def read(self, contract: Contract) -> Record:
+        """The record under a contract; a new one where there is none.
+
+        Raises:
+            StateError: the folder is another submitter's or contract's, or the record is damaged.
+        """
+        if self._record is None:
+            self._record = self._kept() or Record(contract.hash, contract.submitter)
+        if self._record.submitter != contract.submitter:
+            raise StateError("contract: the experiment belongs to another submitter here; choose another name")
+        if self._record.contract != contract.hash:
+            theirs = self._record.contract[:12]
+            raise StateError(
+                f"contract: the experiment belongs to another contract here ({theirs}); choose another name"
+            )
+        return self._record
+
+    def write(self, record: Record) -> None:
+        """Keeps a record; StateError if it cannot be written."""
+        self._record = record
+        if self.folder is None:
+            return
+        text = json.dumps(record.to_json(), sort_keys=True)
+        content = {"record": record.to_json()} | ({"seal": self.seal.tag(FILE, text)} if self.seal else {})
+        try:
+            write_bytes(self.folder / FILE, json.dumps(content).encode(), durable=self.seal is not None, mode=0o600)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self.folder / FILE, error)
+            raise StateError(f"the site cannot write its state: {error.strerror} (its log says more)") from error
+
+    def _kept(self) -> Record | None:
+        if self.folder is None or not (file := self.folder / FILE).exists():
+            return None
+        try:
+            content = json.loads(file.read_bytes())
+            record = Record.from_json(content["record"])
+            if self.seal:
+                self.seal.require(FILE, json.dumps(content["record"], sort_keys=True), content.get("seal"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("%s: %s", file, error)
+            raise StateError(
+                "contract: the record of this run at the site is damaged; begin a new experiment"
+            ) from None
+        return record
+
+
+@dataclass
+class Guarded:
+    """A site behind its contract, its policy, its gate and its ledger.
+
+    Attributes:
+        party: who does the work.
+        contract: what was agreed.
+        policy: the site's.
+        gate: what may leave.
+        start: the shared part of the run's seeded first model.
+        book: keeps what was answered.
+        public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
+        received: the shared part that was received before a round, from the site's store; None if it is not kept.
+        first_step: how far one round of training leads from the first model, for a site that comes late.
+        ledger: where what leaves is recorded; None in a simulation.
+        job: FLARE's number of the job, for the ledger.
+    """
+
+    party: Party
+    contract: Contract
+    policy: SitePolicy
+    gate: Gate
+    start: State
+    book: Book = field(default_factory=Book)
+    public: bool = False
+    received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
+    first_step: Callable[[nn.Module], float] = lambda model: 0.0
+    ledger: Ledger | None = None
+    job: str = ""
+    _served: Served | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        """The site's."""
+        return self.party.name
+
+    @property
+    def data(self) -> SiteData:
+        """The site's."""
+        return self.party.data
+
+    def handle(self, message: Message, model: nn.Module) -> Update:
+        """Does what a message asks, if the contract has it and the policy allows it.
+
+        Raises:
+            StateError: it may not be asked now, or its answer may not leave; nothing has left then.
+        """
+        before = self.book.read(self.contract)
+        record = admitted(before, self.contract, message, self.policy.repeats)
+        requested_statistics(self.contract.config, message)
+        self._require_weights()
+        self._require_patients(message)
+        self._require_pretrained(message)
+        self._require_unused(record, message)
+        if message.task in ("train", "validate"):
+            self._require_start(record, message, model)
+        self.book.write(record)
+        update = self.gate.passed(message.task, self.party.handle(message, model))
+        if message.task == "train" and self.gate.shared:
+            length = distance(message.shared, update.tensors)
+            if length > record.step:
+                self.book.write(replace(record, step=length))
+        self._enter(record, message, update)
+        return update
+
+    def _require_weights(self) -> None:
+        """Mixes by similarity draw to few sites: a copy of a site's statistics would take all the weight."""
+        config, most = self.contract.config, self.policy.largest_weight
+        if (
+            config.resolved_mixing in STATISTICS_OF or config.resolved_mixing == "uniform"
+        ) and config.weight_cap > most:
+            raise StateError(
+                f"policy: one other site may weigh {most:g} at most here (largest_weight), and the contract allows more"
+            )
+
+    def _require_patients(self, message: Message) -> None:
+        """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
+        leaves = message.task == "train" and self.gate.shared
+        leaves = leaves or (message.task == "prepare" and (self.gate.shared or self.gate.statistics))
+        if not (leaves or message.info.get("statistics")):
+            return
+        if patients(self.party.data) < self.policy.least_patients:
+            least = self.policy.least_patients
+            raise StateError(
+                f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
+            )
+
+    def _require_pretrained(self, message: Message) -> None:
+        named = self.contract.config.pretrained
+        if message.task not in ("prepare", "statistics") or not message.tensors:
+            return
+        if self.contract.config.needs_pretraining and named and fingerprint(message.tensors) != named:
+            raise StateError("contract: the pretrained model f is another than the contract names")
+        if self.policy.named_pretrained and not named and not self.public and self.contract.config.needs_pretraining:
+            raise StateError(
+                "contract: the site takes no pretrained model f without its fingerprint in the contract (policy: "
+                "named_pretrained)"
+            )
+
+    def _require_unused(self, record: Record, message: Message) -> None:
+        """The policy's limits of what one data set serves, counted in the ledger."""
+        limits = self.policy.experiments, self.policy.rounds
+        if self.ledger is None or not any(limits):
+            return
+        if self._served is None or message.task in ("prepare", "statistics"):
+            try:
+                self._served = self.ledger.served(self.contract.config.data, record.contract, record.run)
+            except (OSError, SealBroken) as error:
+                logger.warning("%s: %s", self.name, error)
+                raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
+        if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
+            raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
+        if limits[1] and message.task == "train":
+            if self._served.rounds >= limits[1]:
+                raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
+            self._served = replace(self._served, rounds=self._served.rounds + 1)
+
+    def _require_start(self, record: Record, message: Message, model: nn.Module) -> None:
+        """The first model is the contract's; a later one lies where mixes of honest updates do."""
+        if not self.gate.shared or message.shared.keys() != self.start.keys():
+            return  # the split names what is missing
+        where = place(self.contract.config, message)
+        earlier = [done for done in record.answered if 1 <= done < min(where, self.contract.config.rounds + 1)]
+        if where == 1:
+            for name, tensor in message.shared.items():
+                if not _alike(tensor, self.start[name]):
+                    raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
+        elif self.policy.largest_jump:
+            last = max(earlier, default=0)
+            origin = self.start if last <= 1 else self.received(last, model)
+            step = record.step if earlier else self.first_step(model)
+            if origin is not None and step > 0:
+                self._require_near(distance(origin, message.shared) / step, rounds=where - last)
+
+    def _require_near(self, times: float, rounds: int) -> None:
+        limit = self.policy.largest_jump * max(1, rounds)
+        if not times <= limit:
+            shown = f"{times:.1f}" if times < 1e5 else "99999"
+            raise StateError(
+                f"contract: what came is {shown} times as far from what came before as this site's own update, "
+                f"{limit:g} times is the limit (policy: largest_jump)"
+            )
+
+    def _enter(self, record: Record, message: Message, update: Update) -> None:
+        if self.ledger is None:
+            return
+        entry = {
+            "job": self.job,
+            "submitter": self.contract.submitter,
+            "contract": record.contract,
+            "run": record.run,
+            "data": self.contract.config.data,
+            "task": message.task,
+            "round": message.round,
+        }
+        try:
+            self.ledger.append(entry, update)
+        except (OSError, SealBroken, ValueError) as error:
+            logger.warning("%s: the ledger: %s", self.name, error)
+            raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
+
+
+def patients(data: SiteData) -> int:
+    """Training patients of a site; samples where its data know no patients."""
+    if not data.samples("train"):
+        return 0
+    bags = data.bags("train")
+    return data.samples("train") if bags is None else int(bags.max()) + 1
+
+
+def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:
+    own = own.to(received.device)
+    fits = received.shape == own.shape
+    return fits and bool(torch.allclose(received, own.to(received.dtype), rtol=_START_TOLERANCE, atol=_START_TOLERANCE))

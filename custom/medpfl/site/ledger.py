@@ -1,0 +1,188 @@
+"""The site's ledger: a record of everything that left, each entry chained to the one before with the site's key.
+
+One JSON object a line: when, which job, contract, task and round, on which data, names and bytes of what left, its
+digest, and the seal over all that and the entry before. An entry that was changed, taken out or put between breaks the
+chain. Beside the ledger lies its sealed head, so that entries cut off the end are noticed; who can set back both files
+to an earlier day and has the key, or write access to both, cannot be noticed: keep a copy elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from medpfl.errors import UserError
+from medpfl.messages import Update
+from medpfl.site.seal import Seal, SealBroken
+from medpfl.statefile import fingerprint, serialised_bytes, write_bytes
+
+FILE, HEAD = "ledger.jsonl", "ledger.head"
+_BEGIN = "0" * 64
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a data set has served so far.
+
+    Attributes:
+        experiments: runs that began on it, other than the one asked for.
+        rounds: updates that left.
+        known: whether the run asked for is among them already.
+    """
+
+    experiments: int
+    rounds: int
+    known: bool
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of one site.
+
+    Attributes:
+        folder: where it lies; the site's own.
+        seal: of the site.
+    """
+
+    folder: Path
+    seal: Seal
+
+    @property
+    def file(self) -> Path:
+        """The entries."""
+        return self.folder / FILE
+
+    def append(self, entry: dict[str, Any], update: Update) -> None:
+        """Records an answer, before it leaves.
+
+        Args:
+            entry: ``job``, ``submitter``, ``contract``, ``run``, ``data``, ``task``, ``round``.
+            update: what is about to leave.
+
+        Raises:
+            OSError: it cannot be written; then nothing may leave.
+            SealBroken: the last entry is not this site's.
+        """
+        with self._locked():
+            count, last = self._head()
+            numbers = json.dumps(update.metrics, sort_keys=True)
+            content = {
+                "n": count + 1,
+                "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                **entry,
+                "tensors": sorted(update.tensors),
+                "bytes": serialised_bytes(update.tensors),
+                "numbers": sorted(update.metrics),
+                "digest": hashlib.sha256(f"{fingerprint(update.tensors)} {numbers}".encode()).hexdigest(),
+                "before": last,
+            }
+            line = json.dumps(content | {"seal": self.seal.tag(FILE, _text(content))})
+            with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            self._write_head(count + 1, json.loads(line)["seal"])
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """All entries, verified one after the other.
+
+        Raises:
+            SealBroken: at the first entry that is not as this site wrote it; the message names its line.
+        """
+        before, last, number = "", _BEGIN, 0
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                content = json.loads(line)
+                tag = content.pop("seal")
+                self.seal.require(FILE, _text(content), tag)
+                if content["before"] != last or content["n"] != number:
+                    raise SealBroken("an entry before it is missing or was moved")
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                what = error if isinstance(error, SealBroken) else "it is no entry"
+                raise SealBroken(f"{self.file}, line {number}: {what}") from None
+            before, last = last, tag
+            yield content
+        # A kill between an entry and its head leaves the head one behind.
+        if self._recorded_head() not in ((number, last), (number - 1, before)):
+            raise SealBroken(f"{self.file}: it has {number} entries, and its head says otherwise: some were cut off")
+
+    def served(self, data: str, contract: str, run: int) -> Served:
+        """What a data set has served, and whether a run is among it. Raises SealBroken."""
+        runs: set[tuple[str, int]] = set()
+        rounds = 0
+        for entry in self.entries():
+            if entry["data"] == data:
+                runs.add((entry["contract"], entry["run"]))
+                rounds += entry["task"] == "train"
+        return Served(len(runs - {(contract, run)}), rounds, (contract, run) in runs)
+
+    def _lines(self) -> list[bytes]:
+        """The whole ones; one that a kill left unfinished had not left the site."""
+        content = self.file.read_bytes() if self.file.exists() else b""
+        return content[: content.rfind(b"\n") + 1].splitlines()
+
+    def _head(self) -> tuple[int, str]:
+        """Number and seal of the last entry. A line that a kill left unfinished had not left the site: it goes."""
+        if not self.file.exists():
+            if self._recorded_head() != (0, _BEGIN):
+                raise SealBroken(f"{self.file}: it is gone")
+            return 0, _BEGIN
+        size = self.file.stat().st_size
+        with open(self.file, "rb+") as file:
+            # One entry is far below this; the whole is read when it is verified.
+            file.seek(max(0, size - (1 << 20)))
+            tail = file.read()
+            whole = tail[: tail.rfind(b"\n") + 1]
+            if len(whole) < len(tail):
+                file.truncate(size - (len(tail) - len(whole)))
+        count, last = self._recorded_head()
+        if not whole:
+            return count, last
+        entry = json.loads(whole.splitlines()[-1])
+        # A kill between the entry and its head leaves the head one behind.
+        if (entry["n"], entry["seal"]) == (count, last) or (entry["n"], entry["before"]) == (count + 1, last):
+            return entry["n"], entry["seal"]
+        raise SealBroken(f"{self.file}: its last entry is not the one that its head names")
+
+    def _recorded_head(self) -> tuple[int, str]:
+        file = self.folder / HEAD
+        if not file.exists():
+            return 0, _BEGIN
+        try:
+            content = json.loads(file.read_bytes())
+            self.seal.require(HEAD, _text({"n": content["n"], "last": content["last"]}), content["seal"])
+        except (ValueError, KeyError, TypeError):
+            raise SealBroken(f"{file} is not as this site wrote it") from None
+        return content["n"], content["last"]
+
+    def _write_head(self, number: int, last: str) -> None:
+        content = {"n": number, "last": last}
+        text = json.dumps(content | {"seal": self.seal.tag(HEAD, _text(content))})
+        write_bytes(self.folder / HEAD, text.encode(), mode=0o600)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time: a site's jobs are processes of their own."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _text(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True)
+
+
+def open_ledger(folder: Path, key: bytes | None) -> Ledger:
+    """The ledger in a kit's state folder; UserError if the site has no key."""
+    if key is None:
+        raise UserError("this kit has no key and so no ledger: run `medpfl site init` on it")
+    return Ledger(folder, Seal(key, "ledger"))

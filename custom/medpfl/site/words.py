@@ -1,0 +1,118 @@
+"""Why a site does not answer, in words of a fixed list: nothing else may leave it as a reason.
+
+The texts are this package's own. What varies in them is a site's name, the name of a tensor of the run's model, a
+number of at most six digits, or one of a few listed words; anything else is said in the site's log alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+from collections.abc import Collection
+
+UNKNOWN = "the site cannot answer (its log says more)"
+"""In place of a reason that is not listed."""
+
+_ERRORS = sorted(
+    {name for name, thing in vars(builtins).items() if isinstance(thing, type) and issubclass(thing, Exception)}
+    | {"OutOfMemoryError", "UserError", "TornFile", "ValidationError", "SafetensorError", "StateError"}
+)
+_TASKS = ("prepare", "train", "validate", "test", "statistics", "join")
+_SLOTS = {
+    "site": r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}",
+    "number": r"-?\d{1,6}(?:\.\d{1,6})?(?:e-?\d{1,2})?",
+    "shape": r"\[(?:\d{1,6}(?:, \d{1,6}){0,5})?\]",
+    "dtype": r"torch\.[a-z]+\d{0,2}",
+    "side": "shared|personal",
+    "access": "read|write",
+    "kind": "|".join(("batch-norm", "classifier", "running", "other")),
+    "task": "|".join(_TASKS),
+    "error": "|".join(_ERRORS),
+    "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
+    "inexact": "nan|inf|-inf",
+    "hash": "[0-9a-f]{12}",
+    "part": "training|test",
+    "size": "number of channels|number of classes|image size",
+    "mixing": "[a-z][a-z-]{0,40}",
+    "algorithm": "[a-z][a-z-]{0,40}",
+    "model": "[A-Za-z0-9_:.-]{1,60}",
+    "metric": "'[a-z_.0-9]{1,40}'",
+}
+_MORE = r" \(its log says more\)"
+_TEXTS = (
+    "{site} and the server disagree on what is shared: (?:here|only here|only there) {entry}(?:, there {entry})?",
+    "it and the server disagree on what is shared: (?:here|only here|only there) {entry}(?:, there {entry})?",
+    "{site} has no training sample",
+    "it has no {part} sample",
+    r"{site}: the record of its data is damaged, so nobody can say whether they have changed since the run began; "
+    "begin a new experiment",
+    r"{site}: its data have changed since the run began, so training and test samples would mix; restore them or begin "
+    "a new experiment",
+    "{site} has a model neither of round {number} nor of round {number}: it was absent, or the files are damaged",
+    "mixing {mixing} needs no '{kind}' statistics, so none leave",
+    r"{side} entry {name} is missing \({number} in all\)",
+    r"entry {name} does not belong to the {side} state \({number} in all\)",
+    "{side} entry {name} has shape {shape}, expected {shape}",
+    "{side} entry {name} has type {dtype}, expected {dtype}",
+    "{side} entry {name} has non-finite values",
+    r"the training loss became {inexact}: lower the learning rate \(lr={number}\) or check the data",
+    "the site cannot {access} its state: {system}" + _MORE,
+    "the site cannot write its model: {system}",
+    "the site cannot begin: {error}" + _MORE,
+    r"{error} in task '{task}' \(the site's log says more\)",
+    "unknown task",
+    r"site policy forbids {name}(?: and {number} more)? to leave, which {algorithm} sends",
+    "a site of this name took part in that run here; joining would replace its model",
+    "its {size} is not the run's, {number}" + _MORE,
+    r"its {size} is not the run's, {shape}" + _MORE,
+    r"its classes are not the run's, or in another order \(--data-arg classes=\.\.\. gives it, for scans a "
+    r"manifest\.json too\)" + _MORE,
+    r"its samples do not fit {model} as the run trained it" + _MORE,
+    # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
+    "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",
+    "contract: task '{task}' before the hello",
+    "contract: round {number} of {number} does not exist",
+    "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most",
+    "contract: the start weights are not the contract's: {name} differs",
+    "contract: what came is {number} times as far from what came before as this site's own update, "
+    r"{number} times is the limit \(policy: largest_jump\)",
+    "contract: the pretrained model f is another than the contract names",
+    r"contract: the site takes no pretrained model f without its fingerprint in the contract \(policy: "
+    r"named_pretrained\)",
+    "contract: statistics were given already",
+    "contract: statistics are due in round {number} at the earliest",
+    "contract: the experiment belongs to another submitter here; choose another name",
+    r"contract: the experiment belongs to another contract here \({hash}\); choose another name",
+    "contract: the record of this run at the site is damaged; begin a new experiment",
+    "contract: {hash} is not approved at this site",
+    r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
+    r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
+    r"policy: the data have served {number} rounds, which is the limit \(rounds\)",
+    r"policy: one other site may weigh {number} at most here \(largest_weight\), and the contract allows more",
+    r"policy: the site's ledger cannot be written, so nothing leaves",
+    "gate: {name} may not leave",
+    "gate: metric {metric} may not leave as it is",
+)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    for slot, expression in _SLOTS.items():
+        text = text.replace(f"{{{slot}}}", f"(?:{expression})")
+    return re.compile(text.replace("{name}", "'([^']+)'").replace("{entry}", "'([^']+)'"))
+
+
+_KNOWN = tuple(map(_pattern, _TEXTS))
+
+
+def listed(reason: str, names: Collection[str]) -> str:
+    """The reason if it is of the list, else :data:`UNKNOWN`.
+
+    Args:
+        reason: why a site does not answer.
+        names: of the run's tensors, and the lines that describe them (:meth:`ParameterSplit.description`).
+    """
+    for pattern in _KNOWN:
+        if (found := pattern.fullmatch(reason)) is not None:
+            return reason if all(said in names for said in found.groups() if said is not None) else UNKNOWN
+    return UNKNOWN

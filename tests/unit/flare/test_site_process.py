@@ -1,0 +1,96 @@
+"""What a site's FLARE process refuses whoever asks, on FLARE's own processors."""
+
+import shutil
+
+import pytest
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.workspace import Workspace
+from nvflare.fuel.utils.class_loader import load_class
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
+from nvflare.private.fed.app.default_app_validator import SiteType
+from nvflare.private.fed.app.fl_app_validator import FLAppValidator
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from medpfl.flare.site_process import CLOSED, NoCode, SiteGuard
+from medpfl.flare.kit_rights import GUARD, NO_CODE
+
+JOB = "83c80f52-7e11-42e5-95d5-fc78b485d3f3"
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """What a site's FLARE process answers to a message, guarded or not."""
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", [*ClientRequestProcessors.request_processors])
+
+    def call(topic, body="", job=None, engine=None):
+        message = Message(topic, body)
+        if job is not None:
+            message.set_header(RequestHeader.JOB_ID, job)
+        [processor] = [p for p in ClientRequestProcessors.request_processors if topic in p.get_topics()]
+        return str(processor.process(message, engine).body)
+
+    return call
+
+
+def guard():
+    SiteGuard().handle_event(EventType.SYSTEM_BOOTSTRAP, FLContext())
+
+
+def test_the_kit_names_these_classes():
+    assert (load_class(GUARD), load_class(NO_CODE)) == (SiteGuard, NoCode)
+
+
+def test_no_file_is_served(answer, tmp_path):
+    (tmp_path / "patients.txt").write_text("Ada Example")
+    command = f"cat {tmp_path / 'patients.txt'}"
+    assert "Ada" in answer(SysCommandTopic.SHELL, command)
+    guard()
+    guard()
+    for topic in CLOSED:
+        assert answer(topic, command).startswith("this site serves no files, folders and log lines")
+    assert "total" in answer(SysCommandTopic.SYS_INFO)
+
+
+class Engine:
+    """Deletes a job's folder as FLARE's client does."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def delete_run(self, job):
+        shutil.rmtree(Workspace(str(self.folder)).get_run_dir(job))
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    for name in ("startup", "local", "medpfl", JOB):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("nvflare.private.fed.client.training_cmds.ClientEngineInternalSpec", Engine)
+    return Engine(tmp_path)
+
+
+def test_without_a_guard_the_policies_go(answer, engine, tmp_path):
+    answer(TrainingTopic.DELETE_RUN, job="local", engine=engine)
+    assert not (tmp_path / "local").exists()
+
+
+@pytest.mark.parametrize("job", ["local", "medpfl", "startup", "", 7, JOB.upper(), JOB.replace("-", ""), f"{{{JOB}}}"])
+def test_no_folder_but_jobs_is_touched(answer, engine, tmp_path, job):
+    guard()
+    assert answer(TrainingTopic.DELETE_RUN, job=job, engine=engine).endswith("is no job's id")
+    assert {path.name for path in tmp_path.iterdir()} == {"startup", "local", "medpfl", JOB}
+    answer(TrainingTopic.DELETE_RUN, job=JOB, engine=engine)
+    assert not (tmp_path / JOB).exists()
+    assert answer(TrainingTopic.DEPLOY, job="local", engine=engine).endswith("is no job's id")
+
+
+def test_a_job_that_brings_code_is_refused_by_flares_own_check(tmp_path):
+    check = FLAppValidator(site_type=SiteType.CLIENT, custom_validators=[NoCode()])
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config_fed_client.json").write_text("{}")
+    assert check.validate(str(tmp_path)) == ("", {})
+    (tmp_path / "custom").mkdir()
+    said, _ = check.validate(str(tmp_path))
+    assert said.startswith("this site takes no code from jobs (BYOC)")

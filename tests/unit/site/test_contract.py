@@ -1,0 +1,158 @@
+"""What a site answers, in which order and how often."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import config
+
+from medpfl.messages import Message
+from medpfl.parameters import StateError
+from medpfl.site.contract import Contract, Record, admitted, digest, place
+
+ROUNDS = 4
+CONTRACT = Contract(config("fedbn", rounds=ROUNDS))
+TEST = ROUNDS + 2
+
+
+def asked(task, round_=0, value=0.0, **info):
+    return Message(task, round_, {"weight": torch.full((2,), value)}, info)
+
+
+HONEST = [asked("prepare"), *(asked("train", r, r) for r in range(1, ROUNDS + 1))]
+HONEST += [asked("validate", ROUNDS), asked("test", ROUNDS, selected_round=2)]
+
+
+def after(*messages, contract=CONTRACT, repeats=3):
+    record = Record(contract.hash)
+    for message in messages:
+        record = admitted(record, contract, message, repeats)
+    return record
+
+
+def test_an_honest_run_is_answered_as_a_whole():
+    record = after(*HONEST)
+    assert sorted(record.answered) == list(range(TEST + 1))
+    assert (record.run, record.repeats, record.last) == (1, 0, TEST)
+
+
+@pytest.mark.parametrize("done", range(1, len(HONEST) + 1))
+def test_a_server_one_step_behind_gets_its_answers(done):
+    """The last question again, and the one before it, as from a checkpoint that was not written."""
+    messages = HONEST[:done]
+    again = messages[-2:] if done > 2 else messages[-1:]
+    assert after(*messages, *again, repeats=0).last == after(*messages).last
+
+
+def test_rounds_that_a_site_missed_are_no_hindrance():
+    assert after(HONEST[0], HONEST[3], *HONEST[5:]).last == TEST
+
+
+@pytest.mark.parametrize(
+    ("before", "message", "words"),
+    [
+        ([], asked("train", 1), "task 'train' before the hello"),
+        ([], asked("test", ROUNDS), "task 'test' before the hello"),
+        (HONEST[:2], asked("train", ROUNDS + 1), f"round {ROUNDS + 1} of {ROUNDS} does not exist"),
+        (HONEST[:2], asked("train", 0), f"round 0 of {ROUNDS} does not exist"),
+        (HONEST[:2], asked("validate", 2), f"round 2 of {ROUNDS} does not exist"),
+        (HONEST[:2], asked("test", 1), f"round 1 of {ROUNDS} does not exist"),
+        (HONEST[:4], HONEST[1], "task 'train' of round 1 is out of order here: 3 was the last"),
+        (HONEST, HONEST[4], f"task 'train' of round {ROUNDS} is out of order here: {ROUNDS} was the last"),
+        (HONEST, asked("train", 1, 99.0), "out of order here"),
+    ],
+)
+def test_what_is_out_of_order_is_refused(before, message, words):
+    with pytest.raises(StateError, match=words):
+        after(*before, message)
+
+
+def test_other_questions_in_the_same_place_are_counted_over_the_whole_run():
+    """Weights of the server's choice, to be validated again and again, give an answer a few times at most."""
+    probes = [asked("validate", ROUNDS, value) for value in range(1, 961)]
+    record, answered = after(*HONEST[:-1]), 0
+    for probe in probes:
+        try:
+            record = admitted(record, CONTRACT, probe, 3)
+            answered += 1
+        except StateError as error:
+            assert "repeats 3 times in a run at most" in str(error)
+    assert answered == 3
+    assert admitted(record, CONTRACT, HONEST[-1], 3).last == TEST
+
+
+def test_statistics_are_given_once_and_again_only_at_the_cost_of_repeats():
+    contract = Contract(config("f-fedap", rounds=ROUNDS))
+    early = replace(HONEST[1], info={"statistics": "running"})
+    with pytest.raises(StateError, match="statistics are due in round 2 at the earliest"):
+        after(HONEST[0], early, contract=contract)
+    record, given_ = after(*HONEST[:2], contract=contract), 0
+    for round_ in range(2, ROUNDS + 1):
+        message = asked("train", round_, round_, statistics="running")
+        try:
+            record = admitted(record, contract, message, 1)
+            given_ += 1
+        except StateError as error:
+            assert "statistics were given already" in str(error)
+    assert given_ == 2
+
+
+def test_many_pretrained_models_get_no_statistics_each():
+    """255 hellos, each with another f, were 255 sets of statistics."""
+    contract = Contract(config("fedap", rounds=ROUNDS))
+    record, answered = Record(contract.hash), 0
+    for value in range(255):
+        try:
+            record = admitted(record, contract, asked("prepare", 0, value, statistics="batch-norm"), 3)
+            answered += 1
+        except StateError:
+            pass
+    assert answered == 4
+
+
+def test_a_hello_after_training_begins_another_run():
+    record = after(*HONEST[:3], HONEST[0])
+    assert (record.run, record.last, record.repeats) == (2, 0, 0)
+
+
+def test_the_hash_is_the_runs_and_not_the_machines():
+    same = CONTRACT.config.model_copy(update={"device": "cuda", "timeout": 1.0, "min_sites": 2})
+    told = CONTRACT.config.model_copy(update={"settings": CONTRACT.config.settings | {"pretrain": "/somewhere/f.pt"}})
+    assert {Contract(c).hash for c in (CONTRACT.config, same, told)} == {CONTRACT.hash}
+    for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "0" * 64}, {"settings": {"lr": 0.2}}):
+        assert Contract(CONTRACT.config.model_copy(update=change)).hash != CONTRACT.hash
+    assert Contract(CONTRACT.config, joining=True).hash != CONTRACT.hash
+
+
+def test_a_question_is_all_that_it_asks_and_brings():
+    first = asked("train", 1, 1.0, best_round=0)
+    others = [asked("train", 2, 1.0, best_round=0), asked("train", 1, 1.5, best_round=0), asked("train", 1, 1.0)]
+    assert len({digest(m) for m in (first, *others)}) == 4
+    assert digest(first) == digest(asked("train", 1, 1.0, best_round=0))
+
+
+_ANY = st.builds(
+    asked,
+    st.sampled_from(["prepare", "train", "validate", "test"]),
+    st.integers(0, ROUNDS + 1),
+    st.sampled_from([0.0, 1.0, 2.0]),
+)
+
+
+@given(st.lists(_ANY, max_size=60))
+def test_whatever_is_asked_a_run_gives_no_more_than_its_rounds_and_its_repeats(messages):
+    """Distinct questions that were answered in one run: at most one a place, and the repeats."""
+    record, answered = Record(CONTRACT.hash), {}
+    for message in messages:
+        try:
+            record = admitted(record, CONTRACT, message, 2)
+        except StateError:
+            continue
+        where = place(CONTRACT.config, message)
+        answered.setdefault(record.run, set()).add((where, digest(message)))
+        assert record.repeats <= 2
+        assert Record.from_json(record.to_json()) == record
+    for questions in answered.values():
+        assert len(questions) <= len({where for where, _ in questions}) + 2

@@ -1,0 +1,282 @@
+"""A site behind its contract, as a server that means harm meets it."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import Net, config, images, plan_of, same, sites_of
+
+from medpfl.assemble import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.messages import Failure, Message
+from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.contract import Contract
+from medpfl.site.guard import Book, patients
+from medpfl.site.ledger import Ledger
+from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
+from medpfl.site.seal import Seal
+from medpfl.site.store import DiskStore
+from medpfl.site.worker import answer
+from medpfl.statefile import fingerprint
+
+KEY = bytes(range(32))
+
+
+class Guarded:
+    """One guarded site of a federation, spoken to by hand."""
+
+    def __init__(self, algorithm="fedbn", policy=OPEN, folder=None, key=None, submitter="", **fields):
+        self.federation = Federation.of(config(algorithm, **fields))
+        seal = Seal(key, "experiment/site-1") if key else None
+        store = DiskStore(folder, durable=False, seal=seal) if folder else None
+        site = self.federation.site("site-1", store, policy) if store else sites_of(self.federation)["site-1"]
+        site.selects = policy.measures == "none"
+        self.site = self.federation.guarded(
+            site,
+            policy=policy,
+            contract=Contract(self.federation.config, submitter=submitter),
+            book=Book(folder, seal),
+            ledger=Ledger(folder.parent, Seal(key, "ledger")) if key else None,
+            job="job-1",
+        )
+        self.model = self.federation.model()
+
+    def ask(self, task, round_=0, shared=None, **info):
+        info |= {"split": self.federation.split.description()} if task == "prepare" else {}
+        tensors = {} if shared is None and task in ("prepare", "test") else shared or self.federation.initial_shared
+        return answer(self.site, Message(task, round_, tensors, info), self.model)
+
+    def hello(self):
+        assert not isinstance(self.ask("prepare"), Failure)
+        return self
+
+    def refused(self, *arguments, **options):
+        reply = self.ask(*arguments, **options)
+        assert isinstance(reply, Failure), "it was answered"
+        return reply.reason
+
+    def near(self, share=0.0):
+        """What an honest server sends next: here the site's own last update, or so much beyond it."""
+        return {k: t + share * torch.randn(t.shape) for k, t in self.last.items()}
+
+    def train(self, round_, shared=None):
+        update = self.ask("train", round_, shared)
+        assert not isinstance(update, Failure), update.reason
+        self.last = update.tensors
+        return update
+
+
+def imprinting(shared):
+    """Rows that are all one direction, with other thresholds: each row's gradient is a sum over a few images."""
+    weights = {name: t.clone() for name, t in shared.items()}
+    weights["fc1.weight"][:] = 1.0
+    weights["fc1.bias"][:] = torch.linspace(-8, 8, len(weights["fc1.bias"]))
+    return weights
+
+
+def test_weights_of_the_servers_choice_are_refused_in_the_first_round():
+    guarded = Guarded().hello()
+    assert guarded.refused("train", 1, imprinting(guarded.federation.initial_shared)) == (
+        "contract: the start weights are not the contract's: 'fc1.weight' differs"
+    )
+    guarded.train(1)
+
+
+def test_the_first_model_may_differ_in_its_last_bits():
+    guarded = Guarded().hello()
+    near = {name: t * (1 + 1e-7) for name, t in guarded.federation.initial_shared.items()}
+    guarded.train(1, near)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_weights_of_the_servers_choice_are_refused_in_later_rounds(late):
+    """Also of a site that is told that the first rounds went by without it."""
+    guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
+    if not late:
+        guarded.train(1)
+    start = guarded.federation.initial_shared
+    words = guarded.refused("train", 2, {k: 30 * t for k, t in imprinting(start).items()})
+    assert "times as far from what came before as this site's own update" in words
+    assert "(policy: largest_jump)" in words
+    guarded.train(2, start if late else guarded.near())
+
+
+def test_the_limit_on_jumps_holds_for_validation_too():
+    guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
+    for round_ in (1, 2, 3):
+        guarded.train(round_, guarded.near() if round_ > 1 else None)
+    constant = guarded.near()
+    constant["fc2.bias"][0] = 1e4
+    assert "largest_jump" in guarded.refused("validate", 3, constant)
+    assert not isinstance(guarded.ask("validate", 3, guarded.near()), Failure)
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["fedavg", "fedbn", "fedper", "lg-fedavg", "fedap", "f-fedap", "fedprox", "local"]
+)
+def test_an_honest_federation_never_meets_the_limits(algorithm):
+    """All of a hospital's rules but its least number of patients, which these sites do not have."""
+    policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
+    plain, strict = [], []
+    for policy_, found in ((None, plain), (policy, strict)):
+        federation = Federation.of(config(algorithm, rounds=6))
+        sites = sites_of(federation)
+        if policy_:
+            sites = {name: federation.guarded(site, policy=policy_) for name, site in sites.items()}
+        state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+        assert not state.failures
+        found.append(state)
+    assert all(same(plain[0].shared[name], strict[0].shared[name]) for name in plain[0].shared)
+    assert plain[0].final == strict[0].final
+
+
+@pytest.mark.parametrize("measures", ["full", "coarse", "none"])
+def test_whatever_measures_leave_the_models_are_the_same(measures):
+    federation = Federation.of(config("fedavg", rounds=3))
+    sites = {
+        name: federation.guarded(site, policy=SitePolicy(measures=measures))
+        for name, site in sites_of(federation).items()
+    }
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+    assert not state.failures
+    validation = state.history[-1]["sites"]["site-1"]["validation"]
+    assert validation is None if measures == "none" else validation["n"] == (5 if measures == "full" else 10)
+
+
+def test_a_site_whose_measures_stay_selects_its_round_by_itself():
+    guarded = Guarded(policy=SitePolicy(measures="none")).hello()
+    party, own = guarded.site.party, []
+    for round_ in (1, 2, 3):
+        update = guarded.train(round_, guarded.near(0.3) if round_ > 1 else None)
+        assert update.metrics == {"train_loss": None, "validation": None}
+    guarded.ask("validate", 3, guarded.near(0.3))
+    for round_ in (1, 2, 3):
+        state = party.store.get("model", round_)
+        own.append(state is not None)
+    update = guarded.ask("test", 3, selected_round=3)
+    assert update.metrics["test"] == {"selected": None, "last": None}
+    assert update.metrics["tested"]["selected"] == int(party.store.get("best", 0)["round"])
+    assert own[2]
+    assert own[update.metrics["tested"]["selected"] - 1]
+
+
+@pytest.mark.parametrize(("algorithm", "leaves"), [("fedbn", True), ("fedap", True), ("local", False)])
+def test_few_patients_send_no_update(algorithm, leaves):
+    guarded = Guarded(algorithm, policy=SitePolicy(least_patients=14))
+    assert patients(guarded.site.data) == 13
+    if not leaves:  # nothing but numbers leaves
+        guarded.hello()
+        return
+    words = guarded.refused("prepare")
+    assert words == "policy: no update or statistics of fewer than 14 training patients leave (least_patients)"
+    unasked = Guarded(algorithm).hello()
+    unasked.site.policy = guarded.site.policy
+    assert "least_patients" in unasked.refused("train", 1)
+
+
+def test_patients_count_and_not_their_slices():
+    data = images(train=6)
+    assert patients(data) == 6
+    assert (
+        patients(replace(data, patients={p: torch.zeros(data.samples(p), dtype=torch.long) for p in data.labels})) == 1
+    )
+    assert patients(images(train=0)) == 0
+
+
+def f_message(guarded, f):
+    info = {"split": guarded.federation.split.description(), "statistics": "batch-norm"}
+    return answer(guarded.site, Message("prepare", 0, f, info), guarded.model)
+
+
+def test_statistics_are_taken_under_the_contracted_f_alone():
+    f, other = Net().state_dict(), Net().state_dict()
+    named = Guarded("fedap", policy=SitePolicy(named_pretrained=True), pretrained=fingerprint(f))
+    assert f_message(named, other).reason == "contract: the pretrained model f is another than the contract names"
+    assert f_message(named, f).tensors
+    unnamed = Guarded("fedap", policy=SitePolicy(named_pretrained=True))
+    assert "takes no pretrained model f without its fingerprint" in f_message(unnamed, f).reason
+
+
+def test_a_record_outlives_the_process(tmp_path):
+    Guarded(folder=tmp_path / "a").hello().train(1)
+    again = Guarded(folder=tmp_path / "a")
+    assert "out of order" not in str(again.ask("train", 2))
+    words = Guarded(folder=tmp_path / "a").refused(
+        "train", 1, again.federation.initial_shared | {"fc1.bias": torch.ones(6)}
+    )
+    assert "start weights are not the contract's" in words
+
+
+def test_anothers_job_does_not_get_at_an_experiment(tmp_path, caplog):
+    Guarded(folder=tmp_path / "a", submitter="alice/h1").hello().train(1)
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    mallory = Guarded(folder=tmp_path / "a", submitter="mallory/h2")
+    for task in ("prepare", "train", "test"):
+        words = mallory.refused(task, task == "train", selected_round=1)
+        assert words == "contract: the experiment belongs to another submitter here; choose another name"
+    other = Guarded(folder=tmp_path / "a", submitter="alice/h1", rounds=4)
+    assert "belongs to another contract here" in other.refused("prepare")
+    assert {file: file.read_bytes() for file in kept} == kept
+
+
+def test_a_record_that_was_tampered_with_is_no_record(tmp_path, caplog):
+    folder = tmp_path / "a"
+    Guarded(folder=folder, key=KEY).hello().train(1)
+    file = folder / "contract.json"
+    file.write_text(file.read_text().replace('"repeats": 0', '"repeats": -9'))
+    with caplog.at_level(logging.WARNING):
+        words = Guarded(folder=folder, key=KEY).refused("train", 2)
+    assert words == "contract: the record of this run at the site is damaged; begin a new experiment"
+    assert "contract.json is not as this site wrote it" in caplog.text
+
+
+def test_a_run_that_begins_anew_archives_the_models_and_counts_as_an_experiment(tmp_path):
+    policy = SitePolicy(experiments=1)
+    first = Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
+    first.train(1)
+    words = first.refused("prepare")
+    assert words == "policy: the data have served 1 experiments, which is the limit (experiments)"
+    other = Guarded("fedavg", folder=tmp_path / "b", key=KEY, policy=policy)
+    assert "(experiments)" in other.refused("prepare")
+
+
+def test_rounds_are_limited_by_data_set(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(rounds=2)).hello()
+    guarded.train(1)
+    guarded.train(2, guarded.near())
+    assert "the data have served 2 rounds, which is the limit (rounds)" in guarded.refused("train", 3, guarded.near())
+
+
+def test_what_left_is_in_the_ledger(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, submitter="alice/h1").hello()
+    update = guarded.train(1)
+    entries = list(guarded.site.ledger.entries())
+    assert [(e["task"], e["round"], e["submitter"], e["data"]) for e in entries] == [
+        ("prepare", 0, "alice/h1", "tiny:site_data"),
+        ("train", 1, "alice/h1", "tiny:site_data"),
+    ]
+    assert entries[1]["tensors"] == sorted(update.tensors)
+    assert entries[0]["contract"] == Contract(guarded.federation.config).hash
+
+
+def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY).hello()
+    (tmp_path / "ledger.jsonl").unlink()
+    assert guarded.refused("train", 1) == "policy: the site's ledger cannot be written, so nothing leaves"
+
+
+def test_a_server_that_resumes_one_step_behind_gets_the_same_answer():
+    federation = Federation.of(config("fedbn", rounds=3))
+    sites = {name: federation.guarded(site) for name, site in sites_of(federation).items()}
+    plan, model, state, states = plan_of(federation), federation.model(), ServerState(), []
+    while state.phase != "done":
+        asked = messages(plan, state)
+        replies = [answer(sites[name], message, model) for name, message in asked.items()]
+        assert not [r for r in replies if isinstance(r, Failure)]
+        kept = {r.site: {k: t.clone() for k, t in r.tensors.items()} for r in replies}
+        again = {name: answer(sites[name], message, model) for name, message in asked.items()}
+        assert all(same(again[name].tensors, kept[name]) for name in again)
+        states.append(state)
+        state = advance(plan, state, replies, 0)
+    assert state.final

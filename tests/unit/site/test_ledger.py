@@ -1,0 +1,151 @@
+"""The record of what left: whole, in order, and noticed when it is not."""
+
+import json
+import multiprocessing
+
+import pytest
+import torch
+
+from medpfl.messages import Update
+from medpfl.site.ledger import Ledger, Served
+from medpfl.site.seal import Seal, SealBroken
+
+KEY = bytes(range(32))
+
+
+def ledger(folder, key=KEY):
+    return Ledger(folder, Seal(key, "ledger"))
+
+
+def entry(**fields):
+    said = {"job": "j", "submitter": "a", "contract": "c", "run": 1, "data": "ct", "task": "train", "round": 1}
+    return said | fields
+
+
+def update(value=1.0):
+    return Update("site-1", 1, {"weight": torch.full((3,), value)}, {"train_loss": 0.5}, 0.1)
+
+
+def filled(folder, number=4):
+    found = ledger(folder)
+    for round_ in range(number):
+        found.append(entry(round=round_), update(round_))
+    return found
+
+
+def test_what_left_is_read_back(tmp_path):
+    entries = list(filled(tmp_path).entries())
+    assert [(e["n"], e["round"]) for e in entries] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    assert (entries[0]["tensors"], entries[0]["numbers"], entries[0]["data"]) == (["weight"], ["train_loss"], "ct")
+    assert entries[0]["bytes"] > 12
+    assert len({e["digest"] for e in entries}) == 4
+
+
+def edited(lines, change):
+    match change:
+        case "changed":
+            lines[1] = lines[1].replace('"round": 1', '"round": 9')
+        case "taken out":
+            del lines[1]
+        case "moved":
+            lines[1], lines[2] = lines[2], lines[1]
+        case "cut off":
+            del lines[3]
+        case "all but one cut off":
+            del lines[1:]
+        case "put in":
+            lines.insert(2, json.dumps(json.loads(lines[1]) | {"n": 3}))
+        case "no entry":
+            lines[2] = "{}"
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("changed", "line 2: ledger.jsonl is not as this site wrote it"),
+        ("taken out", "line 2: an entry before it is missing"),
+        ("moved", "line 2: an entry before it is missing"),
+        ("cut off", "some were cut off"),
+        ("all but one cut off", "some were cut off"),
+        ("put in", "line 3"),
+        ("no entry", "line 3: it is no entry"),
+    ],
+)
+def test_any_change_breaks_the_chain(tmp_path, change, words):
+    found = filled(tmp_path)
+    lines = edited(found.file.read_text().splitlines(), change)
+    found.file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(SealBroken, match=words):
+        list(found.entries())
+    if change in ("cut off", "all but one cut off"):
+        with pytest.raises(SealBroken, match="not the one that its head names"):
+            found.append(entry(), update())
+
+
+def test_a_ledger_that_is_gone_is_not_begun_again(tmp_path):
+    found = filled(tmp_path)
+    found.file.unlink()
+    with pytest.raises(SealBroken, match="it is gone"):
+        found.append(entry(), update())
+
+
+def test_anothers_key_reads_nothing(tmp_path):
+    filled(tmp_path)
+    with pytest.raises(SealBroken, match="line 1"):
+        list(ledger(tmp_path, bytes(32)).entries())
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_an_entry_that_a_kill_left_unfinished_had_not_left(tmp_path, cut):
+    found = filled(tmp_path, 2)
+    whole = found.file.read_bytes()
+    found.append(entry(round=7), update())
+    with open(found.file, "ab") as file:
+        file.truncate(len(whole) + cut)
+    (tmp_path / "ledger.head").write_bytes((tmp_path / "ledger.head").read_bytes())
+    # The head is written after the entry, so at a kill in the entry it still names the one before.
+    found._write_head(2, json.loads(whole.splitlines()[-1])["seal"])
+    assert [e["round"] for e in found.entries()] == [0, 1]
+    found.append(entry(round=8), update())
+    assert [e["round"] for e in found.entries()] == [0, 1, 8]
+
+
+def test_a_kill_between_an_entry_and_its_head_is_mended(tmp_path):
+    found = filled(tmp_path, 2)
+    head = (tmp_path / "ledger.head").read_bytes()
+    found.append(entry(round=7), update())
+    (tmp_path / "ledger.head").write_bytes(head)
+    assert len(list(found.entries())) == 3
+    found.append(entry(round=8), update())
+    assert len(list(found.entries())) == 4
+
+
+def _append(folder, number):
+    for round_ in range(number):
+        ledger(folder).append(entry(round=round_), update())
+
+
+def test_jobs_side_by_side_write_one_chain(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_append, args=(tmp_path, 10)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [e["n"] for e in ledger(tmp_path).entries()] == list(range(1, 21))
+
+
+def test_what_a_data_set_has_served(tmp_path):
+    found = ledger(tmp_path)
+    for said in (
+        {"task": "prepare"},
+        {},
+        {"contract": "d", "task": "prepare"},
+        {"run": 2},
+        {"data": "mr"},
+    ):
+        found.append(entry(**said), update())
+    assert found.served("ct", "c", 1) == Served(experiments=2, rounds=2, known=True)
+    assert found.served("ct", "e", 1) == Served(experiments=3, rounds=2, known=False)
+    assert found.served("mr", "c", 1) == Served(experiments=0, rounds=1, known=True)

@@ -1,0 +1,56 @@
+"""Reasons are words of a list: what is not on it stays in the site's log."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medpfl.site.words import _TEXTS, UNKNOWN, listed
+
+NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "site-1 has no training sample",
+        "shared entry 'fc1.weight' is missing (2 in all)",
+        "shared entry 'fc1.weight' has shape [6, 1], expected [6, 16]",
+        "the training loss became nan: lower the learning rate (lr=0.1) or check the data",
+        "the training loss became inf: lower the learning rate (lr=1e-05) or check the data",
+        "the site cannot write its state: No space left on device (its log says more)",
+        "the site cannot begin: UserError (its log says more)",
+        "ValueError in task 'train' (the site's log says more)",
+        "site policy forbids 'fc1.weight' and 7 more to leave, which fedavg sends",
+        "it and the server disagree on what is shared: here 'norm.weight [6] torch.float32 shared'",
+        "contract: 0123456789ab is not approved at this site",
+    ],
+)
+def test_our_own_words_leave(reason):
+    assert listed(reason, NAMES) == reason
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "",
+        "Jane Doe, born 1961",
+        "/data/Jane-Doe/scan.dcm: no such file",
+        "site-1 has no training sample of Jane Doe",
+        "shared entry 'Jane Doe' is missing (2 in all)",
+        "shared entry 'fc1.weight' is missing (20220131199 in all)",
+        "JaneDoeError in task 'train' (the site's log says more)",
+        "site-1 has no training sample\nJane Doe",
+        "the site cannot write its state: Jane Doe (its log says more)",
+    ],
+)
+def test_all_else_stays(reason):
+    assert listed(reason, NAMES) == UNKNOWN
+
+
+@given(st.text(max_size=200))
+def test_no_text_at_all_gets_through(text):
+    assert listed(text, set()) in (UNKNOWN, text)
+    if listed(text, set()) == text:
+        assert any(re.sub(r"[^a-z]", "", text.lower())[:8] in re.sub(r"[^a-z]", "", known.lower()) for known in _TEXTS)
