@@ -2,13 +2,13 @@
 
 import logging
 
-import pytest
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medpfl.config import make_config
 from medpfl.flare.executor import PersonalizedExecutor
 from medpfl.flare.payload import REASON
+from medpfl.flare.place import Place
 from medpfl.flare.trust import REHEARSAL
 
 
@@ -41,16 +41,13 @@ def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, capl
     assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "settings"),
-    [("fedap", {"statistics_epsilon": 3}), ("fedbn", {"update_clip": 1, "update_noise": 1})],
-)
-def test_a_site_without_a_secret_adds_no_noise_that_the_server_could_subtract(
-    tmp_path, at_site, monkeypatch, algorithm, settings
-):
+def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp_path, at_site, monkeypatch):
     monkeypatch.delenv(REHEARSAL, raising=False)
-    config = make_config(algorithm=algorithm, sites=2, settings=settings)
-    executor = PersonalizedExecutor(config.model_dump(mode="json"), "mine")
-    reply = executor.execute("prepare", Shareable(), at_site(tmp_path, "site-1"), Signal())
-    said = "differential privacy needs noise from a secret of the site, and the site has none"
-    assert reply.get_header(REASON) == said
+    secrets = []
+    for folder, name in ((tmp_path / "a", "north"), (tmp_path / "a", "north"), (tmp_path / "b", "north")):
+        folder.mkdir(exist_ok=True)
+        secrets.append(Place.of(at_site(folder, name), None, "mine").secret)
+    assert secrets[0] == secrets[1] != secrets[2]  # the site's for good, and no other's
+    assert len(secrets[0]) == 32
+    monkeypatch.setenv(REHEARSAL, "1")
+    assert Place.of(at_site(tmp_path / "a", "north"), None, "mine").secret is None
