@@ -94,7 +94,7 @@ def show(name, values, text=""):
 
 def of_w(data, seeds, alpha, share):
     """Rank correlations."""
-    configs = [config_of(data, alpha, seed, share) for seed in range(seeds)]
+    configs = [config_of(data, alpha, seed, share) for seed in seeds]
     found = [correlations(config, Federation.of(config).plan().pretrained) for config in configs]
     print(f"{min(min(n) for _, n in found)} to {max(max(n) for _, n in found)} patients a site")
     for epsilon in EPSILONS:
@@ -107,7 +107,7 @@ def of_accuracy(data, seeds, alpha, share):
     variants |= {f"epsilon {e}": {"settings": {"statistics_epsilon": e}} for e in EPSILONS}
     variants |= {"equal weights": {"mixing": "uniform"}}
     found = {name: [] for name in variants}
-    for seed in range(seeds):
+    for seed in seeds:
         f = None
         for name, fields in variants.items():
             uniform = "mixing" in fields
@@ -123,7 +123,7 @@ def of_updates(data, seeds, alpha, share):
     """FedBN."""
     for clip, noise in ((0, 0), (1, 0), (1, 0.001), (1, 0.01), (1, 0.1)):
         settings = {"update_clip": clip, "update_noise": noise}
-        values = [accuracy(config_of(data, alpha, seed, share, "fedbn", settings=settings))[0] for seed in range(seeds)]
+        values = [accuracy(config_of(data, alpha, seed, share, "fedbn", settings=settings))[0] for seed in seeds]
         text = f", epsilon {epsilon_of_updates(noise, 20):.3g}" if noise else ""
         show(f"update_clip {clip}, update_noise {noise}", values, text)
 
@@ -132,7 +132,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("what", choices=["w", "accuracy", "updates"])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--alpha", default="0.1")
     parser.add_argument("--share", type=float, default=1.0, help="of each site's training images")
     given = parser.parse_args()

@@ -258,8 +258,8 @@ def patients(data: SiteData) -> int:
     """Training patients of a site; samples where its data know no patients."""
     if not data.samples("train"):
         return 0
-    bags = data.bags("train")
-    return data.samples("train") if bags is None else int(bags.max()) + 1
+    owners = data.owners("train")
+    return data.samples("train") if owners is None else len(owners.unique())
 
 
 def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:

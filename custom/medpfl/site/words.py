@@ -91,6 +91,11 @@ _TEXTS = (
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",
     r"policy: one other site may weigh {number} at most here \(largest_weight\), and the contract allows more",
     r"policy: the site's ledger cannot be written, so nothing leaves",
+    # Differential privacy (medpfl.site.private_statistics).
+    "statistics_delta {number} is more than one in the number of the site's patients, so that it could give one away "
+    "outright: choose a smaller one",
+    "the site has too few patients for statistics_epsilon {number}: below {number} the noise is larger than what it "
+    "hides; choose a larger epsilon, or mixing uniform, which needs no statistics",
     "gate: {name} may not leave",
     "gate: metric {metric} may not leave as it is",
 )

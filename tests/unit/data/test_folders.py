@@ -46,6 +46,13 @@ def test_both_eyes_of_a_patient_are_in_one_part(fundus):
         assert sum(map(len, people)) == len(set().union(*people)) == EACH
 
 
+def test_whose_a_picture_is_is_known_where_the_names_tell_it(fundus):
+    data = open_source(config(fundus, data_args={"patient": "^([^_]+)_"})).site("site-1", CPU)
+    assert data.owners("train").tolist() == [0, 0, 1, 1, 2, 2]  # both eyes
+    assert data.bags("train") is None  # each picture has a prediction of its own
+    assert open_source(config(fundus)).site("site-1", CPU).owners("train") is None
+
+
 def test_the_split_does_not_depend_on_when_and_where_files_were_made(fundus, home):
     again = write_centres(home / "again" / "fundus", backwards=True)
     sites = [open_source(config(folder, seed=3)).site("site-2", CPU) for folder in (fundus, again)]

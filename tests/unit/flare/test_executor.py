@@ -8,6 +8,8 @@ from nvflare.apis.signal import Signal
 from medpfl.config import make_config
 from medpfl.flare.executor import PersonalizedExecutor
 from medpfl.flare.payload import REASON
+from medpfl.flare.place import Place
+from medpfl.flare.trust import REHEARSAL
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -37,3 +39,15 @@ def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, capl
     assert reply.get_header(REASON) == "the site cannot write its state: Not a directory (its log says more)"
     assert f"must be able to write in {tmp_path / 'medpfl' / 'mine' / 'site-1'}," in caplog.text
     assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp_path, at_site, monkeypatch):
+    monkeypatch.delenv(REHEARSAL, raising=False)
+    secrets = []
+    for folder, name in ((tmp_path / "a", "north"), (tmp_path / "a", "north"), (tmp_path / "b", "north")):
+        folder.mkdir(exist_ok=True)
+        secrets.append(Place.of(at_site(folder, name), None, "mine").secret)
+    assert secrets[0] == secrets[1] != secrets[2]  # the site's for good, and no other's
+    assert len(secrets[0]) == 32
+    monkeypatch.setenv(REHEARSAL, "1")
+    assert Place.of(at_site(tmp_path / "a", "north"), None, "mine").secret is None

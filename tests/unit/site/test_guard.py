@@ -182,6 +182,8 @@ def test_patients_count_and_not_their_slices():
         patients(replace(data, patients={p: torch.zeros(data.samples(p), dtype=torch.long) for p in data.labels})) == 1
     )
     assert patients(images(train=0)) == 0
+    eyes = {part: torch.arange(data.samples(part)) // 2 for part in data.labels}
+    assert patients(replace(data, persons=eyes)) == 3
 
 
 def f_message(guarded, f):

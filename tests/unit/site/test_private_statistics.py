@@ -15,6 +15,7 @@ from medpfl.site.data import ImageTensors
 from medpfl.site.privacy_noise import STEPS, noise_source, on_grid
 from medpfl.site.private_statistics import clipped, patient_vectors, private_statistics, released, scales_of
 from medpfl.site.statistics import input_statistics, statistics_under, training_inputs
+from medpfl.site.words import listed
 
 CONFIG = tiny.config("fedap", settings={"statistics_epsilon": 3})
 SECRET = bytes(range(32))
@@ -157,13 +158,14 @@ def test_too_few_patients_are_refused_without_saying_how_many():
     model = pretrained()
     with pytest.raises(StateError) as error:
         private_statistics(model, batch_norm_layers(model), tiny.images(train=25), of(1), source())
-    assert "too few patients for statistics_epsilon 1: below 26 the noise is larger than what it hides" in str(
-        error.value
-    )
+    said = "the site has too few patients for statistics_epsilon 1: below 26 the noise is larger than what it hides"
+    assert said in str(error.value)
+    assert listed(str(error.value), ()) == str(error.value)
     assert "25 " not in str(error.value)
     private_statistics(model, batch_norm_layers(model), tiny.images(train=26), of(1), source())
-    with pytest.raises(StateError, match="more than one in the number of the site's patients"):
+    with pytest.raises(StateError, match="more than one in the number of the site's patients") as error:
         private_statistics(model, batch_norm_layers(model), tiny.images(train=30), of(5, delta=0.05), source())
+    assert listed(str(error.value), ()) == str(error.value)
 
 
 def test_who_counts_as_a_patient_is_in_the_sites_log(caplog):

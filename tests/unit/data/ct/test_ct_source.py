@@ -45,7 +45,7 @@ def test_slices_carry_their_scans_label_and_their_patient(cohort):
     data = open_source(config(cohort)).site("site-1", CPU)
     assert data.images["train"].shape == (3 * 3, 1, 16, 16)
     assert data.images["train"].dtype == torch.float16
-    assert data.bags("train").tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert data.bags("train").tolist() == data.owners("train").tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     labels = data.labels["train"].view(3, 3)
     assert (labels == labels[:, :1]).all()
     assert set(labels[:, 0].tolist()) == {0, 1}
@@ -163,6 +163,17 @@ def test_a_patient_at_two_centres_is_told_and_must_be_in_one_part(cohort, caplog
     assert "patient same is in centre-1 and in centre-2: is it the same person?" in caplog.text
     with pytest.raises(UserError, match="patient same is in train of centre-1 and in test of centre-2"):
         open_source(config(cohort)).prepare()
+
+
+def test_a_patient_with_two_labels_is_tested_twice_and_is_one_person(cohort):
+    table = cohort / "centre-1" / "labels.csv"
+    rows = sorted((row.split(",")[:2] for row in table.read_text().splitlines()[1:]), key=lambda row: row[1])
+    persons = ["a-same", "b", "c", "d", "e", "a-same"]  # labels 0, 0, 0, 1, 1, 1
+    lines = [f"{uid},{label},{person},train" for (uid, label), person in zip(rows, persons, strict=True)]
+    table.write_text("\n".join(["series,label,patient,split", *lines]))
+    data = open_source(config(cohort, pooling="attention")).site("site-1", CPU)
+    assert len(set(data.bags("train").tolist())) == 6
+    assert len(set(data.owners("train").tolist())) == 5
 
 
 def test_a_centre_that_is_named_twice_is_held_out_once(cohort):
