@@ -23,7 +23,7 @@ def test_a_job_is_audited(tmp_path):
     result = audit(FEDAVG, "--out", tmp_path / "out", "--minutes", "0.3", "--site", "site-2")
     assert result.exit_code == 1, result.output
     assert "imprint: fails (images recognisable <= 0)" in result.output
-    assert "an attack that fails here is no proof" in result.output
+    assert "An attack that fails here is no proof" in result.output
     report = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert (report["job"], report["site"], report["passed"]) == ("organamnist-fedavg", "site-2", False)
     assert len(report["attacks"]) == 8
