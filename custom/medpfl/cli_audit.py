@@ -29,7 +29,9 @@ def audit(
         str | None,
         typer.Option(help="Whose part of the data, where the job divides one set.", show_default="the job's first"),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time limit; an attack not begun by then fails.")] = 10.0,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Minutes of the processor; an attack not begun by then fails.")
+    ] = 10.0,
     out: Annotated[Path, typer.Option(help="Folder of the report and of pictures of patients; it stays here.")] = Path(
         "audit"
     ),
@@ -48,12 +50,12 @@ def audit(
     named = dict(_named(item) for item in data or [])
     if unknown := [name for name in named if name != config.data]:
         raise UserError(f"--data {unknown[0]}: the job's data are called {config.data}: {config.data}=PATH")
-    policy, thresholds, begun = OPEN, AuditThresholds(), time.monotonic()
+    policy, thresholds, begun = OPEN, AuditThresholds(), time.process_time()
     attacks = open_audit(config, named.get(config.data), site, policy, thresholds, 60 * minutes)
     with console.status("Attacking") as status:
         attacks.watch = lambda name: status.update(f"Attacking: {name}")
         findings = attacks.run()
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     file = write_audit(
         out, findings, job=job.name, site=attacks.site, policy=policy, thresholds=thresholds, seconds=seconds
     )
@@ -61,7 +63,9 @@ def audit(
         _say(line)
     tried = [finding for finding in findings if finding.verdict != "not tried"]
     failed = [finding.attack for finding in tried if finding.verdict != "passes"]
-    _say(f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s; an attack that fails here is no proof.")
+    _say(
+        f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor; an attack that fails here is no proof."
+    )
     _say(f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit.")
     _say(f"Report and pictures, for this site alone: {file.parent}")
     if not passed(findings):

@@ -81,8 +81,9 @@ def batch_norm(line: Line, known: Known, probe: Probe, channels: int, bits: int 
 def true_channel(model: nn.Module, probed: Probed) -> tuple[float, float]:
     """Slope and offset of the channel as the site has them."""
     layer, c = model.get_submodule(probed.layer), probed.channel
-    slope = float(layer.weight[c] / (layer.running_var[c] + layer.eps).sqrt())
-    return slope, float(layer.bias[c] - slope * layer.running_mean[c])
+    with torch.no_grad():
+        slope = float(layer.weight[c] / (layer.running_var[c] + layer.eps).sqrt())
+        return slope, float(layer.bias[c] - slope * layer.running_mean[c])
 
 
 def _names(known: Known) -> list[str]:

@@ -130,7 +130,7 @@ def chosen_f(line: Line, known: Known, probe: Probe, questions: int, deadline: f
         known: the run.
         probe: the network's layer.
         questions: the most hellos.
-        deadline: of ``time.monotonic()``.
+        deadline: of ``time.process_time()``.
     """
     nothing = torch.zeros(0, *known.shape[-3:])
     greeting = line.ask(hello(known))
@@ -148,7 +148,7 @@ def find_gaps(reader: Reader, questions: int, deadline: float) -> dict[int, tupl
     """Intervals of h without samples, by the number of samples above them."""
     counts = {_FAR: 0, -_FAR: reader.samples}
     for _ in range(questions):
-        if time.monotonic() > deadline:
+        if time.process_time() > deadline:
             break
         places = sorted(counts)
         pairs = [(a, b) for a, b in pairwise(places) if counts[a] > counts[b] and b - a > 4 * _APART]
@@ -197,7 +197,7 @@ def read_inputs(reader: Reader, gaps: dict[int, tuple[float, float]], questions:
         asked = [(e, -1) for e in range(len(edges))] if not len(block) else []
         asked += [(e, int(c)) for c in block for e in range(len(edges))]
         for start in range(0, len(asked), rows):
-            if time.monotonic() > deadline:
+            if time.process_time() > deadline:
                 return torch.zeros(0, features)
             some = torch.tensor(asked[start : start + rows])
             edge, column = some[:, 0], some[:, 1]

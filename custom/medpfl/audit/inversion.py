@@ -23,6 +23,7 @@ from medpfl.seeding import generator
 from medpfl.site.data import batch_sizes
 
 _TOTAL_VARIATION = 1e-3
+_ITERATIONS = 400
 _MOST_STEPS = 8
 """Local steps that are repeated; an update of more is taken for one of so many."""
 
@@ -34,7 +35,7 @@ def invert(known: Known, exchange: Exchange, labels: Tensor, seconds: float) -> 
         known: the run.
         exchange: an honest first round.
         labels: (n,) of the training samples, in the site's order.
-        seconds: how long to search.
+        seconds: of the processor; the search ends there at the latest.
     """
     torch.manual_seed(known.config.seed)
     model = known.model_of(exchange.sent).train()
@@ -44,15 +45,17 @@ def invert(known: Known, exchange: Exchange, labels: Tensor, seconds: float) -> 
     made = (0.3 * made).requires_grad_()
     optimizer = torch.optim.Adam([made], lr=0.05)
     best, least = made.detach().clone(), float("inf")
-    begun = time.monotonic()
-    while (spent := time.monotonic() - begun) < seconds:
+    begun = time.process_time()
+    for number in range(_ITERATIONS):
+        if time.process_time() - begun > seconds:
+            break
         change = _local_training(known, model, made, labels, names)
         loss = 1 - _cosine(change, aim) + _TOTAL_VARIATION * _total_variation(made)
         (made.grad,) = torch.autograd.grad(loss, [made])
         made.grad.sign_()
         if (value := float(loss.detach())) < least:
             best, least = made.detach().clone(), value
-        optimizer.param_groups[0]["lr"] = 0.05 * (1.0 if spent < seconds / 2 else 0.2)
+        optimizer.param_groups[0]["lr"] = 0.05 * (1.0 if number < _ITERATIONS / 2 else 0.2)
         optimizer.step()
         with torch.no_grad():
             made.clamp_(-1, 1)

@@ -1,6 +1,6 @@
 """A network's fully connected layer that an attacker sets, the layers below it as an encoder, those above as a sum.
 
-Whatever stands below the layer is trained for some seconds, on images without data (:mod:`medpfl.audit.prior`), to
+Whatever stands below the layer is trained for a thousand steps, on images without data (:mod:`medpfl.audit.prior`), to
 bring an image to the layer's inputs in such a way that a linear map brings it back. Only entries that the server sets
 are trained. Networks whose first layer it is (``FullyConnectedNet``) need no training: the inputs are the pixels.
 """
@@ -25,6 +25,8 @@ from medpfl.parameters import State
 from medpfl.seeding import generator
 
 _BATCH = 64
+_STEPS = 1000
+_RATE = 1e-2
 
 
 class _Caught(Exception):
@@ -89,12 +91,12 @@ def find_layer(known: Known) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def make_probe(known: Known, seconds: float) -> Probe | None:
+def make_probe(known: Known, seconds: float = 60.0) -> Probe | None:
     """The probe of a run's network; None where it has no layer for it.
 
     Args:
         known: the run.
-        seconds: how long the encoder may be trained.
+        seconds: of the processor; the encoder's training ends there at the latest.
     """
     if (found := find_layer(known)) is None:
         return None
@@ -165,20 +167,20 @@ def _train_encoder(
     width = model.get_submodule(layer).in_features
     decoder = nn.Sequential(nn.BatchNorm1d(width), nn.Linear(width, math.prod(shape)))
     own = [p for name, p in model.named_parameters() if name in known.whole]
-    optimizer = torch.optim.Adam([{"params": own, "lr": 3e-3}, {"params": decoder.parameters(), "lr": 3e-3}])
-    begun = time.monotonic()
+    optimizer = torch.optim.Adam([{"params": own, "lr": _RATE}, {"params": decoder.parameters(), "lr": _RATE}])
+    begun = time.process_time()
     pool = prior_images(4096 if len(known.shape) == 3 else 512, known.shape, draw)
-    spent = 0.0
-    while spent < seconds:
+    for step in range(_STEPS):
+        if time.process_time() - begun > seconds:
+            break
         x = pool[torch.randint(len(pool), (_BATCH,), generator=draw)]
         aim = _without_brightness(x.flatten(0, 1) if x.ndim == 5 else x).flatten(1)
         loss = mse_loss(decoder(layer_input(model, layer, x)), aim)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        spent = time.monotonic() - begun
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * max(0.02, 1 - spent / seconds)
+            group["lr"] = _RATE * max(0.02, 1 - step / _STEPS)
     decoder.eval()
 
     def decode(features: Tensor) -> Tensor:
