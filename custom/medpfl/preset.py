@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _PLAIN = re.compile(r"[-+]?((0|[1-9]\d*)?(\.\d*)?([eE][-+]?\d+)?|\.(inf|nan))$", re.IGNORECASE)
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 for _tag in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
