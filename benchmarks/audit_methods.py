@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 from medpfl.audit.report import markdown_row
-from medpfl.audit.thresholds import AuditThresholds
 from medpfl.cli_audit import open_audit
 from medpfl.config import make_config
 from medpfl.data.phantom.cohort import make_phantom
-from medpfl.site.policy import HOSPITAL, OPEN
+from medpfl.site.policy import HOSPITAL, OPEN, AuditThresholds
 
 METHODS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap", "vit-heads", "fedimpres")
 COMMON = {"rounds": 20, "local_epochs": 1, "device": "cpu"}

@@ -13,9 +13,8 @@ from medpfl.errors import UserError
 
 if TYPE_CHECKING:
     from medpfl.audit.run import Audit
-    from medpfl.audit.thresholds import AuditThresholds
     from medpfl.config import RunConfig
-    from medpfl.site.policy import SitePolicy
+    from medpfl.site.policy import AuditThresholds, SitePolicy
 
 console = Console()
 
@@ -24,6 +23,9 @@ def audit(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job folder, as `medpfl export` writes it.")],
     data: Annotated[
         list[str] | None, typer.Option(help="NAME=PATH: where the data are that the job calls NAME; or PATH.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(help="The site's kit, for its policy and data; else a hospital's default policy.")
     ] = None,
     site: Annotated[
         str | None,
@@ -41,16 +43,20 @@ def audit(
     Nothing leaves this machine. Exit code 1 if an attack finds more than the limits allow.
     """
     from medpfl.audit.report import lines_of, passed, write_audit
-    from medpfl.audit.thresholds import AuditThresholds
     from medpfl.cli_site import _named
+    from medpfl.data.site_manifest import read_policy, read_site_manifest
     from medpfl.flare.kit import read_job
-    from medpfl.site.policy import OPEN
+    from medpfl.site.policy import HOSPITAL
 
     config = read_job(job).config
     named = dict(_named(item) for item in data or [])
     if unknown := [name for name in named if name != config.data]:
         raise UserError(f"--data {unknown[0]}: the job's data are called {config.data}: {config.data}=PATH")
-    policy, thresholds, begun = OPEN, AuditThresholds(), time.process_time()
+    policy, begun = HOSPITAL, time.process_time()
+    if kit is not None:
+        policy = read_policy(kit / "local", rehearsal=False)
+        named = read_site_manifest(kit / "local") | named
+    thresholds = policy.audit
     attacks = open_audit(config, named.get(config.data), site, policy, thresholds, 60 * minutes)
     with console.status("Attacking") as status:
         attacks.watch = lambda name: status.update(f"Attacking: {name}")
@@ -63,9 +69,8 @@ def audit(
         _say(line)
     tried = [finding for finding in findings if finding.verdict != "not tried"]
     failed = [finding.attack for finding in tried if finding.verdict != "passes"]
-    _say(
-        f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor; an attack that fails here is no proof."
-    )
+    _say(f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.")
+    _say("An attack that fails here is no proof that a better one would.")
     _say(f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit.")
     _say(f"Report and pictures, for this site alone: {file.parent}")
     if not passed(findings):

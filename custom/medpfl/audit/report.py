@@ -8,9 +8,8 @@ from typing import Any
 
 from medpfl.audit.finding import Finding
 from medpfl.audit.images import write_pairs
-from medpfl.audit.thresholds import AuditThresholds
 from medpfl.errors import UserError
-from medpfl.site.policy import SitePolicy
+from medpfl.site.policy import AuditThresholds, SitePolicy
 from medpfl.statefile import write_bytes
 
 FILE = "audit.json"

@@ -21,14 +21,13 @@ from medpfl.audit.inversion import invert
 from medpfl.audit.membership import membership
 from medpfl.audit.probe import Probe, make_probe
 from medpfl.audit.replay import replay
-from medpfl.audit.thresholds import AuditThresholds
 from medpfl.audit.victim import Known, Line, Truth, Victim, honest_rounds, known_of, victims
 from medpfl.messages import Message
 from medpfl.site.data import ImageTensors, SiteData
-from medpfl.site.policy import SitePolicy
+from medpfl.site.policy import AuditThresholds, SitePolicy
 from medpfl.site.store import MemoryStore
 
-OpenVictims = Callable[[Federation, str, SiteData], Callable[[], Victim]]
+OpenVictims = Callable[[Federation, str, SiteData, SitePolicy], Callable[[], Victim]]
 
 _UPDATES = 4
 """Updates that the imprint asks for."""
@@ -54,7 +53,7 @@ class Audit:
         policy: its policy.
         thresholds: its limits.
         seconds: of the processor, after which no attack is begun.
-        open_victims: from the federation, the name and the data to what opens the site.
+        open_victims: from the federation, the name, the data and the policy to what opens the site.
         watch: called with the name of each attack before it begins.
     """
 
@@ -107,7 +106,7 @@ class Audit:
 
     def line(self, data: SiteData | None = None) -> Line:
         """A new line to the site, or to it with less data."""
-        return Line(self.open_victims(self.federation, self.site, self.data if data is None else data))
+        return Line(self.open_victims(self.federation, self.site, self.data if data is None else data, self.policy))
 
     def imprint(self) -> Finding:
         """:mod:`medpfl.audit.imprint`."""
@@ -248,7 +247,7 @@ class Audit:
         line, figures, pairs, words, worst = self.line(), {}, [], [], 0
         for samples in sorted({1, max(4, min(32, self.policy.least_patients))}):
             few = _first(self.data, samples)
-            line.open_victim = self.open_victims(self.federation, self.site, few)
+            line.open_victim = self.open_victims(self.federation, self.site, few, self.policy)
             exchanges = honest_rounds(line, self.known, 1)
             if not exchanges:
                 words.append(f"{samples} samples: refused")

@@ -18,7 +18,7 @@ from medpfl.parameters import ParameterSplit, State
 from medpfl.site.data import Part, SiteData
 from medpfl.site.policy import SitePolicy
 from medpfl.site.store import MemoryStore
-from medpfl.site.worker import Site, answer
+from medpfl.site.worker import answer
 
 
 class Victim(Protocol):
@@ -238,13 +238,20 @@ def known_of(federation: Federation, name: str, data: SiteData, policy: SitePoli
     )
 
 
-def victims(federation: Federation, name: str, data: SiteData) -> Callable[[], Victim]:
-    """Opens the site as it is before a run, again and again: each time with an empty store of its own."""
-    site = replace(federation.site(name, MemoryStore()), data=data)
-    model = federation.model()
+def victims(federation: Federation, name: str, data: SiteData, policy: SitePolicy) -> Callable[[], Victim]:
+    """Opens the site as it is before a run, again and again, up to the policy's number of experiments.
+
+    Each time it has an empty store, and stands behind the run's contract and the site's policy and gate.
+    """
+    site = replace(federation.site(name, MemoryStore(), policy), data=data)
+    model, opened = federation.model(), Counter[str]()
 
     def open_victim() -> Victim:
-        fresh: Site = replace(site, store=MemoryStore())
+        opened["runs"] += 1
+        if policy.experiments and opened["runs"] > policy.experiments:
+            words = f"policy: the data have served {policy.experiments} experiments, which is the limit (experiments)"
+            return lambda message: Failure(name, message.round, words)
+        fresh = federation.guarded(replace(site, store=MemoryStore()), policy=policy)
         return lambda message: answer(fresh, message, model)
 
     return open_victim

@@ -14,6 +14,29 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from medpfl.errors import UserError
 
 
+class AuditThresholds(BaseModel):
+    """A site's limits; an attack that goes beyond its limit fails the audit.
+
+    Attributes:
+        images: recognisable training images that an attack may bring back.
+        membership: the lower end of the 95 % interval of the AUC of membership may be at most this.
+        class_share: an attack may not know the shares of all classes of a part within this; 0 lets it know them.
+        known_images: share of known images about whose presence and label the attack may be right and sure: beyond the
+            half that always saying the same is right about.
+        batch_norm: an attack may not know a personal batch-norm number within this relative error; 0 lets it know them.
+        replays: answers beyond those that the policy's ``repeats`` allows.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    images: int = Field(default=0, ge=0)
+    membership: float = Field(default=0.6, ge=0.5, le=1)
+    class_share: float = Field(default=0.02, ge=0, le=1)
+    known_images: float = Field(default=0.75, ge=0.5, le=1)
+    batch_norm: float = Field(default=0.05, ge=0, le=1)
+    replays: int = Field(default=0, ge=0)
+
+
 class SitePolicy(BaseModel):
     """A site's policy.
 
@@ -35,6 +58,7 @@ class SitePolicy(BaseModel):
             set that every party has needs none.
         largest_weight: the most that one other site's update may weigh in this site's mix by the contract; 1 for any.
         encrypted: state is encrypted at rest.
+        audit: the limits of ``medpfl site audit``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +74,7 @@ class SitePolicy(BaseModel):
     named_pretrained: bool = False
     largest_weight: float = Field(default=1.0, gt=0, le=1)
     encrypted: bool = False
+    audit: AuditThresholds = AuditThresholds()
 
 
 OPEN = SitePolicy()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from unguarded import FULLY_CONNECTED, Unguarded
+from unguarded import FULLY_CONNECTED, Unguarded, victims
 
 from medpfl.audit import batch_norm as bn
 from medpfl.audit import chosen_f as cf
@@ -16,7 +16,7 @@ from medpfl.audit.imprint import imprint
 from medpfl.audit.inversion import invert
 from medpfl.audit.membership import membership
 from medpfl.audit.replay import replay
-from medpfl.audit.victim import Foothold, Line, honest_rounds, norm, victims
+from medpfl.audit.victim import Foothold, Line, honest_rounds, norm
 from medpfl.messages import Failure, Message
 from medpfl.site.data import ImageTensors
 from medpfl.site.policy import SitePolicy

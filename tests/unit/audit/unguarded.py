@@ -1,18 +1,32 @@
 """A site as it is without any guard: the package's own site code, in memory, on one site of OrganAMNIST's sample."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from medpfl.assemble import Federation
 from medpfl.audit.probe import Probe, make_probe
-from medpfl.audit.victim import Known, Line, Truth, known_of, victims
+from medpfl.audit.victim import Known, Line, Truth, known_of
 from medpfl.config import make_config
 from medpfl.site.data import ImageTensors
 from medpfl.site.policy import OPEN, SitePolicy
+from medpfl.site.store import MemoryStore
+from medpfl.site.worker import answer
 
 FULLY_CONNECTED = {"model": "monai:FullyConnectedNet", "model_args": {"in_channels": 784, "hidden_channels": [256]}}
 CPU = torch.device("cpu")
+
+
+def victims(federation, name, data, policy=OPEN):
+    """The site without contract, policy and gate: the site's own code alone."""
+    site = replace(federation.site(name, MemoryStore()), data=data)
+    model = federation.model()
+
+    def open_victim():
+        fresh = replace(site, store=MemoryStore())
+        return lambda message: answer(fresh, message, model)
+
+    return open_victim
 
 
 @dataclass
