@@ -18,6 +18,7 @@ from torch import nn
 from medpfl.messages import STATISTICS_OF, Message, Update
 from medpfl.parameters import State, StateError, distance
 from medpfl.site.contract import Contract, Record, admitted, place
+from medpfl.site.copied_rows import copying_layer
 from medpfl.site.data import SiteData
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
@@ -213,6 +214,13 @@ class Guarded:
         """The first model is the contract's; a later one lies where mixes of honest updates do."""
         if not self.gate.shared or message.shared.keys() != self.start.keys():
             return  # the split names what is missing
+        if self.policy.copied_rows < 1:
+            layer = copying_layer(message.shared, self.start, self.policy.copied_rows)
+            if layer is not None:
+                raise StateError(
+                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
+                    "copied_rows)"
+                )
         where = place(self.contract.config, message)
         earlier = [done for done in record.answered if 1 <= done < min(where, self.contract.config.rounds + 1)]
         if where == 1:

@@ -54,6 +54,8 @@ class SitePolicy(BaseModel):
         repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
         largest_jump: how many times as far as the site's own last update what it receives next may lie from what it
             received before; 0 for any distance.
+        copied_rows: the share of a layer's rows that may copy each other in what the site receives
+            (:mod:`medpfl.site.copied_rows`); 1 for any.
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
             set that every party has needs none.
         largest_weight: the most that one other site's update may weigh in this site's mix by the contract; 1 for any.
@@ -71,6 +73,7 @@ class SitePolicy(BaseModel):
     rounds: int = Field(default=0, ge=0)
     repeats: int = Field(default=3, ge=0)
     largest_jump: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    copied_rows: float = Field(default=1.0, ge=0, le=1)
     named_pretrained: bool = False
     largest_weight: float = Field(default=1.0, gt=0, le=1)
     encrypted: bool = False
@@ -79,7 +82,13 @@ class SitePolicy(BaseModel):
 
 OPEN = SitePolicy()
 HOSPITAL = SitePolicy(
-    measures="coarse", least_patients=20, experiments=50, rounds=5000, largest_jump=10.0, named_pretrained=True
+    measures="coarse",
+    least_patients=20,
+    experiments=50,
+    rounds=5000,
+    largest_jump=10.0,
+    copied_rows=0.25,
+    named_pretrained=True,
 )
 
 

@@ -77,6 +77,7 @@ _TEXTS = (
     "contract: the start weights are not the contract's: {name} differs",
     "contract: what came is {number} times as far from what came before as this site's own update, "
     r"{number} times is the limit \(policy: largest_jump\)",
+    r"contract: rows of {name} copy each other, as weights do that show single images \(policy: copied_rows\)",
     "contract: the pretrained model f is another than the contract names",
     r"contract: the site takes no pretrained model f without its fingerprint in the contract \(policy: "
     r"named_pretrained\)",
