@@ -1,8 +1,7 @@
-"""What differential privacy does: of FedAP's statistics to W and accuracy, of updates to accuracy.
+"""What differential privacy of FedAP's statistics does to W and to accuracy.
 
     python benchmarks/statistics_privacy.py organamnist.npz w          # rank correlation of W with and without noise
     python benchmarks/statistics_privacy.py organamnist.npz accuracy --share 0.2   # FedAP with it, without, and uniform
-    python benchmarks/statistics_privacy.py organamnist.npz updates --share 0.2    # FedBN with noised updates
 
 20 sites, LeNet-5 with batch norm, f pretrained as by default; each image stands for a patient, since OrganAMNIST does
 not say whose they are. Every seed has a partition, an f and noise of its own.
@@ -19,7 +18,7 @@ from scipy.stats import spearmanr
 
 from medpfl.assemble import Federation
 from medpfl.config import make_config
-from medpfl.differential_privacy import OF_STATISTICS, epsilon_of_updates
+from medpfl.differential_privacy import OF_STATISTICS
 from medpfl.engine.inprocess import run_in_process
 from medpfl.memory import keep_freed_memory
 from medpfl.models.layers import batch_norm_layers
@@ -33,7 +32,7 @@ from medpfl.site.store import MemoryStore
 EPSILONS = (10, 3, 1)
 
 
-def config_of(data, alpha, seed, train_fraction, algorithm="fedap", **fields):
+def config_of(data, alpha, seed, train_fraction, **fields):
     """A run of 20 sites and 20 rounds."""
     fields = {
         "data": data,
@@ -41,7 +40,7 @@ def config_of(data, alpha, seed, train_fraction, algorithm="fedap", **fields):
         "seed": seed,
         "train_fraction": train_fraction,
     } | fields
-    return make_config(algorithm=algorithm, sites=20, rounds=20, device="cpu", **fields)
+    return make_config(algorithm="fedap", sites=20, rounds=20, device="cpu", **fields)
 
 
 def off_diagonal(statistics):
@@ -85,11 +84,11 @@ def accuracy(config, pretrained=None):
     return results["final"]["selected"]["mean"]["accuracy"], f
 
 
-def show(name, values, text=""):
+def show(name, values):
     """One line: mean, standard deviation over seeds, each seed."""
     spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
     each = ", ".join(f"{v:.3f}" for v in values)
-    print(f"{name}: {mean(values):.3f}{spread} ({each}){text}", flush=True)
+    print(f"{name}: {mean(values):.3f}{spread} ({each})", flush=True)
 
 
 def of_w(data, seeds, alpha, share):
@@ -119,25 +118,14 @@ def of_accuracy(data, seeds, alpha, share):
         show(name, values)
 
 
-def of_updates(data, seeds, alpha, share):
-    """FedBN."""
-    for clip, noise in ((0, 0), (1, 0), (1, 0.001), (1, 0.01), (1, 0.1)):
-        settings = {"update_clip": clip, "update_noise": noise}
-        values = [accuracy(config_of(data, alpha, seed, share, "fedbn", settings=settings))[0] for seed in seeds]
-        text = f", epsilon {epsilon_of_updates(noise, 20):.3g}" if noise else ""
-        show(f"update_clip {clip}, update_noise {noise}", values, text)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
-    parser.add_argument("what", choices=["w", "accuracy", "updates"])
+    parser.add_argument("what", choices=["w", "accuracy"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--alpha", default="0.1")
     parser.add_argument("--share", type=float, default=1.0, help="of each site's training images")
     given = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
-    {"w": of_w, "accuracy": of_accuracy, "updates": of_updates}[given.what](
-        given.data, given.seeds, given.alpha, given.share
-    )
+    {"w": of_w, "accuracy": of_accuracy}[given.what](given.data, given.seeds, given.alpha, given.share)
