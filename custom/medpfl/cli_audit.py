@@ -63,9 +63,8 @@ def audit(
         _say(line)
     tried = [finding for finding in findings if finding.verdict != "not tried"]
     failed = [finding.attack for finding in tried if finding.verdict != "passes"]
-    _say(
-        f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor; an attack that fails here is no proof."
-    )
+    _say(f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.")
+    _say("An attack that fails here is no proof.")
     _say(f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit.")
     _say(f"Report and pictures, for this site alone: {file.parent}")
     if not passed(findings):
