@@ -11,7 +11,9 @@ thresholds, and divided by the same difference of the biases it is, for a single
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from scipy.stats import t
 from torch import Tensor
 
 from medpfl.audit.probe import Probe, wire
@@ -33,31 +35,28 @@ def imprint(line: Line, known: Known, probe: Probe, updates: int) -> tuple[list[
         line: to the site.
         known: the run.
         probe: the network's layer.
-        updates: how many updates are asked for, each with a function h of its own.
+        updates: how many updates are asked for. Every second one has the function h of the one before, with thresholds
+            where that one found samples.
     """
     foothold, found = Foothold(line, known), []
+    direction, thresholds = None, None
     for number in range(updates):
-        draw = generator(known.config.seed, "audit", "imprint", str(number))
-        exchange = foothold.train_from(imprint_state(known, probe, draw))
+        if thresholds is None:
+            direction = _direction(probe, generator(known.config.seed, "audit", "imprint", str(number)))
+            thresholds, wide = _wide(probe.size[0]), True
+        exchange = foothold.train_from(imprint_state(known, probe, direction, thresholds))
         if exchange is None:
             break
         found.append(probe.decode(inputs_of(exchange, probe)))
+        thresholds, wide = (_crowded(thresholds, exchange, probe), False) if wide else (None, True)
     return found, foothold.way
 
 
-def imprint_state(known: Known, probe: Probe, draw: torch.Generator) -> State:
-    """The shared state that makes the layer sort samples into bins."""
-    rows, inputs = probe.size
-    mean, deviation = probe.scale
-    direction = torch.randn(inputs, generator=draw)
-    direction -= direction.mean()  # so that brightness, which a stranger to the data cannot know, does not count
-    direction /= deviation
-    direction /= _spread(probe, direction)
-    thresholds = _thresholds(rows)
-    gains = torch.linspace(-1, 1, known.classes)
-    state = wire(known, probe, _GAIN * gains)
-    state[f"{probe.layer}.weight"] = (_STEEPNESS * direction).expand(rows, -1).clone()
-    state[f"{probe.layer}.bias"] = -_STEEPNESS * (thresholds + direction @ mean)
+def imprint_state(known: Known, probe: Probe, direction: Tensor, thresholds: Tensor) -> State:
+    """The shared state that makes the layer sort samples into bins of ``direction``'s product with its inputs."""
+    state = wire(known, probe, _GAIN * torch.linspace(-1, 1, known.classes))
+    state[f"{probe.layer}.weight"] = (_STEEPNESS * direction).expand(len(thresholds), -1).clone()
+    state[f"{probe.layer}.bias"] = -_STEEPNESS * (thresholds + direction @ probe.scale[0])
     return state
 
 
@@ -71,13 +70,24 @@ def inputs_of(exchange: Exchange, probe: Probe) -> Tensor:
     return (weight[used] / bias[used, None]).float()
 
 
-def _thresholds(rows: int) -> Tensor:
-    """Quantiles of Student's t with 5 degrees of freedom: real images stray further than the attacker's own."""
-    from scipy.stats import t
+def _direction(probe: Probe, draw: torch.Generator) -> Tensor:
+    """A random function with standard deviation 1 over the attacker's own images."""
+    direction = torch.randn(probe.size[1], generator=draw)
+    direction -= direction.mean()  # so that brightness, which a stranger to the data cannot know, counts little
+    direction /= probe.scale[1]
+    return direction / float((probe.own @ direction).std())
 
+
+def _wide(rows: int) -> Tensor:
+    """Quantiles of Student's t with 5 degrees of freedom: real images stray further than the attacker's own."""
     return torch.tensor(t(5).ppf((torch.arange(rows).double() + 0.5).numpy() / rows)).float()
 
 
-def _spread(probe: Probe, direction: Tensor) -> float:
-    """Standard deviation of the function over the attacker's own images."""
-    return float((probe.own @ direction).std())
+def _crowded(thresholds: Tensor, exchange: Exchange, probe: Probe) -> Tensor:
+    """Thresholds where the last update says that samples are: images of one kind lie close together."""
+    weight = exchange.change[f"{probe.layer}.weight"].double()
+    mass = (weight[:-1] - weight[1:]).norm(dim=1)
+    mass = mass.where(mass > 1e-3 * mass.max(), 0.0) ** 0.5 + 1e-12
+    reached = torch.cat([torch.zeros(1, dtype=torch.float64), mass.cumsum(0)]) / mass.sum()
+    wanted = (np.arange(len(thresholds)) + 0.5) / len(thresholds)
+    return torch.tensor(np.interp(wanted, reached.numpy(), thresholds.double().numpy())).float()

@@ -172,6 +172,10 @@ class Audit:
             return Finding.not_tried("known image", why)
         if "validation" not in self.truth.images or "test" not in self.truth.images or self.data.images_per_sample > 1:
             return Finding.not_tried("known image", "single images in validation and test parts are needed")
+        if self.data.bags("validation") is not None:
+            return Finding.not_tried(
+                "known image", "a patient's images are judged together, so one of them decides little"
+            )
         there, not_there = self.truth.images["validation"][:_KNOWN], self.truth.images["test"][:_KNOWN]
         line = self.line()
         said = ki.known_image(line, self.known, self.probe, [*there, *not_there])

@@ -53,7 +53,7 @@ def test_imprint_brings_back_images_from_several_batches():
 def test_imprint_through_convolutions_brings_back_recognisable_images():
     victim = Unguarded.of()
     made, _ = imprint(victim.line(), victim.known, victim.probe(), 3)
-    assert recovered(torch.cat(made), victim.truth.images).recognisable >= 3
+    assert recovered(torch.cat(made), victim.truth.images).recognisable >= 15
 
 
 def test_statistics_under_a_chosen_f_bring_back_most_images():
