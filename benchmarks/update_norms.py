@@ -22,19 +22,19 @@ from medpfl.server import rounds
 from medpfl.server.magnitude import distance
 from medpfl.site.store import MemoryStore
 
-FEW = {"partition": "equal-dirichlet:0.5", "train_fraction": 0.05, "rounds": 20}
-HEADS = {"fractions": (0.025, 0.01, 0.05), "model": "vit-tiny", "model_args": {"patch_size": 7}, "rounds": 10}
-IMPRESSION = {"sites": 8, "train_fraction": 0.05, "rounds": 8, "settings": {"warmup": 3, "images": 32}}
+FEW = {"partition": "equal-dirichlet:0.5", "train_fraction": 0.05, "rounds": 12}
+HEADS = {"fractions": (0.025, 0.01, 0.05), "model": "vit-tiny", "model_args": {"patch_size": 7}, "rounds": 4}
+IMPRESSION = {"sites": 8, "train_fraction": 0.05, "rounds": 6, "settings": {"warmup": 2, "images": 32}}
 PARTITIONS = ("dirichlet:0.1", "equal-dirichlet:0.05", "equal-dirichlet:0.1")
 METHODS = ("fedavg", "fedbn", "fedap", "fedper")
 
 CASES: list[tuple[str, dict]] = [
-    ("vit-heads", {"partition": "equal-dirichlet:0.1", **HEADS}),
-    ("vit-heads", {"partition": "dirichlet:0.1", **HEADS}),
+    *((method, FEW) for method in METHODS),
     ("fedimpres", {"partition": "equal-dirichlet:0.1", **IMPRESSION}),
     ("fedimpres", {"partition": "dirichlet:0.1", **IMPRESSION}),
-    *((method, FEW) for method in METHODS),
-    *((method, {"partition": partition, "rounds": 5}) for partition in PARTITIONS for method in METHODS),
+    *((method, {"partition": partition, "rounds": 4}) for partition in PARTITIONS for method in METHODS),
+    ("vit-heads", {"partition": "dirichlet:0.1", **HEADS}),
+    ("vit-heads", {"partition": "equal-dirichlet:0.1", **HEADS}),
 ]
 
 
