@@ -22,19 +22,21 @@ from medpfl.server import rounds
 from medpfl.server.magnitude import distance
 from medpfl.site.store import MemoryStore
 
-FEW = {"partition": "equal-dirichlet:0.5", "train_fraction": 0.05, "rounds": 20}
-HEADS = {"fractions": (0.025, 0.01, 0.05), "model": "vit-tiny", "model_args": {"patch_size": 7}, "rounds": 10}
-IMPRESSION = {"sites": 8, "train_fraction": 0.05, "rounds": 8, "settings": {"warmup": 3, "images": 32}}
+FEW = {"partition": "equal-dirichlet:0.5", "train_fraction": 0.05, "rounds": 12}
+HEADS = {"fractions": (0.025, 0.01, 0.05), "model": "vit-tiny", "model_args": {"patch_size": 7}, "rounds": 3}
+HEADS |= {"local_epochs": 1}
+IMPRESSION = {"sites": 8, "train_fraction": 0.05, "model": "lenet5", "rounds": 4, "local_epochs": 1}
+IMPRESSION["settings"] = {"warmup": 1, "images": 16, "admm_iterations": 2, "inner_steps": 2}
 PARTITIONS = ("dirichlet:0.1", "equal-dirichlet:0.05", "equal-dirichlet:0.1")
 METHODS = ("fedavg", "fedbn", "fedap", "fedper")
 
 CASES: list[tuple[str, dict]] = [
-    ("vit-heads", {"partition": "equal-dirichlet:0.1", **HEADS}),
-    ("vit-heads", {"partition": "dirichlet:0.1", **HEADS}),
+    *((method, FEW) for method in METHODS),
     ("fedimpres", {"partition": "equal-dirichlet:0.1", **IMPRESSION}),
     ("fedimpres", {"partition": "dirichlet:0.1", **IMPRESSION}),
-    *((method, FEW) for method in METHODS),
-    *((method, {"partition": partition, "rounds": 5}) for partition in PARTITIONS for method in METHODS),
+    *((method, {"partition": partition, "rounds": 4}) for partition in PARTITIONS for method in METHODS),
+    ("vit-heads", {"partition": "dirichlet:0.1", **HEADS}),
+    ("vit-heads", {"partition": "equal-dirichlet:0.1", **HEADS}),
 ]
 
 
@@ -69,7 +71,7 @@ def main(data: str, seeds: int) -> None:
         every = sorted(ratio for ratios, _, _ in runs for ratio in ratios)
         by_seed = ", ".join(f"{max(largest):.2f}" for _, largest, _ in runs)
         samples = ", ".join(f"{most:.1f}" for _, _, most in runs)
-        shown = f"{given['partition']}" + (", few images" if "train_fraction" in fields else "")
+        shown = f"{given['partition']}" + (", few images" if fields.keys() & {"train_fraction", "fractions"} else "")
         percentile = every[int(0.99 * (len(every) - 1))]
         print(
             f"| {method} | {shown} | {given['rounds']} | {every[-1]:.2f} | {by_seed} | {percentile:.2f} | {samples} |",
@@ -78,4 +80,4 @@ def main(data: str, seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1)

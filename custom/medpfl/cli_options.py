@@ -138,11 +138,11 @@ class Options:
     ] = None
     large_updates: Annotated[
         str | None,
-        typer.Option(help="Updates far larger than the others': refuse, clip or accept.", show_default="refuse"),
+        typer.Option(help="Updates far larger than the others': clip, refuse or accept.", show_default="clip"),
     ] = None
     large_factor: Annotated[
         float | None,
-        typer.Option(help="How many times the others' median an update may be.", show_default="100"),
+        typer.Option(help="How many times the others' median an update may be.", show_default="5"),
     ] = None
     without: tuple[str, ...] = ()
     """Fields that the command does not take; no option itself."""

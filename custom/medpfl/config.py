@@ -60,9 +60,9 @@ class RunConfig(BaseModel):
         weight_cap: the most that another site may weigh in a site's mix by similarity or uniform mixing; 1 is as
             published.
         large_updates: what happens to an update much larger than the others' of its round
-            (:mod:`medpfl.server.magnitude`): ``refuse``, ``clip`` (scale it back to the limit) or ``accept``.
-        large_factor: how many times the median of the others' an update may be; honest sites differ by about the ratio
-            of their training steps at most.
+            (:mod:`medpfl.server.magnitude`): ``clip`` (scale it back to the limit), ``refuse`` or ``accept``.
+        large_factor: how many times the median of the others' an update may be; honest sites of the benchmarks stay
+            below 3.
         intra_op_threads: torch threads a site computes with; sites side by side beat threads inside a step.
         pretrained: ``sha256:`` and the fingerprint (:func:`medpfl.statefile.fingerprint`) of the pretrained model f, by
             which sites know it; empty where it is not agreed on beforehand.
@@ -97,8 +97,8 @@ class RunConfig(BaseModel):
     grace: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     largest_weight: float = Field(default=10.0, ge=1, allow_inf_nan=False)
     weight_cap: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
-    large_updates: Literal["refuse", "clip", "accept"] = "refuse"
-    large_factor: float = Field(default=100.0, gt=1, allow_inf_nan=False)
+    large_updates: Literal["refuse", "clip", "accept"] = "clip"
+    large_factor: float = Field(default=5.0, gt=1, allow_inf_nan=False)
     intra_op_threads: int = Field(default=1, ge=1)
     pretrained: str = Field(default="", pattern="^(sha256:[0-9a-f]{64})?$")
 

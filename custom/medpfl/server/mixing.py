@@ -122,7 +122,7 @@ def cap_others(weights: np.ndarray, own: Sequence[int | None], cap: float) -> np
         mass = row[others].sum()
         row[others] = _filled(row[others], cap)
         if mine is not None:
-            row[mine] += mass - row[others].sum()
+            row[mine] += max(0.0, mass - row[others].sum())  # what is over by rounding is none
         elif row.sum() < 1 - 1e-9:
             row[:] = 0.0
     return capped

@@ -346,7 +346,7 @@ def test_a_poisoned_site_ruins_fedavg_only_where_its_updates_are_accepted():
         return [last[s]["train_loss"] for s in ("site-1", "site-3", "site-4") if s in last], state
 
     usual, _ = losses()
-    refused, state = losses(swap(Poisons))
+    refused, state = losses(swap(Poisons), large_updates="refuse", large_factor=100)
     assert max(refused) < 1.5 * max(usual)
     assert [f.site for f in state.failures] == ["site-2"] * 3
     assert all("100 times is the limit" in f.reason for f in state.failures)

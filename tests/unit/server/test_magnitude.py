@@ -42,7 +42,8 @@ def test_the_usual_pass_unchanged():
 
 
 def test_a_thousand_times_larger_is_refused_by_name():
-    used, told = checked(*NEAR, [2001.0, 1.0])  # distance 2000; the others' median is 2
+    # Distance 2000; the others' median is 2.
+    used, told = checked(*NEAR, [2001.0, 1.0], large_updates="refuse", large_factor=100)
     assert list(used) == ["site-1", "site-2", "site-3"]
     ((site, round_, reason),) = told
     assert (site, round_) == ("site-4", 4)
@@ -52,14 +53,15 @@ def test_a_thousand_times_larger_is_refused_by_name():
 
 
 def test_a_large_update_does_not_raise_its_own_limit():
-    used, told = checked([301.0, 1.0], [2.0, 1.0], [1.0, 3.0])  # 300 against a median of 1.5
+    # 300 against a median of 1.5.
+    used, told = checked([301.0, 1.0], [2.0, 1.0], [1.0, 3.0], large_updates="refuse", large_factor=100)
     assert list(used) == ["site-2", "site-3"]
     assert told[0][0] == "site-1"
 
 
 def test_exactly_the_limit_passes():
-    assert checked([201.0, 1.0], [3.0, 1.0], [1.0, 3.0])[1] == []
-    assert checked([201.5, 1.0], [3.0, 1.0], [1.0, 3.0])[1] != []
+    assert checked([11.0, 1.0], [3.0, 1.0], [1.0, 3.0])[1] == []
+    assert checked([11.5, 1.0], [3.0, 1.0], [1.0, 3.0])[1] != []
 
 
 def test_clipped_to_the_limit_along_its_own_direction():
@@ -70,6 +72,12 @@ def test_clipped_to_the_limit_along_its_own_direction():
     assert [(site, reason.rpartition("; ")[2]) for site, _, reason in told] == [
         ("site-1", "it was scaled back to 10 times")
     ]
+
+
+def test_by_default_five_times_is_the_most():
+    used, told = checked([100.0, 1.0], [2.0, 1.0], [1.0, 2.0], [0.0, 1.0])  # 99 times the median
+    assert used["site-1"] == pytest.approx([6.0, 1.0])
+    assert "scaled back to 5 times" in told[0][2]
 
 
 def test_what_cannot_be_scaled_is_refused():

@@ -1,11 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from tiny import Net
+from tiny import images as tiny_images
 from torch import nn
 
+from medpfl.messages import named_statistics
 from medpfl.models import build_model
 from medpfl.models.layers import batch_norm_layers
-from medpfl.site.statistics import input_statistics, running_statistics
+from medpfl.site.statistics import input_statistics, running_statistics, statistics_shapes, statistics_under
 
 
 class Keep(nn.Module):
@@ -112,3 +115,29 @@ def test_running_statistics():
 
 def test_layers_without_running_statistics_have_none():
     assert running_statistics(nn.BatchNorm1d(3, track_running_stats=False)) == {}
+
+
+class HasUnused(nn.Module):
+    """A network with a batch norm that no input reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.unused, self.top = nn.BatchNorm2d(1), nn.BatchNorm1d(5), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.top(self.first(x).flatten(1))
+
+
+@pytest.mark.parametrize("kind", ["batch-norm", "classifier", "running"])
+@pytest.mark.parametrize("model", [Net(), HasUnused()], ids=["all are used", "one is not"])
+def test_what_a_site_sends_has_the_shapes_that_follow_from_the_model(kind, model):
+    found = running_statistics(model) if kind == "running" else statistics_under(kind, model, tiny_images())
+    sent = named_statistics(found)
+    assert {name: tuple(t.shape) for name, t in sent.items()} == statistics_shapes(kind, model)
+    assert {t.dtype for t in sent.values()} == {torch.float64}
+    if kind == "batch-norm" and isinstance(model, HasUnused):
+        assert sent["statistics/unused/mean"].tolist() == sent["statistics/unused/variance"].tolist() == [0.0] * 5
+
+
+def test_layers_without_running_statistics_are_not_expected():
+    assert statistics_shapes("running", nn.BatchNorm1d(3, track_running_stats=False)) == {}
