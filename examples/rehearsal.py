@@ -47,7 +47,9 @@ def main() -> None:
     rounds = ["--rounds", "2" if arguments.short else "10"]
     run("medpfl", "site", "init", kits / "localhost", quiet=True)
     for name, scans in hospitals.items():
-        run("medpfl", "site", "init", kits / name, "--data", f"phantom-ct={scans}", quiet=True)
+        # So few patients would send nothing by a hospital's default.
+        policy = ["--policy", "least_patients=2"]
+        run("medpfl", "site", "init", kits / name, "--data", f"phantom-ct={scans}", *policy, quiet=True)
     environment = {name: {"XDG_CACHE_HOME": str(scans.parent / "cache")} for name, scans in hospitals.items()}
     sites = [kits / name for name in HOSPITALS]
     say("starting the server and the hospitals")

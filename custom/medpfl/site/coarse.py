@@ -12,9 +12,12 @@ from typing import Any
 from medpfl.site.policy import SitePolicy
 
 DIGITS = 2
-"""After the decimal point, of measures and losses that leave."""
+"""After the decimal point, of measures that leave."""
 TENS = 10
 """Numbers of cases leave as multiples of it."""
+
+_MOST_LOSS = 10.0
+"""A loss above it says the same as it: large logits would make the share of a class in it exact."""
 
 _MEASURED = ("validation", "received", "adapted", "alone")
 
@@ -37,7 +40,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "train_loss":
-            found[name] = None if policy.measures == "none" or value is None else round(value, DIGITS)
+            found[name] = None if policy.measures == "none" or value is None else round(min(value, _MOST_LOSS), 1)
         else:
             found[name] = value
     return found
