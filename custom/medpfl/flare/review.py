@@ -63,6 +63,7 @@ class Review:
         classes: by ``sites`` and ``server``: the exact classes that it names.
         foreign: those that no job of this package needs.
         code: files that it brings.
+        unread: configurations in other forms than JSON, which FLARE reads too and this does not.
         gpus: what it asks of each site.
         leaving: what leaves a site.
         parameters: of its network.
@@ -77,6 +78,7 @@ class Review:
     classes: Mapping[str, tuple[str, ...]]
     foreign: tuple[str, ...]
     code: tuple[str, ...]
+    unread: tuple[str, ...]
     gpus: int
     leaving: tuple[Leaving, ...]
     parameters: int
@@ -101,6 +103,8 @@ class Review:
             found.append(f"it has {config.rounds} rounds, and the data may serve {policy.rounds}")
         if self.foreign:
             found.append(f"it names classes that are no part of this package's jobs: {', '.join(self.foreign)}")
+        if self.unread:
+            found.append(f"it has configurations that are not JSON and so not reviewed: {', '.join(self.unread)}")
         if self.code:
             found.append(f"it brings code (BYOC): {', '.join(self.code[:3])}{' ...' if len(self.code) > 3 else ''}")
         return found
@@ -187,6 +191,9 @@ def review(folder: Path) -> Review:
         classes=classes,
         foreign=tuple(foreign),
         code=tuple(str(f.relative_to(folder)) for f in sorted(folder.glob("*/custom/**/*")) if f.is_file()),
+        unread=tuple(
+            str(f.relative_to(folder)) for f in sorted(folder.glob("*/config/*")) if f.suffix.lower() != ".json"
+        ),
         gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),

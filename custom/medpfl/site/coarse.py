@@ -40,7 +40,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "train_loss":
-            found[name] = None if policy.measures == "none" or value is None else round(min(value, _MOST_LOSS), 1)
+            found[name] = None if policy.measures == "none" or value is None else float(f"{min(value, _MOST_LOSS):.1g}")
         else:
             found[name] = value
     return found

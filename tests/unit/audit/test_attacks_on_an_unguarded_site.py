@@ -44,12 +44,14 @@ def test_imprint_brings_back_most_images_from_one_update(fully_connected):
     assert found.psnr > 30
 
 
+@pytest.mark.slow
 def test_imprint_brings_back_images_from_several_batches():
     victim = Unguarded.of(settings={"batch_size": 16, "momentum": 0.9}, **FULLY_CONNECTED)
     made, _ = imprint(victim.line(), victim.known, victim.probe(), 2)
     assert recovered(torch.cat(made), victim.truth.images).exact >= 40
 
 
+@pytest.mark.slow
 def test_imprint_through_convolutions_brings_back_recognisable_images():
     victim = Unguarded.of()
     made, _ = imprint(victim.line(), victim.known, victim.probe(), 3)
@@ -82,6 +84,7 @@ def test_constant_classes_where_the_classification_layer_stays():
     assert errors["validation"] < 0.1
 
 
+@pytest.mark.slow
 def test_a_known_image_is_found_with_its_label(fedbn):
     victim, probe = fedbn
     there, others = victim.truth.images["validation"][:2], victim.truth.images["test"][:2]
@@ -90,6 +93,7 @@ def test_a_known_image_is_found_with_its_label(fedbn):
     assert [s.label for s in said[:2]] == victim.truth.labels["validation"][:2].tolist()
 
 
+@pytest.mark.slow
 def test_personal_batch_norm_is_read_by_accuracy(fedbn):
     victim, probe = fedbn
     (probed,) = bn.batch_norm(victim.line(), victim.known, probe, channels=1)

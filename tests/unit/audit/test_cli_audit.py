@@ -18,9 +18,19 @@ def audit(*arguments):
     return CliRunner().invoke(app, ["site", "audit", *map(str, arguments)])
 
 
-def test_a_job_is_audited(tmp_path):
-    """A second is enough for some attacks; what was not begun is said, and fails."""
-    result = audit(FEDAVG, "--out", tmp_path / "out", "--minutes", "0.3", "--site", "site-2")
+@pytest.fixture
+def careless(tmp_path):
+    """A kit whose policy looks at no weights."""
+    (tmp_path / "kit" / "local").mkdir(parents=True)
+    policy = {"copied_rows": 1, "largest_jump": 0, "measures": "full"}
+    (tmp_path / "kit" / "local" / "medpfl.json").write_text(json.dumps({"policy": policy}))
+    return tmp_path / "kit"
+
+
+@pytest.mark.slow
+def test_a_job_is_audited(tmp_path, careless):
+    """The time is enough for some attacks; what was not begun is said, and fails."""
+    result = audit(FEDAVG, "--kit", careless, "--out", tmp_path / "out", "--minutes", "0.3", "--site", "site-2")
     assert result.exit_code == 1, result.output
     assert "imprint: fails (images recognisable <= 0)" in result.output
     assert "An attack that fails here is no proof" in result.output
@@ -31,6 +41,14 @@ def test_a_job_is_audited(tmp_path):
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
     modes = {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
     assert modes == {0o600}
+
+
+@pytest.mark.slow
+def test_a_hospitals_policy_holds_the_imprint(tmp_path):
+    result = audit(FEDAVG, "--out", tmp_path / "out", "--minutes", "0.3", "--site", "site-2")
+    assert "imprint: passes (images recognisable <= 0)" in result.output
+    assert "contract: rows of 'fc1.weight' copy each other" in result.output
+    assert not (tmp_path / "out" / "imprint.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_review_names_foreign_classes_and_code(tmp_path):
     content = json.loads(file.read_text())
     content["components"] = [{"id": "x", "path": "medpfl.models.factory.build_model", "args": {"name": "lenet5"}}]
     file.write_text(json.dumps(content))
+    (job / "app" / "config" / "config_fed_client.conf").write_text("")
     (job / "app" / "custom").mkdir()
     (job / "app" / "custom" / "more.py").write_text("")
     result = site("review", job)
@@ -123,6 +124,7 @@ def test_review_names_foreign_classes_and_code(tmp_path):
         "it names classes that are no part of this package's jobs: medpfl.models.factory.build_model" in result.output
     )
     assert "it brings code (BYOC): app/custom/more.py" in result.output
+    assert "not JSON and so not reviewed: app/config/config_fed_client.conf" in result.output
 
 
 class AtKit:
