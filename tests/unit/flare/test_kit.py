@@ -33,7 +33,8 @@ def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):
     [gate] = gates(kit)
     assert isinstance(gate, AllowListFilter)
     assert gate.allowed is None
-    new = {Path("local") / name for name in ("resources.json", "authorization.json", "privacy.json", "medpfl.json")}
+    written = ("resources.json", "authorization.json", "privacy.json", "medpfl.json", "medpfl.key")
+    new = {Path("local") / name for name in written}
     assert {path: content for path, content in files(kit).items() if path not in new} == before
     assert "allow_log_streaming: true -> false" in output
     assert f"cells: not said -> {blood}" in output
@@ -71,7 +72,7 @@ def test_a_stricter_list_of_the_site_stays(kit):
     write(kit, "privacy.json", policy(["conv1.weight", "statistics/"]))
     assert "what may leave" not in done(kit)
     output = kept_list(kit, "--job", FEDAP)
-    assert "it lacks 9 of the 11 tensors that organamnist-fedap sends, the first is 'conv1.bias', so" in output
+    assert "it lacks 9 of the 14 tensors that organamnist-fedap sends, the first is 'conv1.bias', so" in output
     assert "organamnist-fedap will be refused here" in output
     assert read(kit, "privacy.json") == policy(["conv1.weight", "statistics/"])
 
@@ -157,7 +158,7 @@ def test_a_job_cannot_pick_a_scope_without_a_limit(kit):
     assert "scope open: anything -> only what organamnist-fedap sends" in output
     assert "scope any: tensors of any name -> only what organamnist-fedap sends" in output
     manager = create_privacy_manager(Workspace(str(kit)), names_only=False)
-    for name, size in (("own", 1), ("open", 11), ("any", 11)):
+    for name, size in (("own", 1), ("open", 14), ("any", 14)):
         [gate] = manager.get_scope(name).task_result_filters["out"]
         assert len(gate.allowed) == size
     before = files(kit)

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from tiny import Net
+from tiny import Net, config
 from tiny import images as tiny_images
 from torch import nn
 
 from medpfl.messages import named_statistics
 from medpfl.models import build_model
 from medpfl.models.layers import batch_norm_layers
+from medpfl.site.privacy_noise import noise_source
 from medpfl.site.statistics import input_statistics, running_statistics, statistics_shapes, statistics_under
 
 
@@ -131,8 +132,9 @@ class HasUnused(nn.Module):
 @pytest.mark.parametrize("kind", ["batch-norm", "classifier", "running"])
 @pytest.mark.parametrize("model", [Net(), HasUnused()], ids=["all are used", "one is not"])
 def test_what_a_site_sends_has_the_shapes_that_follow_from_the_model(kind, model):
-    found = running_statistics(model) if kind == "running" else statistics_under(kind, model, tiny_images())
-    sent = named_statistics(found)
+    source = noise_source(config("fedap"), "site-1", "statistics", 0, None)
+    asked = (kind, model, tiny_images(), {}, source)
+    sent = named_statistics(running_statistics(model) if kind == "running" else statistics_under(*asked))
     assert {name: tuple(t.shape) for name, t in sent.items()} == statistics_shapes(kind, model)
     assert {t.dtype for t in sent.values()} == {torch.float64}
     if kind == "batch-norm" and isinstance(model, HasUnused):
