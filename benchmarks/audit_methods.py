@@ -38,7 +38,7 @@ def main() -> None:
     policy = {"open": OPEN, "hospital": HOSPITAL}[options.policy]
     begun, lines = time.process_time(), [f"# The audit under the policy `{options.policy}`", ""]
     with tempfile.TemporaryDirectory() as folder:
-        make_phantom(Path(folder) / "phantom", patients=120, matrix=64)
+        make_phantom(Path(folder) / "phantom", patients=300, matrix=64)
         for data, fields, own in (
             ("OrganAMNIST's sample", ORGANS, None),
             ("the chest phantom", PHANTOM, Path(folder) / "phantom"),

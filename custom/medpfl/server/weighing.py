@@ -105,12 +105,19 @@ def with_statistics(plan: Plan, state: ServerState, updates: Sequence[Update]) -
     distances[np.ix_(where, where)] = wasserstein_distances([known[s] for s in names])
     told = []
     for i, j in copies([known[s] for s in names]):
+        if _untouched(known[names[i]]):
+            continue
         # At distance 0 the two would be all of each other's mix.
         distances[where[i], where[j]] = distances[where[j], where[i]] = np.nan
         if {names[i], names[j]} & fresh.keys():
             told.append(Failure(names[j], state.round, _COPY.format(names[i])))
     weights = similarity_weights(distances, plan.config.all_settings["lambda"])
     return replace(state, statistics=known, weights=weights, failures=(*state.failures, *told))
+
+
+def _untouched(statistics: LayerStatistics) -> bool:
+    """Whether these are running statistics of sites whose batches of one image never moved them: 0 and 1."""
+    return all((mean == 0).all() and (variance == 1).all() for mean, variance in statistics.values())
 
 
 def pop_statistics(update: Update) -> LayerStatistics:
