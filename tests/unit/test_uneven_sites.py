@@ -130,8 +130,9 @@ def test_any_few_images_train_and_are_measured(sites, algorithm, batch_size):
 
     state, _ = run(run_config, few)
     assert state.phase == "done"
-    # Sites with the same labels have the same images here, which is told and no failure.
-    assert not [failure for failure in state.failures if "to the last bit" not in failure.reason]
+    # Sites with the same labels have the same images here, and one image's update may be far from four's: that is told.
+    told = ("to the last bit", "it was scaled back")
+    assert not [failure for failure in state.failures if not any(words in failure.reason for words in told)]
     for site, own in zip(run_config.site_names, sites, strict=True):
         tested = state.final[site]["test"]["last"]
         assert (tested is None) == (not own["test"])
