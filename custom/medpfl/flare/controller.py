@@ -138,7 +138,7 @@ class PersonalizedController(BaseFedAvg):
         name = self.experiment or self.fl_ctx.get_job_id()
         folder = state_folder(lambda: self.engine.get_workspace().get_root_dir(), self.state_dir, name) / "server"
         folder.mkdir(parents=True, exist_ok=True)
-        require_owner(folder, submitter(self.fl_ctx))
+        require_owner(folder, submitter(self.fl_ctx), claim=True)
         return folder
 
     def _step(self, plan: Plan, state: ServerState) -> ServerState:

@@ -49,7 +49,7 @@ class JoinController(PersonalizedController):
         folder = state_folder(root, self.state_dir, self.experiment) / "server"
         if not checkpoint_exists(folder / CHECKPOINT):
             raise UserError(f"this server has no experiment {self.experiment!r}, so no site can join it")
-        require_owner(folder, submitter(self.fl_ctx))
+        require_owner(folder, submitter(self.fl_ctx), claim=False)
         return folder
 
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:

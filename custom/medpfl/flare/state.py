@@ -39,19 +39,21 @@ def state_folder(workspace: Callable[[], str], state_dir: str | None, experiment
     return Path(state_dir or Path(workspace()) / "medpfl") / check_experiment(experiment)
 
 
-def require_owner(folder: Path, submitter: str) -> None:
-    """Refuses an experiment at the server that is another submitter's; one that is nobody's becomes this one's.
+def require_owner(folder: Path, submitter: str, *, claim: bool) -> None:
+    """Refuses an experiment at the server that is another submitter's.
 
     Args:
         folder: the server's, of the experiment.
         submitter: of the job; empty in a simulation.
+        claim: one that is nobody's becomes this one's; else it is only read.
 
     Raises:
         UserError: it is another's.
     """
     file = folder / "owner.json"
     if not file.exists():
-        write_bytes(file, json.dumps({"submitter": submitter}).encode(), mode=0o600)
+        if claim:
+            write_bytes(file, json.dumps({"submitter": submitter}).encode(), mode=0o600)
     elif read_object(file).get("submitter") != submitter:
         raise UserError(
             f"experiment {folder.parent.name!r} is another submitter's at this server; submit under another experiment "

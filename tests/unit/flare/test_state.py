@@ -4,7 +4,7 @@ import pytest
 
 from medpfl.errors import UserError
 from medpfl.flare.recipes import FedAvgRecipe
-from medpfl.flare.state import check_experiment, folder_name, state_folder
+from medpfl.flare.state import check_experiment, folder_name, require_owner, state_folder
 
 
 def test_state_lies_in_the_workspace():
@@ -26,3 +26,15 @@ def test_a_recipe_refuses_it_when_it_is_made():
 @pytest.mark.parametrize("folder", ["/runs/my run", "/runs/é.x", "/"])
 def test_a_folder_gives_a_name(folder):
     check_experiment(folder_name(Path(folder)))
+
+
+def test_an_experiment_at_the_server_has_an_owner(tmp_path):
+    folder = tmp_path / "first" / "server"
+    folder.mkdir(parents=True)
+    require_owner(folder, "mallory/h2", claim=False)  # who joins a run that is nobody's claims nothing
+    assert not list(folder.iterdir())
+    require_owner(folder, "alice/h1", claim=True)
+    require_owner(folder, "alice/h1", claim=True)
+    for claim in (True, False):
+        with pytest.raises(UserError, match="experiment 'first' is another submitter's at this server"):
+            require_owner(folder, "mallory/h2", claim=claim)
