@@ -221,6 +221,7 @@ class Federation:
         book: Book | None = None,
         ledger: Ledger | None = None,
         job: str = "",
+        experiment: str = "",
     ) -> Guarded:
         """A site, or one that joins, behind the run's contract, its policy and its gate.
 
@@ -231,6 +232,7 @@ class Federation:
             book: keeps what was answered; by default in memory.
             ledger: where what leaves is recorded.
             job: FLARE's number of the job.
+            experiment: the name under which the site keeps the run.
         """
         joining = isinstance(party, Newcomer)
         here = isinstance(party, Site)
@@ -246,6 +248,7 @@ class Federation:
             first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
             ledger=ledger,
             job=job,
+            experiment=experiment,
         )
 
     def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:

@@ -111,4 +111,5 @@ class Place:
             book=Book(self.folder, self.seal),
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,
+            experiment=self.folder.parent.name,
         )

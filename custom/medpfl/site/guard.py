@@ -6,9 +6,12 @@ engines speak to the wrapped one.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,7 +32,7 @@ from medpfl.statefile import fingerprint, write_bytes
 
 logger = logging.getLogger(__name__)
 
-FILE = "contract.json"
+FILE, LOCK = "contract.json", "contract.lock"
 _START_TOLERANCE = 1e-5
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
@@ -46,6 +49,26 @@ class Book:
     folder: Path | None = None
     seal: Seal | None = None
     _record: Record | None = field(default=None, init=False)
+
+    @contextmanager
+    def open(self, contract: Contract) -> Iterator[Record]:
+        """The record as it is now, which nobody else reads or writes meanwhile: jobs are processes of their own.
+
+        Raises:
+            StateError: as :meth:`read`, or the folder cannot be written to.
+        """
+        if self.folder is None:
+            yield self.read(contract)
+            return
+        try:
+            lock = open(os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115 - closed below
+        except OSError as error:
+            logger.warning("%s: %s", self.folder, error)
+            raise StateError(f"the site cannot write its state: {error.strerror} (its log says more)") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._record = None
+            yield self.read(contract)
 
     def read(self, contract: Contract) -> Record:
         """The record under a contract; a new one where there is none.
@@ -109,6 +132,7 @@ class Guarded:
         first_step: how far one round of training leads from the first model, for a site that comes late.
         ledger: where what leaves is recorded; None in a simulation.
         job: FLARE's number of the job, for the ledger.
+        experiment: the name under which the site keeps the run, for the ledger.
     """
 
     party: Party
@@ -122,6 +146,7 @@ class Guarded:
     first_step: Callable[[nn.Module], float] = lambda model: 0.0
     ledger: Ledger | None = None
     job: str = ""
+    experiment: str = ""
     _served: Served | None = field(default=None, init=False)
 
     @property
@@ -140,21 +165,22 @@ class Guarded:
         Raises:
             StateError: it may not be asked now, or its answer may not leave; nothing has left then.
         """
-        before = self.book.read(self.contract)
-        record = admitted(before, self.contract, message, self.policy.repeats)
-        requested_statistics(self.contract.config, message)
-        self._require_weights()
-        self._require_patients(message)
-        self._require_pretrained(message)
-        self._require_unused(record, message)
-        if message.task in ("train", "validate"):
-            self._require_start(record, message, model)
-        self.book.write(record)
+        with self.book.open(self.contract) as before:
+            record = admitted(before, self.contract, message, self.policy.repeats)
+            requested_statistics(self.contract.config, message)
+            self._require_weights()
+            self._require_patients(message)
+            self._require_pretrained(message)
+            self._require_unused(record, message)
+            if message.task in ("train", "validate"):
+                self._require_start(record, message, model)
+            self.book.write(record)
         update = self.gate.passed(message.task, self.party.handle(message, model))
         if message.task == "train" and self.gate.shared:
             length = distance(message.shared, update.tensors)
-            if length > record.step:
-                self.book.write(replace(record, step=length))
+            with self.book.open(self.contract) as now:
+                if length > now.step:
+                    self.book.write(replace(now, step=length))
         self._enter(record, message, update)
         return update
 
@@ -199,7 +225,9 @@ class Guarded:
             return
         if self._served is None or message.task in ("prepare", "statistics"):
             try:
-                self._served = self.ledger.served(self.contract.config.data, record.contract, record.run)
+                self._served = self.ledger.served(
+                    self.contract.config.data, record.contract, self.experiment, record.run
+                )
             except (OSError, SealBroken) as error:
                 logger.warning("%s: %s", self.name, error)
                 raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
@@ -250,6 +278,7 @@ class Guarded:
             "job": self.job,
             "submitter": self.contract.submitter,
             "contract": record.contract,
+            "experiment": self.experiment,
             "run": record.run,
             "data": self.contract.config.data,
             "task": message.task,

@@ -64,7 +64,7 @@ class Ledger:
         """Records an answer, before it leaves.
 
         Args:
-            entry: ``job``, ``submitter``, ``contract``, ``run``, ``data``, ``task``, ``round``.
+            entry: ``job``, ``submitter``, ``contract``, ``experiment``, ``run``, ``data``, ``task``, ``round``.
             update: what is about to leave.
 
         Raises:
@@ -114,15 +114,16 @@ class Ledger:
         if self._recorded_head() not in ((number, last), (number - 1, before)):
             raise SealBroken(f"{self.file}: it has {number} entries, and its head says otherwise: some were cut off")
 
-    def served(self, data: str, contract: str, run: int) -> Served:
+    def served(self, data: str, contract: str, experiment: str, run: int) -> Served:
         """What a data set has served, and whether a run is among it. Raises SealBroken."""
-        runs: set[tuple[str, int]] = set()
+        runs: set[tuple[str, str, int]] = set()
         rounds = 0
         for entry in self.entries():
             if entry["data"] == data:
-                runs.add((entry["contract"], entry["run"]))
+                runs.add((entry["contract"], entry["experiment"], entry["run"]))
                 rounds += entry["task"] == "train"
-        return Served(len(runs - {(contract, run)}), rounds, (contract, run) in runs)
+        asked = (contract, experiment, run)
+        return Served(len(runs - {asked}), rounds, asked in runs)
 
     def _lines(self) -> list[bytes]:
         """The whole ones; one that a kill left unfinished had not left the site."""

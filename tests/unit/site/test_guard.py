@@ -39,6 +39,7 @@ class Guarded:
             book=Book(folder, seal),
             ledger=Ledger(folder.parent, Seal(key, "ledger")) if key else None,
             job="job-1",
+            experiment=folder.name if folder else "",
         )
         self.model = self.federation.model()
 
@@ -241,6 +242,19 @@ def test_a_run_that_begins_anew_archives_the_models_and_counts_as_an_experiment(
     assert words == "policy: the data have served 1 experiments, which is the limit (experiments)"
     other = Guarded("fedavg", folder=tmp_path / "b", key=KEY, policy=policy)
     assert "(experiments)" in other.refused("prepare")
+
+
+def test_the_same_run_under_another_name_counts_too(tmp_path):
+    policy = SitePolicy(experiments=1)
+    Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
+    assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+
+
+def test_two_processes_of_one_job_share_one_record(tmp_path):
+    first, second = (Guarded(folder=tmp_path / "a", policy=SitePolicy(repeats=0)) for _ in range(2))
+    first.hello().train(1)
+    words = second.refused("train", 1, {k: t + 1e-9 for k, t in second.federation.initial_shared.items()})
+    assert "repeats 0 times" in words
 
 
 def test_rounds_are_limited_by_data_set(tmp_path):

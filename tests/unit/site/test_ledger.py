@@ -18,7 +18,16 @@ def ledger(folder, key=KEY):
 
 
 def entry(**fields):
-    said = {"job": "j", "submitter": "a", "contract": "c", "run": 1, "data": "ct", "task": "train", "round": 1}
+    said = {
+        "job": "j",
+        "submitter": "a",
+        "contract": "c",
+        "experiment": "e",
+        "run": 1,
+        "data": "ct",
+        "task": "train",
+        "round": 1,
+    }
     return said | fields
 
 
@@ -143,9 +152,10 @@ def test_what_a_data_set_has_served(tmp_path):
         {},
         {"contract": "d", "task": "prepare"},
         {"run": 2},
+        {"experiment": "f"},
         {"data": "mr"},
     ):
         found.append(entry(**said), update())
-    assert found.served("ct", "c", 1) == Served(experiments=2, rounds=2, known=True)
-    assert found.served("ct", "e", 1) == Served(experiments=3, rounds=2, known=False)
-    assert found.served("mr", "c", 1) == Served(experiments=0, rounds=1, known=True)
+    assert found.served("ct", "c", "e", 1) == Served(experiments=3, rounds=3, known=True)
+    assert found.served("ct", "c", "g", 1) == Served(experiments=4, rounds=3, known=False)
+    assert found.served("mr", "c", "e", 1) == Served(experiments=0, rounds=1, known=True)
