@@ -238,12 +238,14 @@ class Federation:
         here = isinstance(party, Site)
         return Guarded(
             party=party,
-            contract=contract or Contract(self.config, joining),
+            contract=contract or Contract(self.config, self.config if joining else None),
             policy=policy,
             gate=self.gate(policy, joining=joining),
             start={} if joining else self.initial_shared,
+            first=self.initial_shared,
+            check_shared=self.split.check_shared,
             book=book or Book(),
-            public=self.public,
+            public=self.public and not joining,
             received=party.received if here else lambda round_, model: None,
             first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
             ledger=ledger,

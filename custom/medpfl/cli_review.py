@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from medpfl.errors import UserError
+from medpfl.errors import UserError, printable
 
 
 def review(
@@ -32,7 +32,7 @@ def review(
     if as_json:
         print(json.dumps(found.to_json(policy), indent=1))
     else:
-        print("\n".join(found.lines(policy)))
+        print("\n".join(map(printable, found.lines(policy))))
     if found.refusals(policy):
         raise typer.Exit(1)
 
@@ -58,10 +58,11 @@ def ledger(
                 print(json.dumps(entry))
                 continue
             what = f"{len(entry['tensors'])} tensors, {size(entry['bytes'])}" if entry["tensors"] else "numbers"
-            print(
+            line = (
                 f"{entry['time']}  {entry['data']}  {entry['task']} {entry['round']}  {what}  "
                 f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"
             )
+            print(printable(line))
     except SealBroken as error:
         typer.echo(f"broken: {error}", err=True)
         raise typer.Exit(1) from None

@@ -46,11 +46,11 @@ class JoinExecutor(PersonalizedExecutor):
             raise SiteForbids("a site of this name took part in that run here; joining would replace its model")
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
-        place.require_approved(config, joining=True)
+        place.require_approved(config, theirs)
         federation = Federation.of(config)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
         source = open_source(theirs, place.own.get(theirs.data))
         data = source.site(place.name, federation.device)
         place.store()  # makes the folder, for the site alone
         newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
-        return place.guarded(federation, newcomer), federation.model()
+        return place.guarded(federation, newcomer, theirs), federation.model()

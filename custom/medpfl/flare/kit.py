@@ -14,7 +14,7 @@ from typing import Any
 from medpfl.config import RunConfig, make_config
 from medpfl.data.site_manifest import FILE, read_content, read_object
 from medpfl.errors import UserError
-from medpfl.flare.classes import FILTER
+from medpfl.flare.classes import AT_SITE, FILTER
 from medpfl.flare.filter import AllowListFilter, flat
 from medpfl.flare.kit_policy import give_key, set_policy, write_keys
 from medpfl.flare.kit_rights import RESOURCES, allow_classes, limit_rights, put_guard, stop_log_streaming
@@ -145,7 +145,10 @@ def read_job(folder: Path) -> Job:
             config, run = make_config(**runs[0]), make_config(**given[0]["run_config"])
         except (UserError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
-        contract = Contract(run, joining="newcomers" in given[0]).hash
+        named = [e.get("executor", {}).get("path") for e in content.get("executors", [])]
+        if len(named) != 1 or named[0] not in AT_SITE:
+            raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
+        contract = Contract(run, config if "newcomers" in given[0] else None).hash
         found.append(Job(folder.resolve().name, config, _listed(file, allowed[0]), contract))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")

@@ -35,6 +35,10 @@ def message_to_model(message: Message, rounds: int) -> FLModel:
 def message_of(task: str, shareable: Shareable) -> Message:
     """The message that a site received."""
     model = FLModelUtils.from_shareable(shareable)
+    if type(model.current_round) is not int or not 0 <= model.current_round <= 10**6:
+        raise ValueError("the message's round is no number of a round")
+    if not isinstance(model.meta.get(INFO), dict):
+        raise ValueError("the message has no values beside its tensors")
     return Message(task, model.current_round, _tensors(model.params), model.meta[INFO])
 
 

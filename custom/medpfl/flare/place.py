@@ -89,9 +89,9 @@ class Place:
         """For the noise of differential privacy; None in a rehearsal, where figures repeat."""
         return None if self.key is None else Seal(self.key, self.name).secret("noise")
 
-    def require_approved(self, config: RunConfig, *, joining: bool = False) -> None:
+    def require_approved(self, config: RunConfig, newcomers: RunConfig | None = None) -> None:
         """Raises SiteForbids if the site takes approved contracts alone and this is none."""
-        if self.policy.jobs == "approved" and (found := Contract(config, joining).hash) not in self.policy.approved:
+        if self.policy.jobs == "approved" and (found := Contract(config, newcomers).hash) not in self.policy.approved:
             raise SiteForbids(f"contract: {found[:12]} is not approved at this site")
 
     def store(self) -> DiskStore:
@@ -102,12 +102,12 @@ class Place:
             self.root.chmod(0o700)
         return store
 
-    def guarded(self, federation: Federation, party: Site | Newcomer) -> Guarded:
+    def guarded(self, federation: Federation, party: Site | Newcomer, newcomers: RunConfig | None = None) -> Guarded:
         """Who answers here, behind the contract, the policy, the gate and the ledger."""
         return federation.guarded(
             party,
             policy=self.policy,
-            contract=Contract(federation.config, isinstance(party, Newcomer), self.submitter),
+            contract=Contract(federation.config, newcomers, self.submitter),
             book=Book(self.folder, self.seal),
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,

@@ -57,6 +57,7 @@ class Review:
     Attributes:
         job: the folder's name.
         config: its run.
+        data: of who says what data the sites have: the run's, or the newcomers' configuration.
         hash: of its contract.
         joining: sites join a finished run by it.
         sites: who it is for.
@@ -72,6 +73,7 @@ class Review:
 
     job: str
     config: RunConfig
+    data: RunConfig
     hash: str
     joining: bool
     sites: tuple[str, ...]
@@ -123,7 +125,7 @@ class Review:
                 "arguments": self.config.model_args,
                 "parameters": self.parameters,
             },
-            "data": {"name": self.config.data, "arguments": self.config.data_args},
+            "data": {"name": self.data.data, "arguments": self.data.data_args},
             "rounds": self.config.rounds,
             "local_epochs": self.config.local_epochs,
             "classes": {where: list(names) for where, names in self.classes.items()},
@@ -144,8 +146,8 @@ class Review:
         yield f"for: {', '.join(self.sites)}"
         arguments = f" with {json.dumps(config.model_args)}" if config.model_args else ""
         yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
-        told = f" with {json.dumps(config.data_args)}" if config.data_args else ""
-        yield f"data: what the site calls {config.data!r}{told}"
+        told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
+        yield f"data: what the site calls {self.data.data!r}{told}"
         yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
         for where, names in self.classes.items():
             yield f"classes at the {where}: {', '.join(names) or 'none'}"
@@ -174,7 +176,8 @@ def review(folder: Path) -> Review:
     at_sites = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_client.json"))]
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = RunConfig(**arguments["run_config"])
-    joining = "newcomers" in arguments
+    newcomers = RunConfig(**arguments["newcomers"]) if "newcomers" in arguments else None
+    joining = newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
         "server": tuple(dict.fromkeys(name for content in at_server for name in _classes(content))),
@@ -185,7 +188,8 @@ def review(folder: Path) -> Review:
     return Review(
         job=job.name,
         config=config,
-        hash=Contract(config, joining).hash,
+        hash=Contract(config, newcomers).hash,
+        data=newcomers or config,
         joining=joining,
         sites=tuple(name for targets in meta.get("deploy_map", {}).values() for name in targets if name != "server"),
         classes=classes,
@@ -197,7 +201,7 @@ def review(folder: Path) -> Review:
         gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),
-        public=federation.public,
+        public=federation.public and not joining,
     )
 
 

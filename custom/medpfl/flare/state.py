@@ -20,7 +20,7 @@ def check_experiment(name: str) -> str:
     Raises:
         UserError: it has other characters, or begins with a dot.
     """
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name.startswith("ledger."):
         raise UserError(
             f"experiment {name!r}: server and sites keep a folder of that name; use letters, digits, . _ - and no dot "
             "in front"

@@ -31,21 +31,35 @@ class Contract:
 
     Attributes:
         config: of the run.
-        joining: the site joins the finished run.
+        newcomers: of a job by which sites join the finished run: says what data they have; None of the run itself.
         submitter: who submitted the job, as FLARE authenticated it; empty in a simulation.
     """
 
     config: RunConfig
-    joining: bool = False
+    newcomers: RunConfig | None = None
     submitter: str = ""
+
+    @property
+    def joining(self) -> bool:
+        """Whether sites join a finished run by it."""
+        return self.newcomers is not None
+
+    @property
+    def data(self) -> str:
+        """What the data are called that a site brings."""
+        return (self.newcomers or self.config).data
 
     @property
     def hash(self) -> str:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
-        fields = self.config.model_dump(mode="json", exclude=_MAY_DIFFER)
-        fields["settings"] = {k: v for k, v in fields["settings"].items() if k not in _AT_THE_SERVER}
-        text = json.dumps({"run": fields, "joining": self.joining}, sort_keys=True, allow_nan=False)
+        theirs = None if self.newcomers is None else _agreed(self.newcomers)
+        text = json.dumps({"run": _agreed(self.config), "newcomers": theirs}, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _agreed(config: RunConfig) -> dict[str, Any]:
+    fields = config.model_dump(mode="json", exclude=_MAY_DIFFER)
+    return fields | {"settings": {k: v for k, v in fields["settings"].items() if k not in _AT_THE_SERVER}}
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Record:
         answered: digest of the question by its place (:func:`place`).
         repeats: how often another question came in a place that was answered.
         statistics: how often statistics were given.
+        trained: the round of the last update that left.
         step: length of the longest update so far: Euclidean distance over all that is shared.
     """
 
@@ -68,6 +83,7 @@ class Record:
     answered: Mapping[int, str] = field(default_factory=dict)
     repeats: int = 0
     statistics: int = 0
+    trained: int = 0
     step: float = 0.0
 
     @property
@@ -126,6 +142,8 @@ def admitted(record: Record, contract: Contract, message: Message, repeats: int)
         StateError: it may not be answered; why, in words that may leave.
     """
     where, asked = place(contract.config, message), digest(message)
+    # Nobody trains on who joins, so no server needs to ask another way.
+    repeats = 0 if contract.joining else repeats
     first = 0 if message.task != "join" or contract.config.resolved_mixing.startswith("similarity") else 1
     if record.last < first and where > first:
         raise StateError(f"contract: task '{message.task}' before the hello")

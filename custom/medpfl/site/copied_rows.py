@@ -9,14 +9,19 @@ with rows that differ (Boenisch et al., When the curious abandon honesty, EuroS&
 
 from __future__ import annotations
 
+import secrets
+
+import torch
 from torch import Tensor
 
 from medpfl.parameters import State
 
 _ROWS, _WIDTH = 16, 64
 """A layer with fewer rows cannot sort images, and narrower rows are alike by chance."""
-_MOST_ROWS = 512
-"""Rows that are looked at; of larger layers every k-th."""
+_AT_ONCE = 512
+"""Rows that are compared with all others at a time."""
+_PROJECTED = 192
+"""Wider rows are compared by so many random products, which the sender cannot know."""
 _SAME = 0.5
 """Absolute cosine from which on two rows are one direction; of random rows of width 64 one pair in 10^25 is."""
 
@@ -28,15 +33,20 @@ def copied(weight: Tensor) -> float:
         weight: (rows, ...), flattened to (rows, width).
     """
     rows = weight.detach().float().flatten(1)
-    rows = rows[:: max(1, len(rows) // _MOST_ROWS)]
     lengths = rows.norm(dim=1)
     rows = rows[lengths > 1e-6 * lengths.max().clamp_min(1e-30)]
     if len(rows) < 2:
         return 0.0
+    if rows.shape[1] > 2 * _PROJECTED:
+        secret = torch.Generator().manual_seed(secrets.randbits(63))
+        rows = rows @ torch.randn(rows.shape[1], _PROJECTED, generator=secret)
     unit = rows / rows.norm(dim=1, keepdim=True)
-    alike = (unit @ unit.T).abs()
-    alike.fill_diagonal_(0)
-    return float((alike.amax(1) > _SAME).float().mean())
+    found = 0
+    for start in range(0, len(unit), _AT_ONCE):
+        alike = (unit[start : start + _AT_ONCE] @ unit.T).abs()
+        alike[torch.arange(len(alike)), torch.arange(start, start + len(alike))] = 0
+        found += int((alike.amax(1) > _SAME).sum())
+    return found / len(unit)
 
 
 def copying_layer(shared: State, start: State, most: float) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from medpfl.messages import STATISTICS_OF, Message, Update
+from medpfl.messages import IMPRESSION, STATISTICS_OF, Message, Update
 from medpfl.parameters import State, StateError, distance
 from medpfl.site.contract import Contract, Record, admitted, place
 from medpfl.site.copied_rows import copying_layer
@@ -33,6 +33,10 @@ from medpfl.statefile import fingerprint, write_bytes
 logger = logging.getLogger(__name__)
 
 FILE, LOCK = "contract.json", "contract.lock"
+_GROWTH = 5.0
+"""How much longer than its longest update so far a site's next one counts at most."""
+_BRIGHTEST = 8.0
+"""What a pixel of an impression may be at most; those that it starts from lie in [-1, 1]."""
 _START_TOLERANCE = 1e-5
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
@@ -125,7 +129,9 @@ class Guarded:
         contract: what was agreed.
         policy: the site's.
         gate: what may leave.
-        start: the shared part of the run's seeded first model.
+        start: the shared part of the run's seeded first model; empty for a site that joins.
+        first: all of that model by name, to compare what comes with.
+        check_shared: raises StateError unless tensors are exactly the shared state.
         book: keeps what was answered.
         public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
         received: the shared part that was received before a round, from the site's store; None if it is not kept.
@@ -140,6 +146,8 @@ class Guarded:
     policy: SitePolicy
     gate: Gate
     start: State
+    first: State
+    check_shared: Callable[[State], None]
     book: Book = field(default_factory=Book)
     public: bool = False
     received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
@@ -172,6 +180,8 @@ class Guarded:
             self._require_patients(message)
             self._require_pretrained(message)
             self._require_unused(record, message)
+            self._require_impression(message)
+            self._require_own_rows(message)
             if message.task in ("train", "validate"):
                 self._require_start(record, message, model)
             self.book.write(record)
@@ -179,8 +189,9 @@ class Guarded:
         if message.task == "train" and self.gate.shared:
             length = distance(message.shared, update.tensors)
             with self.book.open(self.contract) as now:
-                if length > now.step:
-                    self.book.write(replace(now, step=length))
+                # What came must not make the next limit as wide as it likes.
+                longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
+                self.book.write(replace(now, trained=message.round, step=longest))
         self._enter(record, message, update)
         return update
 
@@ -198,6 +209,7 @@ class Guarded:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         leaves = message.task == "train" and self.gate.shared
         leaves = leaves or (message.task == "prepare" and (self.gate.shared or self.gate.statistics))
+        leaves = leaves or message.task == "statistics"
         if not (leaves or message.info.get("statistics")):
             return
         if patients(self.party.data) < self.policy.least_patients:
@@ -223,44 +235,69 @@ class Guarded:
         limits = self.policy.experiments, self.policy.rounds
         if self.ledger is None or not any(limits):
             return
-        if self._served is None or message.task in ("prepare", "statistics"):
+        if message.task in ("prepare", "statistics", "join", "train"):
+            whole = message.task != "train"
             try:
                 self._served = self.ledger.served(
-                    self.contract.config.data, record.contract, self.experiment, record.run
+                    self.contract.data, record.contract, self.experiment, record.run, verify=whole
                 )
             except (OSError, SealBroken) as error:
                 logger.warning("%s: %s", self.name, error)
                 raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
+        if self._served is None:
+            return
         if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
             raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
-        if limits[1] and message.task == "train":
-            if self._served.rounds >= limits[1]:
-                raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
-            self._served = replace(self._served, rounds=self._served.rounds + 1)
+        if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
+            raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
 
     def _require_start(self, record: Record, message: Message, model: nn.Module) -> None:
         """The first model is the contract's; a later one lies where mixes of honest updates do."""
-        if not self.gate.shared or message.shared.keys() != self.start.keys():
-            return  # the split names what is missing
-        if self.policy.copied_rows < 1:
-            layer = copying_layer(message.shared, self.start, self.policy.copied_rows)
-            if layer is not None:
-                raise StateError(
-                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
-                    "copied_rows)"
-                )
+        if not self.gate.shared:
+            return
+        self.check_shared(message.shared)
         where = place(self.contract.config, message)
-        earlier = [done for done in record.answered if 1 <= done < min(where, self.contract.config.rounds + 1)]
         if where == 1:
             for name, tensor in message.shared.items():
                 if not _alike(tensor, self.start[name]):
                     raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
         elif self.policy.largest_jump:
-            last = max(earlier, default=0)
-            origin = self.start if last <= 1 else self.received(last, model)
-            step = record.step if earlier else self.first_step(model)
-            if origin is not None and step > 0:
-                self._require_near(distance(origin, message.shared) / step, rounds=where - last)
+            last, origin = record.trained, self.start
+            if last > 1 and (kept := self.received(last, model)) is not None:
+                origin = kept
+            elif last > 1:
+                last = 0  # all the way from the start, whose length is known
+            step = record.step or self.first_step(model)
+            times = distance(origin, message.shared) / step if step else float("inf")
+            self._require_near(times, rounds=abs(where - last))
+
+    def _require_own_rows(self, message: Message) -> None:
+        """Of all weights that come, also those under which statistics are asked for."""
+        known = {name: t for name, t in message.shared.items() if name in self.first}
+        if self.policy.copied_rows < 1 and known:
+            layer = copying_layer(known, self.first, self.policy.copied_rows)
+            if layer is not None:
+                raise StateError(
+                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
+                    "copied_rows)"
+                )
+
+    def _require_impression(self, message: Message) -> None:
+        """Images to train with come when the method has them, as many as it has, and no brighter than images are."""
+        extra = message.tensors.keys() - message.shared.keys()
+        if not extra:
+            return
+        config = self.contract.config
+        trains = message.task == "train" and message.round > config.all_settings.get("warmup", 0)
+        due = trains or message.task == "join"
+        pair = message.impression if extra == {f"{IMPRESSION}images", f"{IMPRESSION}labels"} else None
+        fits = config.makes_impressions and due and pair is not None
+        if fits:
+            images, labels = pair
+            fits = images.ndim == 4 and len(images) == len(labels) <= config.all_settings["images"] and labels.ndim == 1
+            fits = fits and bool((images.float().abs() <= _BRIGHTEST).all()) and bool((labels >= 0).all())
+        if not fits:
+            raise StateError("contract: images to train with are not as the method has them")
 
     def _require_near(self, times: float, rounds: int) -> None:
         limit = self.policy.largest_jump * max(1, rounds)
@@ -280,7 +317,7 @@ class Guarded:
             "contract": record.contract,
             "experiment": self.experiment,
             "run": record.run,
-            "data": self.contract.config.data,
+            "data": self.contract.data,
             "task": message.task,
             "round": message.round,
         }

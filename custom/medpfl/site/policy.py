@@ -87,7 +87,7 @@ HOSPITAL = SitePolicy(
     experiments=50,
     rounds=5000,
     largest_jump=10.0,
-    copied_rows=0.25,
+    copied_rows=0.1,
     named_pretrained=True,
 )
 

@@ -82,6 +82,7 @@ _TEXTS = (
     r"contract: the site takes no pretrained model f without its fingerprint in the contract \(policy: "
     r"named_pretrained\)",
     "contract: statistics were given already",
+    "contract: images to train with are not as the method has them",
     "contract: statistics are due in round {number} at the earliest",
     "contract: the experiment belongs to another submitter here; choose another name",
     r"contract: the experiment belongs to another contract here \({hash}\); choose another name",

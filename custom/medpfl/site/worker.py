@@ -265,6 +265,8 @@ class Site:
 def requested_statistics(config: RunConfig, message: Message) -> str | None:
     """The kind of statistics that a message asks for, if any; StateError if the run's mixing does not rest on them."""
     kind = message.info.get("statistics")
+    if kind is None and message.task == "statistics":
+        raise StateError(f"mixing {config.resolved_mixing} needs no 'other' statistics, so none leave")
     if kind is not None and kind != STATISTICS_OF.get(config.resolved_mixing):
         raise StateError(f"mixing {config.resolved_mixing} needs no {kind!r} statistics, so none leave")
     return kind

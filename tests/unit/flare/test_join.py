@@ -325,7 +325,7 @@ ASKED = [
     ("join", {"split": {}}, "disagree on what is shared"),
     ("join", {"epochs": "Jane"}, "in task 'join'"),
     ("statistics", {"statistics": "batch-norm"}, "mixing samples needs no 'batch-norm' statistics"),
-    ("statistics", {}, "in task 'statistics'"),
+    ("statistics", {}, "mixing samples needs no 'other' statistics"),
     ("train", {}, "unknown task"),
 ]
 """What a crafted job may ask of a newcomer, and how it is refused."""

@@ -123,7 +123,9 @@ def test_the_hash_is_the_runs_and_not_the_machines():
     assert {Contract(c).hash for c in (CONTRACT.config, same, told)} == {CONTRACT.hash}
     for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "sha256:" + "0" * 64}, {"settings": {"lr": 0.2}}):
         assert Contract(CONTRACT.config.model_copy(update=change)).hash != CONTRACT.hash
-    assert Contract(CONTRACT.config, joining=True).hash != CONTRACT.hash
+    assert Contract(CONTRACT.config, CONTRACT.config).hash != CONTRACT.hash
+    others = [CONTRACT.config.model_copy(update={"data": name}) for name in ("organs", "registry")]
+    assert len({Contract(CONTRACT.config, other).hash for other in others}) == 2
 
 
 def test_a_question_is_all_that_it_asks_and_brings():

@@ -12,6 +12,7 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.messages import Failure, Message
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.contract import Contract
+from medpfl.site.copied_rows import copied
 from medpfl.site.guard import Book, patients
 from medpfl.site.ledger import Ledger
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
@@ -103,6 +104,49 @@ def test_weights_of_the_servers_choice_are_refused_in_later_rounds(late):
     guarded.train(2, start if late else guarded.near())
 
 
+def test_a_round_that_failed_does_not_switch_the_limit_off():
+    """One tensor too many fails the round; the next one must not pass for lack of something to compare with."""
+    guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
+    start = guarded.federation.initial_shared
+    assert "does not belong to the shared state" in guarded.refused("train", 1, start | {"more": torch.zeros(1)})
+    assert "largest_jump" in guarded.refused("train", 2, {k: 30 * t for k, t in imprinting(start).items()})
+
+
+def test_asking_a_round_again_does_not_switch_the_limit_off():
+    guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
+    for round_ in (1, 2, 3):
+        guarded.train(round_, guarded.near() if round_ > 1 else None)
+    far = {k: t + 50 for k, t in guarded.last.items()}
+    for _ in range(3):
+        guarded.ask("train", 3, guarded.near(0.01))
+        assert "largest_jump" in guarded.refused("train", 3, far)
+
+
+@pytest.mark.parametrize("image", [60.0, float("nan")])
+def test_images_to_train_with_are_the_methods_alone(image):
+    images_ = torch.full((8, 1, 4, 4), image, dtype=torch.float16)
+    impression = {"impression/images": images_, "impression/labels": torch.zeros(8, dtype=torch.int64)}
+    method = {"model": "tiny:Net", "rounds": 3, "local_epochs": 1}
+    settings = {"warmup": 1, "images": 8, "start": "noise"}
+    for algorithm, fields in (("fedavg", {}), ("fedimpres", {**method, "settings": settings})):
+        guarded = Guarded(algorithm, **fields).hello()
+        words = "contract: images to train with are not as the method has them"
+        assert guarded.refused("train", 1, guarded.federation.initial_shared | impression) == words
+        guarded.train(1)
+        assert guarded.refused("train", 2, guarded.near() | impression) == words
+
+
+def test_an_update_that_leaps_does_not_widen_the_next_limit():
+    guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
+    guarded.train(1)
+    step = guarded.site.book.read(guarded.site.contract).step
+    party = guarded.site.party
+    party.config = party.config.model_copy(update={"settings": {"lr": 5.0, "batch_size": 4}})
+    party.config.__dict__.pop("all_settings", None)
+    guarded.ask("train", 2, guarded.near())
+    assert step < guarded.site.book.read(guarded.site.contract).step <= 5 * step
+
+
 def test_the_limit_on_jumps_holds_for_validation_too():
     guarded = Guarded(policy=SitePolicy(largest_jump=10)).hello()
     for round_ in (1, 2, 3):
@@ -174,6 +218,14 @@ def test_few_patients_send_no_update(algorithm, leaves):
     unasked = Guarded(algorithm).hello()
     unasked.site.policy = guarded.site.policy
     assert "least_patients" in unasked.refused("train", 1)
+
+
+def test_rows_are_compared_all_of_them_and_by_what_the_sender_cannot_know():
+    odd = torch.randn(1024, 784)
+    odd[1::2] = odd[1]
+    assert copied(odd) == pytest.approx(0.5, abs=0.01)
+    assert copied(torch.randn(1024, 784)) == 0
+    assert copied(torch.randn(40, 64)) == 0
 
 
 def test_patients_count_and_not_their_slices():
