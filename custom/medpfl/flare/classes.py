@@ -8,25 +8,17 @@ from __future__ import annotations
 
 from nvflare.recipe.utils import TRACKING_REGISTRY
 
-from medpfl.flare.controller import PersonalizedController
-from medpfl.flare.executor import PersonalizedExecutor
-from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.join_controller import JoinController
-from medpfl.flare.join_executor import JoinExecutor
 from medpfl.flare.tracking import TRACKERS
 
 PACKAGE = "medpfl"
 
 
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__name__}"
-
-
-FILTER = _path(AllowListFilter)
-AT_SITE = (_path(PersonalizedExecutor), _path(JoinExecutor), FILTER)
+# By name: a kit is prepared without importing what runs in it.
+FILTER = "medpfl.flare.filter.AllowListFilter"
+AT_SITE = ("medpfl.flare.executor.PersonalizedExecutor", "medpfl.flare.join_executor.JoinExecutor", FILTER)
 AT_SERVER = (
-    _path(PersonalizedController),
-    _path(JoinController),
+    "medpfl.flare.controller.PersonalizedController",
+    "medpfl.flare.join_controller.JoinController",
     *(f"{t['receiver_module']}.{t['receiver_class']}" for t in map(TRACKING_REGISTRY.get, TRACKERS)),
 )
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,10 @@ def test_own_components_and_an_own_validator_stay(kit):
     assert made["app_validator"] == {"path": "mine.Validator"}
     write(kit, "resources.json", {"components": {}})
     assert "components must be a list" in mistake(kit)
+
+
+def test_the_allowed_classes_are_those_that_jobs_name():
+    for path in (*AT_SITE, *AT_SERVER[:2]):
+        module, _, name = path.rpartition(".")
+        found = getattr(import_module(module), name)
+        assert f"{found.__module__}.{found.__name__}" == path
