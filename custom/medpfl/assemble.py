@@ -27,11 +27,12 @@ from medpfl.seeding import derive_seed
 from medpfl.server.impress import impression_maker
 from medpfl.server.pretraining import load_pretrained, pretrain
 from medpfl.server.rounds import Plan
+from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.data import SiteData
 from medpfl.site.delivery import Delivery
 from medpfl.site.gate import Gate
-from medpfl.site.guard import Book, Guarded
+from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import OPEN, SitePolicy

@@ -27,7 +27,8 @@ from medpfl.report.results import load_results
 from medpfl.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
-from medpfl.site.guard import Book, Guarded
+from medpfl.site.book import Book
+from medpfl.site.guard import Guarded
 from medpfl.site.store import DiskStore, MemoryStore
 from medpfl.site.worker import MODEL
 from medpfl.statefile import write_bytes, write_state

@@ -14,8 +14,9 @@ from medpfl.data.site_manifest import read_policy, read_site_manifest
 from medpfl.flare.policy import SiteForbids
 from medpfl.flare.state import state_folder
 from medpfl.flare.trust import is_rehearsal, submitter
+from medpfl.site.book import Book
 from medpfl.site.contract import Contract
-from medpfl.site.guard import Book, Guarded
+from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy

@@ -3,7 +3,7 @@
 The hash of a run's configuration is its contract. A site that holds it answers each task once, in order, up to the
 agreed number of rounds, and nothing after the end. The same question may be asked again (a server that was restarted
 does), and gets the same answer; another question in a place that was answered is counted, and refused when the policy's
-number is used up. Pure functions on an explicit record; :mod:`medpfl.site.guard` keeps it.
+number is used up. Pure functions on an explicit record; :mod:`medpfl.site.book` keeps it.
 """
 
 from __future__ import annotations

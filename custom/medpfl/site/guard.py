@@ -6,118 +6,34 @@ engines speak to the wrapped one.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from medpfl.messages import IMPRESSION, STATISTICS_OF, Message, Update
 from medpfl.parameters import State, StateError, distance
+from medpfl.site.book import Book
 from medpfl.site.contract import Contract, Record, admitted, place
 from medpfl.site.copied_rows import copying_layer
 from medpfl.site.data import SiteData
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.policy import SitePolicy
-from medpfl.site.seal import Seal, SealBroken
+from medpfl.site.seal import SealBroken
 from medpfl.site.worker import Party, requested_statistics
-from medpfl.statefile import fingerprint, write_bytes
+from medpfl.statefile import fingerprint
 
 logger = logging.getLogger(__name__)
 
-FILE, LOCK = "contract.json", "contract.lock"
 _GROWTH = 5.0
 """How much longer than its longest update so far a site's next one counts at most."""
 _BRIGHTEST = 8.0
 """What a pixel of an impression may be at most; those that it starts from lie in [-1, 1]."""
 _START_TOLERANCE = 1e-5
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
-
-
-@dataclass
-class Book:
-    """Keeps a site's record of one experiment, in its folder or, without one, in memory.
-
-    Attributes:
-        folder: the site's own; None for memory.
-        seal: of the site; a record without it is refused.
-    """
-
-    folder: Path | None = None
-    seal: Seal | None = None
-    _record: Record | None = field(default=None, init=False)
-
-    @contextmanager
-    def open(self, contract: Contract) -> Iterator[Record]:
-        """The record as it is now, which nobody else reads or writes meanwhile: jobs are processes of their own.
-
-        Raises:
-            StateError: as :meth:`read`, or the folder cannot be written to.
-        """
-        if self.folder is None:
-            yield self.read(contract)
-            return
-        try:
-            lock = open(os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115 - closed below
-        except OSError as error:
-            logger.warning("%s: %s", self.folder, error)
-            raise StateError(f"the site cannot write its state: {error.strerror} (its log says more)") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._record = None
-            yield self.read(contract)
-
-    def read(self, contract: Contract) -> Record:
-        """The record under a contract; a new one where there is none.
-
-        Raises:
-            StateError: the folder is another submitter's or contract's, or the record is damaged.
-        """
-        if self._record is None:
-            self._record = self._kept() or Record(contract.hash, contract.submitter)
-        if self._record.submitter != contract.submitter:
-            raise StateError("contract: the experiment belongs to another submitter here; choose another name")
-        if self._record.contract != contract.hash:
-            theirs = self._record.contract[:12]
-            raise StateError(
-                f"contract: the experiment belongs to another contract here ({theirs}); choose another name"
-            )
-        return self._record
-
-    def write(self, record: Record) -> None:
-        """Keeps a record; StateError if it cannot be written."""
-        self._record = record
-        if self.folder is None:
-            return
-        text = json.dumps(record.to_json(), sort_keys=True)
-        content = {"record": record.to_json()} | ({"seal": self.seal.tag(FILE, text)} if self.seal else {})
-        try:
-            write_bytes(self.folder / FILE, json.dumps(content).encode(), durable=self.seal is not None, mode=0o600)
-        except OSError as error:
-            logger.warning("%s cannot be written: %s", self.folder / FILE, error)
-            raise StateError(f"the site cannot write its state: {error.strerror} (its log says more)") from error
-
-    def _kept(self) -> Record | None:
-        if self.folder is None or not (file := self.folder / FILE).exists():
-            return None
-        try:
-            content = json.loads(file.read_bytes())
-            record = Record.from_json(content["record"])
-            if self.seal:
-                self.seal.require(FILE, json.dumps(content["record"], sort_keys=True), content.get("seal"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("%s: %s", file, error)
-            raise StateError(
-                "contract: the record of this run at the site is damaged; begin a new experiment"
-            ) from None
-        return record
 
 
 @dataclass

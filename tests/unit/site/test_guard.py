@@ -11,9 +11,10 @@ from medpfl.assemble import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.messages import Failure, Message
 from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.copied_rows import copied
-from medpfl.site.guard import Book, patients
+from medpfl.site.guard import patients
 from medpfl.site.ledger import Ledger
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
