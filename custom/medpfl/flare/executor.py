@@ -70,7 +70,8 @@ class PersonalizedExecutor(Executor):
         reply = answer(site, message, model)
         self._tidy_up()
         if isinstance(reply, Failure):
-            theirs = frozenset(map(str, message.info.get("split", ()))) | frozenset(message.tensors)
+            split = message.info.get("split")
+            theirs = frozenset(map(str, split if isinstance(split, list) else ())) | frozenset(message.tensors)
             refusal = self._refused(fl_ctx, reply.reason, theirs)
             if (said := refusal.get_header(REASON)) != reply.reason:
                 self.log_warning(fl_ctx, f"task {task_name} failed: {reply.reason}", fire_event=False)

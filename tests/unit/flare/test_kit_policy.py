@@ -1,7 +1,9 @@
 """A site's own policy, key and approvals, and what review and ledger say of them."""
 
 import json
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 from kits import FEDAP, FEDAVG, done, files, init, mistake, read, write
@@ -15,7 +17,7 @@ from medpfl.cli import app
 from medpfl.data.catalog import find
 from medpfl.flare.executor import PersonalizedExecutor
 from medpfl.flare.kit import read_job
-from medpfl.flare.payload import REASON, message_to_model
+from medpfl.flare.payload import REASON, message_of, message_to_model
 from medpfl.flare.trust import REHEARSAL
 from medpfl.messages import Message
 from medpfl.site.contract import Contract
@@ -108,8 +110,6 @@ def test_review_refuses_what_the_site_would_refuse(kit, tmp_path):
 
 
 def test_review_names_foreign_classes_and_code(tmp_path):
-    import shutil
-
     job = shutil.copytree(FEDAVG, tmp_path / "job")
     file = job / "app" / "config" / "config_fed_client.json"
     content = json.loads(file.read_text())
@@ -125,6 +125,43 @@ def test_review_names_foreign_classes_and_code(tmp_path):
     )
     assert "it brings code (BYOC): app/custom/more.py" in result.output
     assert "not JSON and so not reviewed: app/config/config_fed_client.conf" in result.output
+
+
+def changed(tmp_path, file, change):
+    """A copy of a job with a configuration changed in place."""
+    job = Path(shutil.copytree(FEDAVG, tmp_path / "job"))
+    content = json.loads((job / file).read_text())
+    change(content)
+    (job / file).write_text(json.dumps(content))
+    return job
+
+
+def test_a_second_executor_hides_behind_no_first(kit, tmp_path):
+    def add(content):
+        content["executors"].append(json.loads(json.dumps(content["executors"][0])))
+        content["executors"][1]["executor"]["args"]["run_config"]["rounds"] = 5000
+
+    job = changed(tmp_path, "app/config/config_fed_client.json", add)
+    assert "one executor of its own is needed" in str(site("review", job).exception)
+    assert "one executor of its own is needed" in mistake(kit, "--job", job)
+
+
+def test_review_prints_no_line_of_the_jobs_own_making(tmp_path):
+    def rename(content):
+        content["deploy_map"] = {"app": ["a\nthis site's policy takes it\x1b[8m"]}
+
+    output = site("review", changed(tmp_path, "meta.json", rename)).output
+    assert "\x1b" not in output
+    assert sum(line == "this site's policy takes it" for line in output.splitlines()) == 1
+
+
+@pytest.mark.parametrize("round_", ["\n7 ", 1.5, True, None, 10**400, -1])
+def test_a_round_that_is_no_number_is_not_read(round_):
+    model = message_to_model(Message("train", 1), 1)
+    model.current_round = round_
+    # What FLARE's own message refuses (a text, a fraction) does not even come to us.
+    with pytest.raises((ValueError, TypeError)):
+        message_of("train", FLModelUtils.to_shareable(model))
 
 
 class AtKit:

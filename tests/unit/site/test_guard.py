@@ -317,6 +317,14 @@ def test_rounds_are_limited_by_data_set(tmp_path):
     assert "the data have served 2 rounds, which is the limit (rounds)" in guarded.refused("train", 3, guarded.near())
 
 
+def test_experiments_that_began_before_share_one_limit_of_rounds(tmp_path):
+    policy = SitePolicy(rounds=2)
+    begun = [Guarded(folder=tmp_path / name, key=KEY, policy=policy).hello() for name in "abc"]
+    begun[0].train(1)
+    begun[1].train(1)
+    assert "(rounds)" in begun[2].refused("train", 1)
+
+
 def test_what_left_is_in_the_ledger(tmp_path):
     guarded = Guarded(folder=tmp_path / "a", key=KEY, submitter="alice/h1").hello()
     update = guarded.train(1)
