@@ -1,11 +1,13 @@
 # make demo   set up, train FedAP in FLARE's simulator on real CT slices, write runs/demo
-# make test   set up and run the tests
+# make test   set up and run the tests, side by side
 # make slow   set up and run the tests that take minutes
 # make wheel  dist/: the wheel and its bill of materials
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/installed
 RELEASE := $(VENV)/release
+WORKERS ?= 2
+PYTEST := $(VENV)/bin/python -m pytest --numprocesses $(WORKERS)
 
 .PHONY: demo test slow lint jobs wheel hashes clean
 
@@ -20,10 +22,10 @@ demo: $(STAMP)
 	$(VENV)/bin/medpfl run fedap --sites 5 --rounds 10 --out runs/demo --overwrite
 
 test: $(STAMP)
-	$(VENV)/bin/python -m pytest
+	$(PYTEST)
 
 slow: $(STAMP)
-	$(VENV)/bin/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check custom tests datasets examples benchmarks requirements

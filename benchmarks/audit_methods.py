@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from medpfl.audit.report import markdown_row
-from medpfl.cli_audit import open_audit
-from medpfl.config import make_config
+from medpfl.cli.audit import open_audit
+from medpfl.config.run import make_config
 from medpfl.data.phantom.cohort import make_phantom
 from medpfl.site.policy import HOSPITAL, OPEN, AuditThresholds
 

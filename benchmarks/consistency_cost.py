@@ -12,9 +12,9 @@ from time import perf_counter
 import torch
 from torch.nn.functional import cross_entropy
 
-from medpfl.declarations import Heads
+from medpfl.algorithms.vit_heads.consistency import _three_passes, consistency_term, sub_network_logits
+from medpfl.core.declarations import Heads
 from medpfl.models import build_model, logits
-from medpfl.site.consistency import _three_passes, consistency_term, sub_network_logits
 
 CASES = (("vit-tiny", 28, (32,)), ("vit-tiny", 64, (32,)), ("vit-tiny", 64, (4, 8)), ("vit-small", 224, (8,)))
 """Model, edge length of the images, and the batch: images, or bags of so many slices for attention pooling."""

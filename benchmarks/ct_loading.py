@@ -14,12 +14,12 @@ from time import perf_counter
 
 import torch
 
-from medpfl.config import make_config
-from medpfl.data.ct.manifest import open_manifest
+from medpfl.config.run import make_config
+from medpfl.core.seeding import generator
+from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.sites import open_source
 from medpfl.models import build_model
-from medpfl.seeding import generator
-from medpfl.site.training import train_epochs
+from medpfl.training.loop import train_epochs
 
 
 def measure(data: str, size: int, slices: int) -> None:

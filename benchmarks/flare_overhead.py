@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from medpfl.config import make_config
-from medpfl.experiment import run_experiment
+from medpfl.config.run import make_config
+from medpfl.runs.experiment import run_experiment
 
 if __name__ == "__main__":
     sites = int(sys.argv[1]) if len(sys.argv) > 1 else 20

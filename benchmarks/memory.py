@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from medpfl.config import make_config
+from medpfl.config.run import make_config
 from medpfl.engine.progress import Progress
-from medpfl.flare.simulator import simulate
+from medpfl.flare.launch.simulator import simulate
 
 MIB = 1 << 20
 WARM = 5
@@ -28,7 +28,7 @@ def role(command: list[str]) -> str:
     """What a process of the simulator is."""
     if "--client" in command:
         return command[command.index("--client") + 1]
-    return "supervisor" if "medpfl.flare.supervisor" in command else "simulator"
+    return "supervisor" if "medpfl.flare.launch.supervisor" in command else "simulator"
 
 
 def main(rounds: int, sites: int, local_epochs: int) -> None:

@@ -21,10 +21,10 @@ import time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.memory import keep_freed_memory
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.memory import keep_freed_memory
 from medpfl.server.rounds import ServerState
 from medpfl.site.store import MemoryStore
 

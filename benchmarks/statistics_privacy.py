@@ -16,17 +16,18 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
-from medpfl.differential_privacy import OF_STATISTICS
+from medpfl.algorithms.fedap.privacy import StatisticsPrivacy
+from medpfl.algorithms.fedap.private_statistics import patient_vectors, released, scales_of
+from medpfl.algorithms.fedap.similarity import similarity_weights, wasserstein_distances
+from medpfl.config.run import make_config
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.memory import keep_freed_memory
+from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.settings import defaults
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.memory import keep_freed_memory
-from medpfl.models.layers import batch_norm_layers
-from medpfl.results import build_results
-from medpfl.server.similarity import similarity_weights, wasserstein_distances
-from medpfl.site.privacy_noise import noise_source
-from medpfl.site.private_statistics import patient_vectors, released, scales_of
-from medpfl.site.statistics import input_statistics, training_inputs
+from medpfl.runs.results import build_results
+from medpfl.site.noise import noise_source
 from medpfl.site.store import MemoryStore
 
 EPSILONS = (10, 3, 1)
@@ -62,7 +63,7 @@ def correlations(config, f):
     vectors = {name: list(patient_vectors(model, layers, scales, site, None)) for name, site in sites.items()}
     found = {}
     for epsilon in EPSILONS:
-        settings = OF_STATISTICS | {"statistics_epsilon": epsilon}
+        settings = defaults(StatisticsPrivacy) | {"statistics_epsilon": epsilon}
         noisy = [
             released(v, len(v), scales, settings, noise_source(config, name, "statistics", 0, None))
             for name, v in vectors.items()

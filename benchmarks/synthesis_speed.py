@@ -12,8 +12,8 @@ from time import perf_counter
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from medpfl.algorithms.fedimpres.synthesis import Synthesis, synthesise
 from medpfl.models import build_model
-from medpfl.server.impression import Synthesis, synthesise
 
 REPEATS = 3
 

@@ -14,10 +14,10 @@ from statistics import median
 
 import torch
 
-from medpfl.assemble import Federation
-from medpfl.config import RunConfig, make_config
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.messages import Message, Update
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.messages import Message, Update
 from medpfl.server import rounds
 from medpfl.server.magnitude import distance
 from medpfl.site.store import MemoryStore
@@ -45,7 +45,7 @@ def measure(config: RunConfig) -> tuple[list[float], list[float], float]:
     federation = Federation.of(config)
     plan, ratios, largest = federation.plan(), [], []
 
-    def record(_: RunConfig, sent: dict[str, Message], updates: list[Update]) -> tuple[list[Update], list]:
+    def record(_: RunConfig, sent: dict[str, Message], updates: list[Update], *_more) -> tuple[list[Update], list]:
         distances = [distance(sent[u.site].shared, u.tensors) for u in updates]
         of_round = [d / median(distances[:i] + distances[i + 1 :]) for i, d in enumerate(distances)]
         ratios.extend(of_round)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from medpfl.data.catalog import SAMPLE_IMAGES
-from medpfl.data.medmnist import file_md5, load
-from medpfl.data.medmnist_sets import official_md5
-from medpfl.seeding import derive_seed
+from medpfl.core.seeding import derive_seed
+from medpfl.data.kinds.npz.catalog import SAMPLE_IMAGES
+from medpfl.data.kinds.npz.medmnist import official_md5
+from medpfl.data.kinds.npz.npz_file import file_md5, load
 
 TARGET = Path(__file__).parents[1] / "custom" / "medpfl" / "data" / "sample" / "organamnist-sample.npz"
 

@@ -11,8 +11,8 @@ from nvflare.recipe import SimEnv
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from medpfl.flare.recipes import FFedAPRecipe
-from medpfl.site.data import SiteLoaders
+from medpfl.core.site_data import SiteLoaders
+from medpfl.flare.job.recipes import FFedAPRecipe
 
 
 class Net(nn.Module):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from medpfl.flare.poc import free_port, started
+from medpfl.flare.launch.poc import free_port, started
 from medpfl.report.words import count
 
 PROJECT = Path(__file__).parents[1] / "app_config" / "project.yml"
@@ -110,7 +110,7 @@ def run(program: str, *arguments: object, quiet: bool = False) -> None:
     """Runs a command of this Python's environment and shows it; its output too, unless all goes well quietly."""
     words = [str(argument) for argument in arguments]
     say(shlex.join([program, *words]))
-    module = {"medpfl": "medpfl.cli", "nvflare": "nvflare.cli"}[program]
+    module = {"medpfl": "medpfl.cli.main", "nvflare": "nvflare.cli"}[program]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
     done = subprocess.run([sys.executable, "-m", module, *words], text=True, **output)
     if done.returncode:

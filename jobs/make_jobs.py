@@ -5,10 +5,10 @@ A test keeps both in step with the code. Run with `make jobs`.
 
 from pathlib import Path
 
-from medpfl.config import make_config
-from medpfl.flare.export import export_job
-from medpfl.flare.recipes import allow_package
-from medpfl.flare.tracking import DEFAULT
+from medpfl.config.run import make_config
+from medpfl.flare.job.export import export_job
+from medpfl.flare.job.recipes import allow_package
+from medpfl.flare.transport.tracking import DEFAULT
 
 ALGORITHMS = ("fedavg", "fedbn", "fedap", "d-fedap", "f-fedap", "vit-heads")
 EMPHYSEMA = ["no emphysema", "emphysema"]

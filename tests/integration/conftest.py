@@ -1,40 +1,31 @@
 import json
-import subprocess
-import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from medpfl.config import make_config
-from medpfl.experiment import run_experiment
+from medpfl.config.run import make_config
+from medpfl.runs.experiment import run_experiment
 
 SMALL = {"sites": 2, "rounds": 2, "train_fraction": 0.2, "seed": 3}
 
 
 @pytest.fixture(scope="session")
-def small_run(tmp_path_factory):
-    """Runs an algorithm on the embedded sample, each combination once; returns its folder."""
-    made: dict[str, Path] = {}
+def small_run(tmp_path_factory, worker_id):
+    """Runs an algorithm on the embedded sample, each combination once for all who test side by side; its folder."""
+    root = tmp_path_factory.getbasetemp()
+    root = (root if worker_id == "master" else root.parent) / "runs"
+    root.mkdir(exist_ok=True)
 
     def run(algorithm: str, env: str, threads: int | None = None, repeat: int = 0, **changes) -> Path:
         key = json.dumps([algorithm, env, threads, repeat, changes], sort_keys=True)
-        if key not in made:
-            made[key] = tmp_path_factory.mktemp(f"{algorithm}-{env}")
-            config = make_config(algorithm=algorithm, **(SMALL | changes))
-            run_experiment(config, made[key], env=env, threads=threads, reference=False)
-        return made[key]
+        folder = root / f"{algorithm}-{env}-{sha256(key.encode()).hexdigest()[:8]}"
+        with FileLock(f"{folder}.lock"):
+            if not (done := folder.with_suffix(".done")).exists():
+                config = make_config(algorithm=algorithm, **(SMALL | changes))
+                run_experiment(config, folder, env=env, threads=threads, reference=False, overwrite=True)
+                done.touch()
+        return folder
 
     return run
-
-
-@pytest.fixture(scope="session")
-def medpfl():
-    """The command line in a process of its own."""
-
-    def call(*arguments: str | Path, check: bool = True, **options) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "medpfl.cli", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400, **options)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return call

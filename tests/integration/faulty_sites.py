@@ -9,7 +9,7 @@ from nvflare.apis.fl_constant import ReservedKey
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from medpfl.site.data import SiteLoaders
+from medpfl.core.site_data import SiteLoaders
 
 
 class Net(nn.Module):
@@ -55,7 +55,7 @@ def site_data(site: str, seed: int) -> SiteLoaders:
 
 
 class Slow(torch.utils.data.Dataset):
-    """Does not answer for longer than the tests wait; the simulator waits for it at the end."""
+    """Does not answer for longer than the limits of the tests; the simulator waits for it at the end."""
 
     def __len__(self):
         return 1

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
-from medpfl.data.catalog import open_dataset
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.engine.progress import watch_nothing
-from medpfl.errors import UserError
-from medpfl.flare.poc import free_port, started
-from medpfl.flare.recipes import FedBNRecipe, deploy_to
+from medpfl.flare.job.recipes import FedBNRecipe, deploy_to
+from medpfl.flare.launch.poc import free_port, started
 
 ROOT = Path(__file__).parents[2]
 ADMIN, SERVER, SITES = "admin@example.org", "localhost", ["north-hospital", "south-clinic"]

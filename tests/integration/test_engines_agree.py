@@ -45,10 +45,13 @@ def assert_same_models(first: Path, second: Path) -> None:
             assert tensor.equal(theirs[site][name]), (site, name)
 
 
-ALGORITHMS = ["fedbn", "fedap", "vit-heads", "fedimpres"]
+ALGORITHMS = ["fedap"]
 ALGORITHMS += [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
 ]
+NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu")
+ALGORITHMS += [pytest.param(name, marks=pytest.mark.slow) for name in NEWER]
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {
     "fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES},
@@ -66,7 +69,7 @@ def test_simulator_and_process_agree(small_run, algorithm):
     assert_same_models(in_process, simulated)
 
 
-@pytest.mark.parametrize("env", ["inprocess", "sim"])
+@pytest.mark.parametrize("env", ["inprocess", pytest.param("sim", marks=pytest.mark.slow)])
 def test_same_bits_twice(small_run, env):
     first, second = small_run("fedap", env), small_run("fedap", env, repeat=1)
     assert figures(first) == figures(second)
@@ -77,6 +80,7 @@ def test_seeds_differ(small_run):
     assert figures(small_run("fedap", "inprocess")) != figures(small_run("fedap", "inprocess", seed=4))
 
 
+@pytest.mark.slow
 def test_fewer_threads_than_sites_give_the_same(small_run):
     # One thread for two sites: FLARE runs every task in a fresh process, so all personal state comes from disk.
     shared, alone = small_run("fedap", "sim"), small_run("fedap", "sim", threads=1)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model.py"
 
 
@@ -12,6 +14,7 @@ def test_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_example_runs(tmp_path):
     done = subprocess.run([sys.executable, EXAMPLE, tmp_path], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

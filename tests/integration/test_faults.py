@@ -6,9 +6,9 @@ import pytest
 from faulty_sites import Net, Tamper, site_data, slow_site_data
 from nvflare.recipe import SimEnv
 
-from medpfl.flare.executor import TASKS
-from medpfl.flare.recipes import FedBNRecipe
-from medpfl.lock import claimed
+from medpfl.core.lock import claimed
+from medpfl.flare.job.recipes import FedBNRecipe
+from medpfl.flare.transport.executor import TASKS
 from medpfl.server.checkpoint import load_checkpoint
 
 
@@ -59,9 +59,9 @@ def test_no_path_or_patient_leaves(results):
     assert "archive" not in json.dumps(results)
 
 
-@pytest.mark.parametrize(
-    ("limit", "value"), [("grace", 0.5), pytest.param("timeout", 8, marks=pytest.mark.slow)], ids=["grace", "timeout"]
-)
+# The limits are long for sites that have all to import on a busy machine, and short for a site that sleeps 25 s.
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "value"), [("grace", 10), ("timeout", 20)], ids=["grace", "timeout"])
 def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     recipe = FedBNRecipe(model=Net, data=slow_site_data, sites=3, rounds=1, min_sites=2, name="slow", **{limit: value})
     recipe.execute(SimEnv(num_clients=3, workspace_root=str(tmp_path)))
@@ -72,6 +72,7 @@ def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     assert results["failures"][0]["reason"] == "no answer in time"
 
 
+@pytest.mark.slow
 def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
     recipe = FedBNRecipe(
         model=Net, data=site_data, sites=3, rounds=2, min_sites=3, name="quorum", experiment="kept", state_dir=tmp_path
@@ -92,7 +93,7 @@ def test_too_few_answers_in_time_end_the_run(tmp_path):
         sites=3,
         rounds=1,
         min_sites=3,
-        timeout=12,
+        timeout=20,
         name="late",
         experiment="kept",
         state_dir=tmp_path,
@@ -105,6 +106,7 @@ def test_too_few_answers_in_time_end_the_run(tmp_path):
     assert (state.phase, state.round, len(state.samples)) == ("train", 0, 3)
 
 
+@pytest.mark.slow
 def test_a_second_job_of_the_same_experiment_is_refused(tmp_path):
     folder = tmp_path / "kept" / "server"
     folder.mkdir(parents=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from medpfl.config import make_config
-from medpfl.errors import Interrupted
-from medpfl.flare.poc import poc, started
-from medpfl.production import run_in_production
-from medpfl.site.data import ImageTensors
+from medpfl.config.run import make_config
+from medpfl.core.errors import Interrupted
+from medpfl.core.site_data import ImageTensors
+from medpfl.flare.launch.poc import poc, started
+from medpfl.runs.real_sites import run_in_production
 
 SEEN = "MEDPFL_TEST_SEEN"
 

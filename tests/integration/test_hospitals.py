@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from nvflare.recipe import ProdEnv
 
-from medpfl.data.catalog import open_dataset
-from medpfl.errors import UserError
-from medpfl.flare.recipes import FedAvgRecipe
-from medpfl.flare.remote import System
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.catalog import open_dataset
+from medpfl.flare.admin.remote import System
+from medpfl.flare.job.recipes import FedAvgRecipe
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("north-hospital", "south-clinic", "east-institute")
@@ -89,7 +89,10 @@ def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(
                     {
                         "name": "no-batch-norm",
                         "task_result_filters": [
-                            {"path": "medpfl.flare.filter.AllowListFilter", "args": {"allowed": ["conv1.weight"]}}
+                            {
+                                "path": "medpfl.flare.transport.filter.AllowListFilter",
+                                "args": {"allowed": ["conv1.weight"]},
+                            }
                         ],
                     }
                 ],

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.experiment import JOIN_JOB
-from medpfl.flare.endings import BEGUN
-from medpfl.flare.join import join_here, join_in_production
-from medpfl.flare.poc import poc
-from medpfl.joining_run import join
-from medpfl.production import run_in_production
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.flare.launch.join_job import join_here, join_in_production
+from medpfl.flare.launch.poc import poc
+from medpfl.flare.transport.endings import BEGUN
+from medpfl.runs.experiment import JOIN_JOB
+from medpfl.runs.join import join
+from medpfl.runs.real_sites import run_in_production
 from medpfl.site.delivery import CARD, WEIGHTS
 
 NEW = {"data": "organamnist-sample", "train_fraction": 0.2, "sites": 1, "names": ("new-hospital",), "local_epochs": 1}

@@ -14,13 +14,13 @@ import pytest
 import series
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.errors import Interrupted, UserError
 from medpfl.engine.progress import watch_nothing
-from medpfl.errors import Interrupted, UserError
-from medpfl.flare.export import export_job
-from medpfl.flare.poc import poc
-from medpfl.flare.tracking import installed
-from medpfl.production import run_in_production
+from medpfl.flare.job.export import export_job
+from medpfl.flare.launch.poc import poc
+from medpfl.flare.transport.tracking import installed
+from medpfl.runs.real_sites import run_in_production
 
 CONFIG = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
 
@@ -82,13 +82,16 @@ def test_tracker_that_the_server_lacks_is_named(system, tmp_path, monkeypatch):
         run_in_production(CONFIG, tmp_path / "run", kit=system.folder, track="wandb")
 
 
+@pytest.mark.slow
 def test_refused_class_is_named(system, tmp_path):
     forbid(system.folder.parent)
     with pytest.raises(UserError, match=r"site-1 and site-2 will not load medpfl\..*class_allow_list"):
         run_in_production(CONFIG, tmp_path / "run", kit=system.folder)
 
 
+@pytest.mark.slow
 def test_job_folder_that_carries_the_package_goes_through_flares_own_command(system, tmp_path):
+    forbid(system.folder.parent)
     job = export_job(CONFIG, tmp_path / "jobs" / "mine", byoc=True)
     command = [sys.executable, "-m", "nvflare.cli", "job", "submit", "-j", job, "--startup-kit", system.folder]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout

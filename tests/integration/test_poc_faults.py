@@ -8,7 +8,7 @@ import psutil
 import pytest
 from nvflare.recipe import PocEnv
 
-from medpfl.flare.recipes import FedAPRecipe
+from medpfl.flare.job.recipes import FedAPRecipe
 
 
 def finished_rounds(workspace: Path) -> int:

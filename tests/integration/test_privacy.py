@@ -11,10 +11,10 @@ import pytest
 from hospitals_with_secrets import PATIENT, ROOT, KeepsAnswers, KeepsMessages, file_of, hospital, write_hospital
 from nvflare.recipe import SimEnv
 
-from medpfl.assemble import Federation
-from medpfl.flare.executor import TASKS
-from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.statefile import read_state
+from medpfl.core.statefile import read_state
+from medpfl.engine.federation import Federation
+from medpfl.flare.job.recipes import PersonalizedRecipe
+from medpfl.flare.transport.executor import TASKS
 
 SHAPE = {"in_channels": 1, "num_classes": 3}
 SMALL_VIT = {"size": 28, "hidden_size": 24, "mlp_dim": 24, "num_layers": 2, "num_heads": 6}
@@ -63,7 +63,7 @@ class Seen:
         return needle in self.messages or needle in self.files
 
 
-@pytest.fixture(scope="module", params=list(RUNS))
+@pytest.fixture(scope="module", params=["vit-heads", pytest.param("fedbn", marks=pytest.mark.slow)])
 def seen(request, tmp_path_factory):
     folder, patient = tmp_path_factory.mktemp(request.param), f"patient-{token_hex(8)}"
     with pytest.MonkeyPatch.context() as environment:

@@ -15,11 +15,12 @@ from faulty_sites import Net, site_data
 from nvflare.recipe import SimEnv
 from recorder import Recorder
 
-from medpfl.flare.recipes import FedBNRecipe
+from medpfl.flare.job.recipes import FedBNRecipe
 
 RUN = ["run", "fedbn", "--sites", "2", "--rounds", "2", "--train-fraction", "0.2", "--no-reference", "--no-new-test"]
 
 
+@pytest.mark.slow
 def test_receivers_get_what_the_results_have(tmp_path):
     recipe = FedBNRecipe(model=Net, data=site_data, sites=2, rounds=2, min_sites=1, name="tracked", track="tensorboard")
     recipe._job.to_server(Recorder(), id="recorder")

@@ -13,15 +13,15 @@ from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 
-from medpfl.config import make_config
-from medpfl.data.catalog import find
+from medpfl.config.run import make_config
+from medpfl.core.errors import Interrupted, UserError
+from medpfl.data.kinds.npz.catalog import find
 from medpfl.engine.progress import watch_nothing
-from medpfl.errors import Interrupted, UserError
-from medpfl.flare.classes import is_own
-from medpfl.flare.poc import free_port, own_storage, start_kit
-from medpfl.flare.recipes import PersonalizedRecipe, allow_package
-from medpfl.flare.remote import System
-from medpfl.production import run_in_production
+from medpfl.flare.admin.remote import System
+from medpfl.flare.job.classes import is_own
+from medpfl.flare.job.recipes import PersonalizedRecipe, allow_package
+from medpfl.flare.launch.poc import free_port, own_storage, start_kit
+from medpfl.runs.real_sites import run_in_production
 
 ROOT = Path(__file__).parents[2]
 ADMIN, SERVER, SITES = "admin@example.org", "localhost", ("north-hospital", "south-clinic")

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "rehearsal.py"
 HOSPITALS = ["north-hospital", "south-clinic", "east-institute"]
 
 
+@pytest.mark.slow
 def test_short_rehearsal(tmp_path):
     folder = tmp_path / "rehearsal"
     done = subprocess.run([sys.executable, SCRIPT, folder, "--short"], capture_output=True, text=True, timeout=500)

@@ -42,7 +42,7 @@ def of_run(out: Path, *words: str) -> list[psutil.Process]:
 
 
 def start_and_wait(out: Path, env: str, rounds: int) -> subprocess.Popen:
-    command = [sys.executable, "-m", "medpfl.cli", "run", *ARGUMENTS, "--env", env, "--out", str(out)]
+    command = [sys.executable, "-m", "medpfl.cli.main", "run", *ARGUMENTS, "--env", env, "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while finished_rounds(out, env) < rounds:
@@ -71,15 +71,12 @@ def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     assert_same_models(out, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (("nvflare.private.fed.app.simulator.simulator_worker", "site-2"), "the process of site-2 died"),
-        pytest.param(
-            ("nvflare.private.fed.app.simulator.simulator",),
-            "the simulation ended before the run was done",
-            marks=pytest.mark.slow,
-        ),
+        (("nvflare.private.fed.app.simulator.simulator",), "the simulation ended before the run was done"),
     ],
     ids=["site", "server"],
 )
@@ -87,7 +84,7 @@ def test_a_killed_process_ends_the_run_and_it_can_be_resumed(small_run, medpfl, 
     out = tmp_path / "run"
     process = start_and_wait(out, "sim", rounds=2)
     # The supervisor's command line ends with the simulator's, which has forked itself; the root of these goes first.
-    those = [p for p in of_run(out, *words) if "medpfl.flare.supervisor" not in p.cmdline()]
+    those = [p for p in of_run(out, *words) if "medpfl.flare.launch.supervisor" not in p.cmdline()]
     min(those, key=lambda p: p.pid).kill()
     _, told = process.communicate(timeout=120)
     assert process.returncode == 2

@@ -34,6 +34,7 @@ def installed(tmp_path_factory):
     return python.parent
 
 
+@pytest.mark.slow
 def test_wheel_runs_the_demo(installed, tmp_path):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MEDPFL"))}
     command = [installed / "medpfl", "run", "fedap", "--sites", "2", "--rounds", "2", "--out", "demo"]

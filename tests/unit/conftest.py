@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from medpfl.named_code import permit
+from medpfl.core.permitted_code import permit
 
 OWN = ("test_factory", "test_sites", "torch.nn")
 """Modules that the tests' configurations name."""

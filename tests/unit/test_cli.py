@@ -1,14 +1,17 @@
 """What a user sees who makes a mistake: a line that says what is wrong and what would be right, never a traceback."""
 
+import os
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 
-
-def medpfl(*arguments, **options):
-    command = [sys.executable, "-m", "medpfl.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+from medpfl.algorithms import mixings
+from medpfl.cli.main import app
+from medpfl.config.fields import DATA, FAULTS, METHOD, OPTIONS, PLACE, RUN, TRAINING, default_in_words, flag_of
+from medpfl.config.run import RunConfig
 
 
 @pytest.mark.parametrize(
@@ -49,12 +52,12 @@ def medpfl(*arguments, **options):
         ("report nowhere", "nowhere"),
     ],
 )
-def test_mistakes_are_named(tmp_path, arguments, said):
+def test_mistakes_are_named(medpfl, tmp_path, arguments, said):
     if "cuda" in arguments:
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is a GPU here")
-    done = medpfl(*arguments.split(), cwd=tmp_path)
+    done = medpfl(*arguments.split(), cwd=tmp_path, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -62,24 +65,66 @@ def test_mistakes_are_named(tmp_path, arguments, said):
     assert not (tmp_path / "job").exists()
 
 
-def test_a_broken_start_image_is_named_before_any_training(tmp_path):
+def test_a_mistake_in_a_process_of_its_own(medpfl, tmp_path):
+    done = medpfl("run", "fedapp", cwd=tmp_path, check=False, own=True)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("medpfl: ") and "did you mean fedap" in line
+
+
+def test_a_broken_start_image_is_named_before_any_training(medpfl, tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "one.png").write_bytes(b"no image")
     options = "--model lenet5 --sites 2 --set start=images --env inprocess --device cpu --out out"
-    done = medpfl("run", "fedimpres", *options.split(), cwd=tmp_path)
+    done = medpfl("run", "fedimpres", *options.split(), cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert "images/one.png cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "state").exists()
 
 
-def test_space_in_the_folder_of_a_simulation(tmp_path):
-    done = medpfl("run", "fedavg", "--sites", "2", "--out", tmp_path / "a b")
+def test_space_in_the_folder_of_a_simulation(medpfl, tmp_path):
+    done = medpfl("run", "fedavg", "--sites", "2", "--out", tmp_path / "a b", check=False)
     assert done.returncode == 2
     assert "space" in done.stderr
 
 
-def test_lists(tmp_path):
+def test_help_begins_with_what_a_newcomer_needs_and_is_quick():
+    command = [sys.executable, "-m", "medpfl.cli.main", "run", "--help"]
+    environment = os.environ | {"COLUMNS": "80"}
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+    first = shown.split("╭─ Data ─")[0]
+    assert re.findall(r"│ (--[a-z-]+)", first) == [
+        "--data",
+        "--sites",
+        "--rounds",
+        "--env",
+        "--out",
+        "--preset",
+        "--help",
+    ]
+    assert re.findall(r"╭─ (.+?) ─", shown)[2:] == [DATA, METHOD, TRAINING, RUN, PLACE, FAULTS]
+    assert max(map(len, shown.splitlines())) == 80
+    program = "import sys, medpfl.cli.main; print({'torch', 'nvflare', 'monai', 'numpy'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_every_field_of_a_run_is_an_option_unless_it_is_said_otherwise():
+    of_line = {p.name for p in typer.main.get_command(app).commands["run"].params}
+    assert set(RunConfig.model_fields) - of_line == {"names", "intra_op_threads"}
+    words = re.split(r"[,.] ?", OPTIONS["mixing"].description)
+    assert sorted(filter(None, words)) == sorted(mixings())
+    assert [flag_of(name) for name in ("settings", "names", "data_args", "held_out")] == [
+        "--set",
+        "--sites",
+        "--data-arg",
+        "--held-out",
+    ]
+    defaults = {"seed": "0", "train_fraction": "1", "timeout": "3600", "rounds": "20, or the method's", "mixing": ""}
+    assert {name: default_in_words(name) for name in defaults} == defaults
+
+
+def test_lists(medpfl):
     algorithms, models, data = medpfl("algorithms"), medpfl("models"), medpfl("data", "list")
     assert "fedap" in algorithms.stdout
     assert "vit-heads brings its own defaults: model vit-tiny, rounds 50, local epochs 3," in algorithms.stdout
@@ -88,20 +133,18 @@ def test_lists(tmp_path):
     assert "organamnist" in data.stdout
 
 
-def test_data_check_says_whether_a_set_can_be_used(tmp_path):
+def test_data_check_says_whether_a_set_can_be_used(medpfl, tmp_path):
     good = medpfl("data", "check", "organamnist-sample")
-    assert good.returncode == 0
     assert "3,800 grey images" in good.stdout
     (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04 not much of an archive")
-    bad = medpfl("data", "check", tmp_path / "torn.npz")
+    bad = medpfl("data", "check", tmp_path / "torn.npz", check=False)
     assert bad.returncode == 1
     assert "torn.npz" in bad.stdout
 
 
-def test_compare_shows_local_and_resumes(tmp_path):
+def test_compare_shows_local_and_resumes(medpfl, tmp_path):
     arguments = ["compare", "fedbn", "fedap:mixing=uniform", "--sites", 2, "--rounds", 1, "--seeds", 2]
-    first = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
-    assert first.returncode == 0, first.stderr
+    medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
     table = (tmp_path / "comparison.md").read_text()
     for name in ("Local training", "FedBN", "FedAP (mixing=uniform)"):
         assert f"| {name} |" in table

@@ -3,9 +3,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from medpfl.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
-from medpfl.config import make_config, published_defaults
-from medpfl.errors import UserError
+from medpfl.config.run import make_config, published_defaults
+from medpfl.core.errors import UserError
+from medpfl.runs.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
 
 
 def texts(*given, model="vit-tiny"):
@@ -89,9 +89,9 @@ def test_a_setting_with_two_names_is_one():
         {"consistency": 0.3},
     ]
     for given in (both, dict(reversed(both.items()))):
-        with pytest.raises(UserError, match="lambda and consistency are one setting of vit-heads: give it once"):
+        with pytest.raises(UserError, match="consistency is given twice for vit-heads, by its name and by the paper's"):
             settings_of([Variant.parse("vit-heads")], given)
-    with pytest.raises(UserError, match="are one setting of vit-heads"):
+    with pytest.raises(UserError, match="consistency is given twice for vit-heads"):
         settings_of([Variant.parse("vit-heads:lambda=0.3,consistency=0.1")], {})
 
 

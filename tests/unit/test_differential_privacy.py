@@ -8,18 +8,17 @@ from hypothesis import strategies as st
 from opacus.accountants import RDPAccountant
 from opacus.accountants.analysis.gdp import delta_eps_mu
 
-from medpfl.assemble import Federation
-from medpfl.config import RunConfig, accepted_settings, make_config
-from medpfl.differential_privacy import (
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.differential_privacy import (
     DELTA,
-    account,
     epsilon_of_updates,
     gaussian_delta,
     least_patients,
     noise_multiplier,
 )
-from medpfl.errors import UserError
-from medpfl.results import build_results
+from medpfl.core.errors import UserError
+from medpfl.engine.federation import Federation
+from medpfl.runs.results import build_results
 
 EPSILON = {"statistics_epsilon": 3}
 NOISE = {"update_clip": 1, "update_noise": 2}
@@ -62,9 +61,10 @@ def test_off_by_default():
     for algorithm in ("fedap", "fedavg", "local", "f-fedap"):
         config = make_config(algorithm=algorithm)
         assert not config.noise_at_sites
-        assert account(config.all_settings, config.rounds) is None
-    assert "update_clip" not in accepted_settings("local")
-    assert "statistics_epsilon" not in accepted_settings("f-fedap")
+        assert config.privacy() == {}
+    assert "update_clip" not in make_config(algorithm="local").all_settings
+    assert "statistics_epsilon" not in make_config(algorithm="f-fedap").all_settings
+    assert "statistics_epsilon" in make_config(algorithm="fedap").all_settings
 
 
 @pytest.mark.parametrize(

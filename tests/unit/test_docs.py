@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from medpfl.algorithms import OWN, mixings
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     file.relative_to(ROOT).as_posix()
@@ -53,6 +55,26 @@ def test_the_tests_that_faults_are_shown_by_exist():
     names = {name for _, name in known}
     assert len(named) > 20
     assert [pair for pair in named if pair not in known and (pair[0] or pair[1] not in names)] == []
+
+
+def test_every_method_is_described():
+    described = {name: (ROOT / name).read_text() for name in ("README.md", "docs/algorithms.md", "docs/flare.md")}
+    rows = {
+        name: set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`.+?) \|", text, flags=re.MULTILINE))))
+        for name, text in described.items()
+    }
+    names = {method.name for method in OWN}
+    assert names <= rows["README.md"] and names <= rows["docs/algorithms.md"]
+    assert all(f"`{method.recipe}`" in described["docs/flare.md"] for method in OWN)
+    assert all(f"- `{mixing}`" in described["docs/algorithms.md"] for mixing in mixings())
+
+
+def test_the_map_of_the_house_has_every_room():
+    rooms = {folder.parent.name for folder in (ROOT / "custom" / "medpfl").glob("*/__init__.py")}
+    readme = re.search(r"^custom/medpfl/.+?^app_config", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    assert set(re.findall(r"^    (\w+)/ ", readme, re.MULTILINE)) == rooms
+    layout = re.search(r"^## Layout.+?^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    assert set(re.findall(r"`(\w+)/`", " ".join(re.findall(r"^\| (.+?) \|", layout, re.MULTILINE)))) == rooms
 
 
 def test_anchors_are_githubs(tmp_path):

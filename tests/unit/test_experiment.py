@@ -4,10 +4,10 @@ import json
 import pytest
 from tiny import figures, same
 
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.experiment import run_experiment
-from medpfl.statefile import read_state
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import read_state
+from medpfl.runs.experiment import run_experiment
 
 CONTRACT = {
     "schema",
@@ -261,7 +261,7 @@ def test_the_new_test_of_equal_models_is_theirs(tmp_path):
 
 
 def test_held_out_sites_do_not_pretrain():
-    from medpfl.assemble import Federation
+    from medpfl.engine.federation import Federation
 
     federation = Federation.of(small("fedap", held_out=1))
     pooled = federation.source.pooled_training(1.0, federation.device)

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from medpfl.config import make_config
-from medpfl.experiment import run_experiment
-from medpfl.site import worker
-from medpfl.site.training import TrainingDiverged
+from medpfl.config.run import make_config
+from medpfl.runs.experiment import run_experiment
+from medpfl.training import loop
+from medpfl.training.loop import TrainingDiverged
 
 
 def start(out, algorithm="local", rounds=1, **options):
@@ -75,10 +75,10 @@ def test_it_is_made_for_a_finished_run_and_changes_nothing_else(tmp_path):
 def test_a_site_that_cannot_train_is_named_and_the_run_keeps_its_results(tmp_path, monkeypatch):
     first = start(tmp_path, "fedavg")
 
-    def diverges(*_):
+    def diverges(*_, **__):
         raise TrainingDiverged("the training loss became nan")
 
-    monkeypatch.setattr(worker, "train_epochs", diverges)
+    monkeypatch.setattr(loop, "train_epochs", diverges)
     again = start(tmp_path, "fedavg", resume=True, forgotten=True)
     assert "forgetting" not in again
     assert again["final"] == first["final"]

@@ -9,11 +9,11 @@ from monai.networks.nets import ViT
 from tiny import same
 from torch import nn
 
-from medpfl.declarations import Heads, parse_declaration
-from medpfl.errors import UserError
+from medpfl.core.declarations import Heads, parse_declaration
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.statefile import serialised_bytes
 from medpfl.models import build_model
-from medpfl.parameters import ParameterSplit
-from medpfl.statefile import serialised_bytes
 
 
 def small_vit(heads: int = 4, size: int = 3, bias: bool = True) -> ViT:

@@ -15,30 +15,31 @@ from safetensors.torch import save_file
 from tiny import Net, config, images, plan_of, same, sites_of
 from typer.testing import CliRunner
 
-from medpfl.assemble import Federation
-from medpfl.cli import app
-from medpfl.config import make_config
+from medpfl.algorithms import fedimpres
+from medpfl.algorithms.fedap.statistics import named_statistics
+from medpfl.cli.main import app
+from medpfl.config.run import make_config
+from medpfl.core.errors import Interrupted, UserError
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.lock import run_folder
+from medpfl.core.messages import named
+from medpfl.core.moments import input_statistics
+from medpfl.core.seeding import generator
+from medpfl.core.statefile import read_state, serialised_bytes
 from medpfl.data.inputs import stored_images
-from medpfl.data.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import Interrupted, UserError
-from medpfl.joining import joined_results
-from medpfl.joining_run import join
-from medpfl.lock import run_folder
-from medpfl.messages import IMPRESSION, named_statistics
-from medpfl.models.layers import batch_norm_layers
-from medpfl.report.joined import print_joined
-from medpfl.seeding import generator
-from medpfl.server.newcomer import Welcome, newcomer_row
+from medpfl.engine.newcomers import joined_results
+from medpfl.report.terminal_joined import print_joined
+from medpfl.runs.join import join
+from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
-from medpfl.server.weighing import pop_statistics
-from medpfl.site.evaluation import evaluate
+from medpfl.server.weighing import pop_sent
+from medpfl.site.answer import answer
 from medpfl.site.newcomer import adapt, misfit, repeat_shared_heads, take_statistics
-from medpfl.site.statistics import input_statistics
-from medpfl.site.training import train_epochs
-from medpfl.site.worker import answer
-from medpfl.statefile import read_state, serialised_bytes
+from medpfl.tasks.evaluation import evaluate
+from medpfl.training.loop import plain_objective, train_epochs
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 2, "num_heads": 3}
 HELD_OUT = {"held_out": "hospital-5,hospital-6"}
@@ -61,7 +62,7 @@ def begun(federation, server, data, **plan) -> SimpleNamespace:
     if (question := welcome.question()) is not None:
         answer = newcomer.handle(question, model)
         sent, received = serialised_bytes(answer.tensors), serialised_bytes(question.tensors)
-        statistics = pop_statistics(answer)
+        statistics = pop_sent("statistics", answer)
     message, row = welcome.offer(statistics)
     newcomer.begin(model, message.shared)
     received += serialised_bytes(message.tensors)
@@ -79,13 +80,15 @@ def more_classes(site, seed):
 
 
 def statistics(*means):
-    return [{"norm": (np.array([mean]), np.ones(1))} for mean in means]
+    one = torch.ones(1, dtype=torch.float64)
+    return [named_statistics({"norm": (mean * one, one)}) for mean in means]
 
 
 def test_a_row_without_an_own_share_is_by_distance():
-    row = newcomer_row(statistics(1.0, 4.0), statistics(0.0)[0])
+    mixer = config("fedap").mixer
+    row = mixer.row_of(statistics(1.0, 4.0), statistics(0.0)[0])
     assert row.tolist() == pytest.approx([0.8, 0.2])  # 1/1 and 1/4
-    assert newcomer_row(statistics(2.0, 5.0, 2.0), statistics(2.0)[0]).tolist() == pytest.approx([0.5, 0, 0.5])
+    assert mixer.row_of(statistics(2.0, 5.0, 2.0), statistics(2.0)[0]).tolist() == pytest.approx([0.5, 0, 0.5])
 
 
 def test_a_fedavg_newcomer_has_the_common_model(tmp_path):
@@ -114,15 +117,16 @@ def test_fedap_weighs_the_sites_by_its_own_statistics_under_f():
     f = federation.model().state_dict()
     model = federation.model()
     own = input_statistics(model, batch_norm_layers(model), (x for x, _ in data.batches("train", 4)))
-    mean, variance = (t.numpy() for t in own["norm"])
-    far = np.zeros(6)
+    mean, variance = own["norm"]
+    far = torch.zeros(6, dtype=torch.float64)
     far[0] = 1.0
-    known = {f"site-{i + 1}": {"norm": (mean + step * far, variance)} for i, step in enumerate((1, 2, 4))}
+    steps = {f"site-{i + 1}": step for i, step in enumerate((1, 2, 4))}
+    known = {site: named_statistics({"norm": (mean + step * far, variance)}) for site, step in steps.items()}
     shared = {n: {k: torch.full_like(t, i) for k, t in federation.initial_shared.items()} for i, n in enumerate(known)}
-    found = begun(federation, after(federation, shared, statistics=known), data, pretrained=f)
+    found = begun(federation, after(federation, shared, kept={"statistics": known}), data, pretrained=f)
     assert list(found.row.values()) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
     assert torch.allclose(found.state["fc2.bias"], torch.full((3,), 2 / 7 + 2 / 7))
-    assert found.sent_bytes == serialised_bytes(named_statistics(own))
+    assert found.sent_bytes == serialised_bytes(named("statistics", named_statistics(own)))
     assert found.received_bytes == serialised_bytes(f) + serialised_bytes(shared["site-1"])
 
 
@@ -295,7 +299,8 @@ def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
     model, data = federation.model(), federation.source.held_out(federation.device)["hospital-5"]
     if found["alone_epoch"]:
         order = generator(0, "hospital-5", "join", 1, "shuffle")
-        train_epochs(model, data, federation.config.all_settings, 1, order)
+        run = federation.config
+        train_epochs(model, data, run.trainer, 1, order, plain_objective(model, run.learned.loss))
     assert found["alone"] == evaluate(model, data, "test")
 
 
@@ -313,12 +318,12 @@ def test_fedimpres_newcomers_train_with_the_last_impression(tmp_path, monkeypatc
     settings = {"warmup": 1, "images": 8, "admm_iterations": 1, "inner_steps": 1}
     fields = {"algorithm": "fedimpres", "model": "lenet5", "settings": settings, **SAMPLE, "rounds": 2}
     _, state = finished(tmp_path, make_config(**fields))
-    assert f"{IMPRESSION}images" in state.impression
+    assert "images" in state.common["impression"]
 
     def unused(*_):
         raise AssertionError("images to start an impression from are read")
 
-    monkeypatch.setattr(PartitionedImages, "start_images", unused)
+    monkeypatch.setattr(fedimpres, "start_images", unused)
     found = join("fedimpres", tmp_path, {"local_epochs": 1}, tmp_path)
     [site] = found["sites"].values()
     assert site["received_bytes"] > serialised_bytes(state.shared["site-1"])  # the impression came too
@@ -469,7 +474,7 @@ def test_a_stopped_join_is_not_told_to_resume(tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("medpfl.joining_run.join", stop)
+    monkeypatch.setattr("medpfl.runs.join.join", stop)
     done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path)])
     assert isinstance(done.exception, Interrupted)
     assert str(done.exception) == "stopped; the same command lets the new sites join from the start"

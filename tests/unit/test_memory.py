@@ -8,7 +8,7 @@ import pytest
 
 FREED = """
 from pathlib import Path
-from medpfl.memory import give_back_freed_memory, keep_freed_memory
+from medpfl.core.memory import give_back_freed_memory, keep_freed_memory
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -34,7 +34,7 @@ def test_freed_memory_is_given_back():
 
 ROUNDS = """
 import gc, weakref
-from medpfl.memory import RoundEnd
+from medpfl.core.memory import RoundEnd
 
 class Message:
     pass

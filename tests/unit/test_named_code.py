@@ -4,19 +4,19 @@ import sys
 
 import pytest
 
-from medpfl import named_code
-from medpfl.assemble import Federation
 from medpfl.bundle.inference import network
-from medpfl.cli_options import Options
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.named_code import named_code as names
-from medpfl.named_code import permit, permit_named, permitted_module, require_own
+from medpfl.cli.options import Options
+from medpfl.config.named_code import named_code, permit_named
+from medpfl.config.run import make_config
+from medpfl.core import permitted_code
+from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import permit, permitted_module, require_own
+from medpfl.engine.federation import Federation
 
 
 @pytest.fixture(autouse=True)
 def _nothing_permitted(monkeypatch):
-    monkeypatch.setattr(named_code, "_permitted", set())
+    monkeypatch.setattr(permitted_code, "_permitted", set())
 
 
 @pytest.fixture
@@ -40,19 +40,19 @@ def test_what_nobody_permits_is_not_imported(leaves_a_trace):
 
 def test_names_of_a_configuration():
     config = make_config(algorithm="fedavg", sites=2, data="mine:hospital", model="yours.nets:Net")
-    assert dict(names(config)) == {"data": "mine:hospital", "model": "yours.nets:Net"}
-    assert dict(names(make_config(algorithm="fedavg", sites=2, model="monai:DenseNet121"))) == {}
+    assert dict(named_code(config)) == {"data": "mine:hospital", "model": "yours.nets:Net"}
+    assert dict(named_code(make_config(algorithm="fedavg", sites=2, model="monai:DenseNet121"))) == {}
 
 
 def test_who_runs_a_command_permits_what_it_names():
     Options(data="mine:hospital", model="yours.nets:Net", sites=2).config("fedavg")
-    assert named_code._permitted == {"mine", "yours.nets"}
+    assert permitted_code._permitted == {"mine", "yours.nets"}
 
 
 def test_a_module_lends_nothing_that_it_imports():
-    require_own(UserError, "medpfl.cli:UserError", "model")  # of the same package
+    require_own(UserError, "medpfl.cli.main:UserError", "model")  # of the same package
     with pytest.raises(UserError, match="it is posix's, which 'medpfl' only imports"):
-        require_own(__import__("os").system, "medpfl.cli:system", "model")
+        require_own(__import__("os").system, "medpfl.cli.main:system", "model")
 
 
 def test_a_bundle_permits_the_network_of_its_own_site(tmp_path, monkeypatch):
@@ -64,9 +64,9 @@ def test_a_bundle_permits_the_network_of_its_own_site(tmp_path, monkeypatch):
     permit_named(config)
     said = dict(Federation.of(config).delivery(tmp_path).model)
     assert said["code"] == ["own_net"]
-    named_code._permitted.clear()
+    permitted_code._permitted.clear()
     assert network(**said)[1].out_features == 11
-    named_code._permitted.clear()
+    permitted_code._permitted.clear()
     del said["code"]
     with pytest.raises(UserError, match="nobody here has permitted"):
         network(**said)

@@ -6,7 +6,7 @@ from monai.networks import nets
 from tiny import Net, same
 from torch import nn
 
-from medpfl.declarations import (
+from medpfl.core.declarations import (
     BatchNorm,
     BelowTop,
     Everything,
@@ -17,8 +17,8 @@ from medpfl.declarations import (
     Union,
     parse_declaration,
 )
-from medpfl.errors import UserError
-from medpfl.parameters import ParameterSplit, StateError
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit, StateError
 
 
 class Block(nn.Module):

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.cli_options import Options
-from medpfl.errors import UserError
-from medpfl.preset import read_preset
+from medpfl.cli.main import app
+from medpfl.cli.options import Options
+from medpfl.config.fields import OPTIONS
+from medpfl.config.preset import read_preset
+from medpfl.core.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "app_config" / "presets").iterdir())
@@ -34,7 +34,7 @@ def options_of(command):
     """What typer makes of a command line, without running it: the algorithm and the options."""
     _, name, *words = shlex.split(command)
     params = typer.main.get_command(app).commands[name].make_context(name, words).params
-    return params.get("algorithm"), Options(**{f.name: params[f.name] for f in fields(Options) if f.name in params})
+    return params.get("algorithm"), Options(**{k: v for k, v in params.items() if k == "preset" or k in OPTIONS})
 
 
 def config_of(command):
@@ -51,6 +51,14 @@ def test_the_command_line_then_the_preset_then_the_paper_then_the_package(preset
     assert found.site_names == ["north", "south"]
     assert (found.model, found.local_epochs, found.all_settings["momentum"]) == ("vit-tiny", 3, 0.9)  # the paper's
     assert (found.all_settings["batch_size"], found.seed) == (32, 0)  # the package's
+
+
+def test_the_fingerprint_of_a_pretrained_model_is_taken_from_either(preset):
+    f = "sha256:" + 64 * "a"
+    assert config_of(f"medpfl run fedap --pretrained {f}").pretrained == f
+    assert config_of(f"medpfl run fedap --preset {preset(f'pretrained: {f}')}").pretrained == f
+    with pytest.raises(UserError, match="pretrained: String should match pattern"):
+        config_of("medpfl run fedap --pretrained f.pt")
 
 
 def test_a_preset_is_named_where_no_method_of_a_comparison_has_its_setting(preset):
@@ -81,13 +89,12 @@ def test_paths_start_where_the_command_runs(preset, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("local-epochs: 3", r"'local-epochs' is no option here \(did you mean local_epochs\?\); there are data, "),
+        ("local-epochs: 3", r"'local-epochs' is no option here \(did you mean local_epochs\?\); there are "),
         ("env: sim", "'env' is no option here; there are"),
         ("rounds: true", "rounds: Input should be a valid integer, not true"),
         ("rounds: 0", "rounds: Input should be greater than or equal to 1, not 0"),
         ("timeout: soon", 'timeout: Input should be a valid number, not "soon"'),
         ("fractions: half", 'fractions: Input should be a valid .*, not "half"'),
-        ("select_by: f1", "select_by: Input should be 'accuracy', 'balanced_accuracy' or 'auroc', not \"f1\""),
         ("settings: 3", "settings: "),
         ("sites: 010", "wrong YAML: '010' is a number in YAML, and not a plain one"),
         ("timeout: 1:30", "wrong YAML: '1:30' is a number in YAML"),
@@ -105,6 +112,11 @@ def test_mistakes_are_named_with_the_file(preset, text, said):
     with pytest.raises(UserError, match=f"^--preset {re.escape(str(file))}: (?:{said})") as caught:
         config_of(f"medpfl run fedavg --preset {file}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_measure_that_the_task_does_not_have(preset):
+    with pytest.raises(UserError, match=r"select_by must be one of accuracy, .*, got 'f1' \(with --preset "):
+        config_of(f"medpfl run fedavg --preset {preset('select_by: f1')}")
 
 
 def test_a_file_that_is_not_there(tmp_path):

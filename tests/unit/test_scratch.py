@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from medpfl import scratch
-from medpfl.data.catalog import SAMPLE, find, open_dataset
-from medpfl.data.start_images import fitted, noise, public_images
-from medpfl.errors import UserError
-from medpfl.seeding import derive_seed
-from medpfl.site.data import scale
+from medpfl.algorithms.fedimpres.start_images import fitted, noise, public_images
+from medpfl.core import scratch
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import derive_seed
+from medpfl.core.site_data import scale
+from medpfl.data.kinds.npz.catalog import SAMPLE, find, open_dataset
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_no_space_or_no_folder_is_said(monkeypatch, tmp_path):
     with pytest.raises(OSError, match="No such file or directory"):
         scratch.allocate((1 << 30,), torch.uint8)
     monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)
-    with pytest.raises(UserError, match=r"4 start images: .*\$TMPDIR"):
+    with pytest.raises(UserError, match=r"4 images: .*\$TMPDIR"):
         noise(4, (3, 8, 8), 0)
 
 
@@ -93,12 +93,11 @@ LIMITED = """
 import resource
 import torch
 from torch import nn
-from medpfl import scratch
-from medpfl.data.catalog import SAMPLE, find, open_dataset
-from medpfl.data.start_images import noise
-from medpfl.parameters import ParameterSplit
-from medpfl.declarations import Nothing
-from medpfl.server.impress import impression_maker
+from medpfl.algorithms.fedimpres.start_images import noise
+from medpfl.core import scratch
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.declarations import Nothing
+from medpfl.algorithms.fedimpres.impress import impression_maker
 
 torch.set_num_threads(1)
 MIB = 1 << 20
@@ -113,7 +112,7 @@ def impression(images):
     split = ParameterSplit(make_model(), Nothing())
     start = noise(images, (1, 256, 256), 0)
     shared = split.shared_state(make_model())
-    return impression_maker(split, make_model, split.personal_state(make_model()), start, settings)(shared, 1)
+    return impression_maker(split, make_model, split.personal_state(make_model()), start, settings)(shared)
 
 impression(32)
 taken = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024
@@ -123,7 +122,7 @@ for largest in (1 << 40, 16 * MIB):
     scratch.IN_MEMORY_BYTES = largest
     try:
         tensors, report = impression(512)  # 128 MiB in float32
-        print("made", len(tensors["impression/images"]), report["images"], report["moved"] > 0)
+        print("made", len(tensors["images"]), report["images"], report["moved"] > 0)
     except (RuntimeError, MemoryError) as error:
         print("no memory", "allocate" in str(error))
 """

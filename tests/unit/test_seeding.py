@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medpfl.seeding import derive_seed, generator
+from medpfl.core.seeding import derive_seed, generator
 
 purposes = st.lists(st.one_of(st.text(max_size=4), st.integers(0, 99)), max_size=4).map(tuple)
 

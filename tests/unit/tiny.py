@@ -7,15 +7,20 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from medpfl.assemble import Federation
-from medpfl.config import RunConfig, make_config
+from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.messages import Message
+from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.permitted_code import permit
+from medpfl.core.site_data import ImageTensors
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.messages import STATISTICS
-from medpfl.named_code import permit
 from medpfl.server.rounds import Plan
-from medpfl.site.data import ImageTensors
 from medpfl.site.store import MemoryStore
 from medpfl.site.worker import MODEL, Site
+from medpfl.tasks import TASKS
+from medpfl.training.loop import Objective
+from medpfl.training.objective import objective_of
 
 permit("tiny")  # the configurations below name it, in processes of their own too
 
@@ -59,8 +64,9 @@ def config(algorithm: str = "fedavg", **fields) -> RunConfig:
 
 def plan_of(federation: Federation) -> Plan:
     """The federation's plan; where a method needs a pretrained model, the first model serves."""
-    pretrained = federation.model().state_dict() if federation.config.needs_pretraining else None
-    return Plan(federation.config, federation.split, federation.initial_shared, federation.statistics, pretrained)
+    pretrained = federation.model().state_dict() if federation.config.mixer.under_model else None
+    steps = federation.plan(pretraining=False).steps
+    return Plan(federation.config, federation.split, federation.initial_shared, federation.channels, pretrained, steps)
 
 
 def sites_of(federation: Federation) -> dict[str, Site]:
@@ -75,6 +81,16 @@ def run(run_config: RunConfig, change=lambda sites: None, *, workers: int = 1, *
     return run_in_process(plan_of(federation), sites, federation.model, workers=workers, **options), sites
 
 
+def objective_with(
+    mechanism: Mechanism, model: nn.Module, split: ParameterSplit, brought: State | None = None, **fields
+) -> Objective:
+    """What a site minimises whose run has this mechanism alone; ``brought``: what came in channels."""
+    message = Message("train", 1, brought or {})
+    round_ = LocalRound("site-1", config(**fields), 1, message, model, split, images(), lambda: None, lambda: None)
+    part = mechanism.begin(round_)
+    return objective_of(model, [part] if part else [], TASKS["classification"].loss)
+
+
 def last_models(state, sites: Mapping[str, Site]) -> dict[str, dict[str, Tensor]]:
     return {name: site.store.get(MODEL, state.round) for name, site in sites.items()}
 
@@ -84,8 +100,8 @@ def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a)
 
 
-def without_statistics(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(STATISTICS)}
+def without_channels(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
 
 
 def figures(history) -> list:

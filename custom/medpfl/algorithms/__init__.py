@@ -1,8 +1,12 @@
-"""The published methods by name."""
+"""The methods, mixings and mechanisms that are known: this package's and those of others' packages."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TypeVar
 
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
@@ -11,19 +15,80 @@ from medpfl.algorithms.fedbn import FEDBN
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
+from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
+from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.algorithms.mixing import Equal, Identity, Samples, Uniform
+from medpfl.algorithms.robust import Median, TrimmedMean
+from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vit_heads import VIT_HEADS
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
-ALGORITHMS = {
-    a.name: a for a in (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-}
+OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
+FOR_ALL = (UpdatePrivacy, FineTuning)
+"""Mechanisms that no method has by itself."""
+GROUP = "medpfl.methods"
+"""Entry points of other packages: each an :class:`~medpfl.algorithms.base.Algorithm`."""
+
+Thing = TypeVar("Thing", bound=type)
+
+
+@cache
+def algorithms() -> Mapping[str, Algorithm]:
+    """All methods by name, this package's first.
+
+    Raises:
+        UserError: another package's entry point cannot be loaded, is no method, or has the name of one that is there.
+    """
+    found = {a.name: a for a in OWN}
+    for entry in entry_points(group=GROUP):
+        where = f"entry point {entry.name!r} of {entry.dist.name if entry.dist else 'a package'}"
+        try:
+            method = entry.load()
+        except Exception as error:  # somebody else's package may raise anything
+            raise UserError(f"{where}, {entry.value}, cannot be loaded: {type(error).__name__}: {error}") from error
+        if not isinstance(method, Algorithm):
+            raise UserError(f"{where}: {entry.value} must be a medpfl Algorithm, not {type(method).__name__}")
+        if method.name in found:
+            raise UserError(f"{where}: there is a method {method.name!r} already; give it another name")
+        found[method.name] = method
+    return found
 
 
 def algorithm(name: str) -> Algorithm:
     """The method of that name; UserError with the nearest names if there is none."""
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    near = difflib.get_close_matches(name, ALGORITHMS, n=2) or list(ALGORITHMS)
+    known = algorithms()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=2) or list(known)
     raise UserError(f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them)")
+
+
+@cache
+def mixings() -> Mapping[str, type[Mixing]]:
+    """All mixings by name."""
+    plain = (Identity, Samples, Equal, Uniform, Median, TrimmedMean)
+    return _by_name((*plain[:2], *(a.mixing for a in algorithms().values()), *plain[2:]))
+
+
+@cache
+def mechanisms() -> Mapping[str, type[Mechanism]]:
+    """All mechanisms by name, those for every method first."""
+    return _by_name((*FOR_ALL, *(m for a in algorithms().values() for m in a.mechanisms)))
+
+
+def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
+    """UserError if two have one name: another package's would stand in for this one's in every method."""
+    found: dict[str, Thing] = {}
+    for thing in things:
+        if (other := found.setdefault(thing.name, thing)) is not thing:
+            both = " and ".join(f"{t.__module__}:{t.__name__}" for t in (other, thing))
+            raise UserError(f"{both} are both called {thing.name!r}: give the other package's another name")
+    return found
+
+
+def origin(name: str) -> str:
+    """The module of another package that a method is from; empty for this package's own."""
+    own = {a.name for a in OWN}
+    return next((e.module for e in entry_points(group=GROUP) if name not in own and e.load().name == name), "")

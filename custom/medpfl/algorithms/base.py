@@ -1,11 +1,12 @@
-"""An algorithm is four choices: what stays at the site, how the server mixes, what a site minimises, extra steps."""
+"""An algorithm is a composition: what stays at the site, how the server mixes, and mechanisms with their defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Value = float | int | str
+from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.core.settings import Value
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,11 @@ class Algorithm:
         title: as in the paper.
         paper: citation.
         summary: one line for a list.
-        personal: declaration of what stays at the site (:func:`medpfl.declarations.parse_declaration`); the name of a
-            setting in braces, such as ``{layers}``, is filled in from it.
-        mixing: one of :data:`medpfl.server.mixing.MIXINGS`.
-        settings: the method's own settings with their defaults.
+        personal: declaration of what stays at the site (:func:`medpfl.core.declarations.parse_declaration`); the name
+            of a setting in braces, such as ``{layers}``, is filled in from it.
+        mixing: how the server mixes.
+        mechanisms: what else the method has; any other method can take one up by its switch.
+        settings: values of settings that the method gives other defaults, and whole numbers that fill in ``personal``.
         schedule: fields of a run that the paper fixes, such as ``rounds``; defaults where the user says nothing.
         training: settings of local training that the paper fixes, likewise.
     """
@@ -29,8 +31,15 @@ class Algorithm:
     title: str
     paper: str
     summary: str
-    personal: str
-    mixing: str
+    mixing: type[Mixing]
+    personal: str = "nothing"
+    mechanisms: tuple[type[Mechanism], ...] = ()
     settings: Mapping[str, Value] = field(default_factory=dict)
     schedule: Mapping[str, Value] = field(default_factory=dict)
     training: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> str:
+        """Name of its FLARE recipe."""
+        words = "".join(c if c.isalnum() else " " for c in self.title).split()
+        return "".join(word[0].upper() + word[1:] for word in words) + "Recipe"

@@ -5,12 +5,12 @@ data. AISTATS 2017.
 """
 
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mixing import Samples
 
 FEDAVG = Algorithm(
     name="fedavg",
     title="FedAvg",
     paper="McMahan et al., AISTATS 2017",
     summary="one model for all, averaged by training samples",
-    personal="nothing",
-    mixing="samples",
+    mixing=Samples,
 )

@@ -4,6 +4,7 @@ Li, Jiang, Zhang, Kamp, Dou: FedBN: federated learning on non-IID features via l
 """
 
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mixing import Samples
 
 FEDBN = Algorithm(
     name="fedbn",
@@ -11,5 +12,5 @@ FEDBN = Algorithm(
     paper="Li et al., ICLR 2021",
     summary="FedAvg with batch-norm layers kept at the sites",
     personal="batch-norm",
-    mixing="samples",
+    mixing=Samples,
 )

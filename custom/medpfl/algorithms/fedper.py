@@ -4,6 +4,7 @@ Arivazhagan, Aggarwal, Singh, Choudhary: Federated learning with personalization
 """
 
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mixing import Samples
 
 FEDPER = Algorithm(
     name="fedper",
@@ -11,6 +12,6 @@ FEDPER = Algorithm(
     paper="Arivazhagan et al., arXiv:1912.00818",
     summary="the top `layers` layers stay at the sites, the rest is averaged",
     personal="top:{layers}",
-    mixing="samples",
+    mixing=Samples,
     settings={"layers": 1},
 )

@@ -6,6 +6,7 @@ LG-FedAvg and FedPer with the same number are each other's complement.
 """
 
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mixing import Samples
 
 LG_FEDAVG = Algorithm(
     name="lg-fedavg",
@@ -13,6 +14,6 @@ LG_FEDAVG = Algorithm(
     paper="Liang et al., arXiv:2001.01523",
     summary="only the top `layers` layers are averaged, the representation stays at the sites",
     personal="below-top:{layers}",
-    mixing="samples",
+    mixing=Samples,
     settings={"layers": 1},
 )

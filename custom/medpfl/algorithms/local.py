@@ -1,6 +1,7 @@
 """Local training: every site trains alone. The rival that every federated method has to beat."""
 
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mixing import Identity
 
 LOCAL = Algorithm(
     name="local",
@@ -8,5 +9,5 @@ LOCAL = Algorithm(
     paper="-",
     summary="every site trains alone, nothing is sent",
     personal="everything",
-    mixing="identity",
+    mixing=Identity,
 )

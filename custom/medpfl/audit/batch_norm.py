@@ -18,9 +18,9 @@ from torch import nn
 
 from medpfl.audit.probe import Probe, layer_input, wire
 from medpfl.audit.victim import Known, Line, honest_rounds
-from medpfl.messages import Message
-from medpfl.models.layers import batch_norm_layers
-from medpfl.parameters import State
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State
 
 _AT = (4.0, 8.0)
 """The two values of the bias below."""

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from medpfl.audit.probe import Probe
 from medpfl.audit.victim import Known, Line, hello
-from medpfl.messages import STATISTICS
-from medpfl.parameters import State
-from medpfl.seeding import generator
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
 
 _APART = 1e-3
 """Between the two thresholds that give a count, in standard deviations of h."""
@@ -82,7 +81,7 @@ class Reader:
         steps = torch.cat([steps.float(), torch.zeros(idle)])
         columns = torch.cat([columns, columns.new_full((idle,), int(columns[0]))])
         update = self.line.ask(hello(self.known, self._f(thresholds, steps, columns)))
-        found = None if update is None else update.tensors.get(f"{STATISTICS}{self.probe.above[-1]}/mean")
+        found = None if update is None else update.tensors.get(f"{self.known.statistics}/{self.probe.above[-1]}/mean")
         return None if found is None else found[: len(found) - idle].double() * self.samples
 
     def _f(self, thresholds: Tensor, steps: Tensor, columns: Tensor) -> State:
@@ -113,9 +112,9 @@ class Reader:
 
 def why_not(known: Known, probe: Probe | None) -> str | None:
     """Why the attack cannot be tried at this run, in words; None if it can."""
-    if not known.config.needs_pretraining:
+    if not known.config.mixer.under_model:
         return "the method asks for no statistics under an f"
-    if known.config.resolved_mixing != "similarity-classifier":
+    if not (known.of_classifier and known.statistics):
         return "statistics of batch norm's inputs alone: this audit knows no way from them to single images"
     if probe is None or len(probe.above) > 2:
         return "the network has no fully connected layer to set"

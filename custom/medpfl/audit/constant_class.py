@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Foothold, Known, Line
-from medpfl.messages import Message
+from medpfl.core.layers import classification_layer
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import Part
 from medpfl.models import logits
-from medpfl.models.layers import classification_layer
-from medpfl.parameters import State
-from medpfl.seeding import generator
-from medpfl.site.data import Part
 
 Shares = dict[Part, dict[int, float]]
 

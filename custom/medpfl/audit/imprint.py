@@ -18,8 +18,8 @@ from torch import Tensor
 
 from medpfl.audit.probe import Probe, wire
 from medpfl.audit.victim import Exchange, Foothold, Known, Line
-from medpfl.parameters import State
-from medpfl.seeding import generator
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
 
 _STEEPNESS = 1e-1
 """Of the rows, against inputs of standard deviation 1."""

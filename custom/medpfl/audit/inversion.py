@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Exchange, Known
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import batch_sizes
 from medpfl.models import logits
-from medpfl.models.layers import batch_norm_layers
-from medpfl.seeding import generator
-from medpfl.site.data import batch_sizes
 
 _TOTAL_VARIATION = 1e-3
 _ITERATIONS = 400

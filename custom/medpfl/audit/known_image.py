@@ -17,9 +17,9 @@ from torch import Tensor
 
 from medpfl.audit.probe import Probe, layer_input, wire
 from medpfl.audit.victim import Known, Line
-from medpfl.messages import Message
-from medpfl.parameters import State
-from medpfl.seeding import generator
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
 
 _SHARP = 1e4
 """Of the logits: what is nearer than the tolerance is class c, all else is class d."""

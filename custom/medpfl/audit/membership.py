@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.audit.victim import Exchange, Known, Truth
 from medpfl.models import logits
-from medpfl.site.measures import measures
+from medpfl.tasks.measures import measures
 
 _MOST = 200
 """Candidates of each kind."""

@@ -21,8 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Known
-from medpfl.parameters import State
-from medpfl.seeding import generator
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
 
 _BATCH = 64
 _STEPS = 1000

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from medpfl.audit.victim import Known, Line, hello, honest_rounds
-from medpfl.messages import Message, Update
-from medpfl.parameters import State
-from medpfl.seeding import generator
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from medpfl.audit.finding import Finding
 from medpfl.audit.images import write_pairs
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import write_bytes
 from medpfl.site.policy import AuditThresholds, SitePolicy
-from medpfl.statefile import write_bytes
 
 FILE = "audit.json"
 

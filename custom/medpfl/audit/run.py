@@ -9,7 +9,6 @@ from functools import cached_property
 
 import torch
 
-from medpfl.assemble import Federation
 from medpfl.audit import batch_norm as bn
 from medpfl.audit import chosen_f as f_attack
 from medpfl.audit import known_image as ki
@@ -22,8 +21,9 @@ from medpfl.audit.membership import membership
 from medpfl.audit.probe import Probe, make_probe
 from medpfl.audit.replay import replay
 from medpfl.audit.victim import Known, Line, Truth, Victim, honest_rounds, known_of, victims
-from medpfl.messages import Message
-from medpfl.site.data import ImageTensors, SiteData
+from medpfl.core.messages import Message
+from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.engine.federation import Federation
 from medpfl.site.policy import AuditThresholds, SitePolicy
 from medpfl.site.store import MemoryStore
 

@@ -10,15 +10,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from medpfl.assemble import Federation
-from medpfl.config import RunConfig
-from medpfl.errors import UserError
-from medpfl.messages import STATISTICS_OF, Failure, Message, Update
-from medpfl.parameters import ParameterSplit, State
-from medpfl.site.data import Part, SiteData
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.layers import classification_layer
+from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.site_data import Part, SiteData
+from medpfl.engine.federation import Federation
+from medpfl.site.answer import answer
 from medpfl.site.policy import SitePolicy
 from medpfl.site.store import MemoryStore
-from medpfl.site.worker import answer
 
 
 class Victim(Protocol):
@@ -43,6 +44,8 @@ class Known:
         classes: number of classes.
         policy: the site's, which a careful attacker has read.
         f: the state of the pretrained model that an honest server of this run sends; None where there is none.
+        statistics: the channel in which the answer to the hello has averages over the site's data; empty for none.
+        of_classifier: they are of the classification layer's input alone.
     """
 
     config: RunConfig
@@ -55,6 +58,8 @@ class Known:
     classes: int
     policy: SitePolicy
     f: State | None = None
+    statistics: str = ""
+    of_classifier: bool = False
 
     def model_of(self, shared: Mapping[str, Tensor]) -> nn.Module:
         """A model with these shared values and the first personal ones."""
@@ -126,9 +131,9 @@ class Line:
 def hello(known: Known, f: Mapping[str, Tensor] | None = None) -> Message:
     """The greeting of a run, with ``f`` in the place of the honest pretrained model."""
     info: dict[str, Any] = {"split": known.split.description()}
-    if not known.config.needs_pretraining:
+    if not known.config.mixer.under_model:
         return Message("prepare", 0, {}, info)
-    info["statistics"] = STATISTICS_OF[known.config.resolved_mixing]
+    info["asked"] = [known.statistics]
     return Message("prepare", 0, dict(known.f if f is None else f), info)
 
 
@@ -224,6 +229,8 @@ def honest_rounds(line: Line, known: Known, rounds: int) -> list[Exchange]:
 def known_of(federation: Federation, name: str, data: SiteData, policy: SitePolicy) -> Known:
     """What the server of this federation knows."""
     x, _ = next(iter(data.batches("train", 1)))
+    channel = next((c for c in federation.channels if c.to_server and "prepare" in c.tasks), None)
+    layers = {entry.rpartition("/")[0] for entry in channel.entries} if channel else set()
     return Known(
         config=federation.config,
         split=federation.split,
@@ -235,6 +242,8 @@ def known_of(federation: Federation, name: str, data: SiteData, policy: SitePoli
         classes=_classes(federation, x),
         policy=policy,
         f=_honest_f(federation),
+        statistics=channel.name if channel else "",
+        of_classifier=bool(channel) and layers == {classification_layer(federation.model())[0]},
     )
 
 
@@ -266,9 +275,9 @@ def _classes(federation: Federation, x: Tensor) -> int:
 
 def _honest_f(federation: Federation) -> State | None:
     """The run's f; where only all sites' data would give it, the first model in its place."""
-    if not federation.config.needs_pretraining:
+    if not federation.config.mixer.under_model:
         return None
     try:
-        return federation.plan(impressions=False).pretrained
+        return federation.plan(steps=False).pretrained
     except UserError:
         return {name: tensor.cpu() for name, tensor in federation.model().state_dict().items()}

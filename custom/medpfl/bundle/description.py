@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-import medpfl
 from medpfl.bundle.plain import plain_problem
+from medpfl.core.version import __version__
 from medpfl.data.inputs import Inputs
 
 INTENDED_USE = "Research only. Not a medical device; not for diagnosis or treatment."
@@ -19,7 +19,7 @@ LICENCE = (
 
 def versions() -> dict[str, str]:
     """Of the packages that made a model and that it needs."""
-    return {"medpfl": medpfl.__version__} | {name: version(name) for name in ("torch", "monai", "numpy")}
+    return {"medpfl": __version__} | {name: version(name) for name in ("torch", "monai", "numpy")}
 
 
 def refusal(card: Mapping[str, Any], inputs: Inputs) -> str | None:
@@ -143,7 +143,7 @@ training's own. MONAI runs what a configuration says: use a bundle only if you t
 
 {classes}
 
-Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.statefile.fingerprint`).
+Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.core.statefile.fingerprint`).
 
 Licence: {LICENCE}
 """

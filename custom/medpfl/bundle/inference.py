@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
+from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import permit
+from medpfl.core.site_data import ImageTensors
+from medpfl.core.statefile import TornFile, read_state, write_bytes
 from medpfl.data.files import PICTURES
-from medpfl.errors import UserError
 from medpfl.models import build_model, logits
-from medpfl.named_code import permit
-from medpfl.site.data import ImageTensors
-from medpfl.site.evaluation import predict
-from medpfl.statefile import TornFile, read_state, write_bytes
+from medpfl.tasks.evaluation import predict
 
 T = TypeVar("T")
 
@@ -115,9 +115,9 @@ def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
 
 
 def _scans(where: Path) -> list[dict[str, Any]]:
-    from medpfl.data.ct.labels import is_nifti
-    from medpfl.data.ct.nifti import read_volume
-    from medpfl.data.ct.series import read_folder
+    from medpfl.data.kinds.scans.label_table import is_nifti
+    from medpfl.data.kinds.scans.nifti import read_volume
+    from medpfl.data.kinds.scans.series import read_folder
 
     nifti = [where] if where.is_file() else sorted(f for f in where.rglob("*") if is_nifti(f.name))
     volumes = [("nifti", volume.path.name, (volume.path,), volume) for volume in map(read_volume, nifti)]

@@ -11,8 +11,8 @@ import torch
 from monai.config import KeysCollection
 from monai.transforms import MapTransform
 
-from medpfl.data.folders.reading import Reading, read_picture
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 
 
 class LoadPictured(MapTransform):
@@ -70,7 +70,7 @@ class ReadPictured(MapTransform):
 
     Args:
         keys: what to read.
-        reading: of :class:`medpfl.data.folders.reading.Reading`.
+        reading: of :class:`medpfl.data.kinds.folders.picture_file.Reading`.
     """
 
     def __init__(self, keys: KeysCollection, **reading: Any):

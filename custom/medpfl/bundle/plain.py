@@ -13,7 +13,7 @@ import re
 from math import isfinite
 from typing import Any
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 LONGEST = 200
 """Characters of a text."""

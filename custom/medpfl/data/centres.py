@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-
-from medpfl.data.ct.manifest import named_classes
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.arguments import named_classes
 
 if TYPE_CHECKING:
-    from medpfl.config import RunConfig
-
-M = TypeVar("M", bound=BaseModel)
+    from medpfl.config.run import RunConfig
 
 
 @dataclass(frozen=True)
@@ -93,17 +89,6 @@ def held_out_centres(names: Sequence[str], root: Path, asked: int | str) -> list
             + ", ".join(names)
         )
     return chosen
-
-
-def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
-    """What ``--data-arg`` says besides ``classes``; UserError names a wrong one and lists those that there are."""
-    try:
-        return model(**{k: v for k, v in data_args.items() if k != "classes"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join([*model.model_fields, "classes"])
-        reason = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None
 
 
 def described_elsewhere(name: str, classes: Sequence[str] = ()) -> dict[str, Any]:

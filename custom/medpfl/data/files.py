@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 """How the names of image files end, in lower case."""

@@ -38,7 +38,7 @@ class Inputs:
 
 
 def to_unit_range() -> dict[str, Any]:
-    """The step that brings pixels from 0 to 255 to [-1, 1], as :func:`medpfl.site.data.scale` does in training."""
+    """The step that brings pixels from 0 to 255 to [-1, 1], as :func:`medpfl.core.site_data.scale` does in training."""
     scaling = {"_target_": "monai.transforms.ScaleIntensityRanged", "keys": "image"}
     return {**scaling, "a_min": 0, "a_max": 255, "b_min": -1.0, "b_max": 1.0}
 

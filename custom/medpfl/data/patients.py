@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import derive_seed
 from medpfl.data.split import PARTS, Part
-from medpfl.errors import UserError
-from medpfl.seeding import derive_seed
 
 
 class Sample(Protocol):

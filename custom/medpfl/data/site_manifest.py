@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy, policy_of
 
 FILE = "medpfl.json"

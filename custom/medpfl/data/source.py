@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.algorithms.base import Value
+from medpfl.core.site_data import SiteData
 from medpfl.data.inputs import Inputs
-from medpfl.site.data import SiteData
 
 
 class DataSource(Protocol):
@@ -26,13 +25,29 @@ class DataSource(Protocol):
         """One site's data, on the device."""
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
-        """A share of all sites' training data together; UserError unless this is a simulation."""
+        """A share of all sites' training data together; NotInOnePlace unless this is a simulation."""
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """Centres that take no part in training, by name: all samples as the test part, or divided as a site's."""
 
-    def start_images(self, settings: Mapping[str, Value]) -> Tensor:
-        """What a federated impression starts from, (n, C, H, W) float32, by the settings ``start`` and ``images``."""
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """Images that no site has, (at most ``count``, C, H, W) float32 as models take them, without their labels.
+
+        Drawn without replacement; UserError, which says why, if there are none.
+        """
+
+    def fitting_classes(self, called: str) -> tuple[str, ...]:
+        """The classes of a site's own data.
+
+        Args:
+            called: what the job calls the data.
+
+        Raises:
+            UserError: classes, channels or size are not the job's.
+        """
+
+    def in_words(self) -> str:
+        """Whose data a job takes, for whoever sends it."""
 
     def describe(self) -> dict[str, Any]:
         """The ``data`` part of results.json."""

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from medpfl.errors import UserError
-from medpfl.seeding import derive_seed
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import derive_seed
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.threads import intra_op_threads
 from medpfl.engine.progress import Progress, Watch, watch_nothing
-from medpfl.messages import Failure, Message, Update
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
-from medpfl.server.pretraining import require_same_pretrained
 from medpfl.server.rounds import Plan, ServerState, advance, messages
-from medpfl.site.worker import Party, answer
-from medpfl.threads import intra_op_threads
+from medpfl.server.state import require_same_pretrained
+from medpfl.site.answer import Party, answer
 
 CHECKPOINT = "server.safetensors"
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, get_type_hints
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 _PLAIN = (bool, int, float, str, type(None))
 _WORD = re.compile(r"[A-Za-z0-9_+ -]{0,64}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from medpfl.errors import UserError
-from medpfl.models.layers import classification_layer
+from medpfl.core.errors import UserError
+from medpfl.core.layers import classification_layer
 from medpfl.models.outputs import logits
 
 

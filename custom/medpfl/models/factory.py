@@ -1,4 +1,4 @@
-"""Builds a network from its name: one of the papers', one of MONAI's, or the user's own."""
+"""Builds a network from its name: one of the papers', one of MONAI's, another package's, or the user's own."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import permitted_module, require_own
 from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.arguments import accepted_arguments, call_arguments, check_plain, check_words, product
 from medpfl.models.bag_attention import BagAttention
 from medpfl.models.cifar_resnet import resnet32, resnet110
 from medpfl.models.impression_cnn import ImpressionCNN
+from medpfl.models.installed import InstalledNetwork, code_of, installed_networks
 from medpfl.models.lenet5 import LeNet5BN
 from medpfl.models.pamap2_cnn import Pamap2CNN
 from medpfl.models.vit import vit_small, vit_tiny
-from medpfl.named_code import permitted_module, require_own
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ _POOLINGS = ("mean", "attention")
 
 def model_rows() -> list[ModelRow]:
     """What :func:`build_model` can build."""
-    return [row for _, row in _OWN.values()] + list(_ELSEWHERE)
+    others = [ModelRow(name, other.spec, other.package, "as the data are") for name, other in _others().items()]
+    return [row for _, row in _OWN.values()] + others + list(_ELSEWHERE)
 
 
 def build_model(
@@ -75,8 +77,8 @@ def build_model(
     """A network with random weights, from torch's global generator; nothing is downloaded.
 
     Args:
-        name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable`` of a module that is
-            permitted here (:mod:`medpfl.named_code`).
+        name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable``. The module of another
+            package's name and of the last must be permitted here (:mod:`medpfl.config.named_code`).
         in_channels: channels of the input.
         num_classes: classes.
         image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
@@ -123,14 +125,22 @@ def takes_argument(name: str, argument: str) -> bool:
     return open_ended or argument in accepted
 
 
+def _others() -> Mapping[str, InstalledNetwork]:
+    found = installed_networks()
+    if twin := next((name for name in found if name in _OWN), None):
+        raise UserError(f"network {twin!r} of {found[twin].package}: there is one already; give it another name")
+    return found
+
+
 def _target(name: str) -> Callable[..., Any]:
+    others = _others()
     if name in _OWN:
         return _OWN[name][0]
     if name.startswith("monai:"):
         return _monai(name)
-    if ":" in name:
-        return _imported(name)
-    close = get_close_matches(name.lower(), _OWN)
+    if spec := code_of(name):
+        return _imported(spec)
+    close = get_close_matches(name.lower(), [*_OWN, *others])
     hint = f"did you mean {' or '.join(close)}?" if close else f"use {', '.join(row.name for row in model_rows())}"
     raise UserError(f"unknown model {name!r}: {hint}")
 

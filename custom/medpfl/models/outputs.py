@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 
 def logits(output: Any) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:

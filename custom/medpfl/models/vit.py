@@ -7,7 +7,7 @@ from itertools import count
 from math import gcd
 from typing import TYPE_CHECKING
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 from medpfl.models.shapes import pair
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import json
 import os
 from pathlib import Path
 
-from medpfl.report.compare import REFERENCE, Comparison
 from medpfl.report.pairing import shown
-from medpfl.report.results import (
+from medpfl.report.reading import (
     write_text,
 )
+from medpfl.report.side_by_side import REFERENCE, Comparison
 from medpfl.report.words import NONE, points, score, size, spread
 
 

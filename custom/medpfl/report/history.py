@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from medpfl.report.results import Results
+from medpfl.report.reading import Results
 
 COLUMNS = (
     "round",

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from medpfl.algorithms import ALGORITHMS
-from medpfl.errors import UserError
-from medpfl.report.results import (
+from medpfl.core.errors import UserError
+from medpfl.report.reading import (
     Results,
 )
 from medpfl.report.words import algorithm_name
@@ -55,15 +54,21 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
 
 def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> list[str]:
     """The options by which a group differs from the published method or, where a method says nothing, from others."""
+    from medpfl.algorithms import algorithms, mechanisms
+    from medpfl.config.settings import own_defaults
+
+    switches = {part.switch for part in mechanisms().values()}
     published: dict[str, str] = {}
-    if known := ALGORITHMS.get(algorithm):
-        personal = known.personal.format(**{k: own.get(k, v) for k, v in known.settings.items()})
-        published = dict(_flat({"mu": 0.0, "personal": personal, "mixing": known.mixing, **known.settings}))
+    if known := algorithms().get(algorithm):
+        settings = own_defaults(known)
+        personal = known.personal.format(**{k: own.get(k, v) for k, v in settings.items()})
+        published = dict(_flat({"personal": personal, "mixing": known.mixing.name, **settings}))
     options = []
     for option, value in sorted(own.items()):
-        # An option that only some have follows from another one, which is named.
+        # An option that only some have follows from another one, which is named; unless it is itself a mechanism's.
         values = {other[option] for other in alike if option in other}
-        differs = option in published or len(values) > 1
+        added = option in switches and any(option not in other for other in alike)
+        differs = option in published or len(values) > 1 or added
         if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")
     return options

@@ -1,10 +1,16 @@
-"""The few shapes the figures are made of, as SVG that takes its colours from the page (see ``html.STYLE``)."""
+"""The few shapes the figures are made of, as SVG that takes its colours from the page (``templates/page.css``).
+
+Not matplotlib's: 76 MB more to install and half a second to start, and its SVG is four to seven times as large (a curve
+10 kB, 20 sites by 11 classes 149 kB), has one set of colours for light and dark, and says nothing under the pointer.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from html import escape
+
+from markupsafe import Markup
 
 # Mean advance of a 12 px sans-serif character; only for leaving enough room.
 _CHARACTER = 6.6
@@ -42,12 +48,12 @@ def dot(x: float, y: float, radius: float, css: str, hover: str = "") -> str:
     return f"{shape}><title>{escape(hover)}</title></circle>" if hover else f"{shape}/>"
 
 
-def drawing(width: float, height: float, description: str, parts: list[str]) -> str:
+def drawing(width: float, height: float, description: str, parts: list[str]) -> Markup:
     """The whole figure; ``description`` is what a screen reader says."""
     size = f"{math.ceil(width)} {math.ceil(height)}"
     # On a phone a figure shrinks only as far as its labels stay readable; then its frame scrolls.
     least = min(math.ceil(width), max(360, math.ceil(0.68 * width)))
-    return (
+    return Markup(
         f'<div class="figure" tabindex="0"><svg role="img" aria-label="{escape(description)}" viewBox="0 0 {size}" '
         f'style="max-width:{math.ceil(width)}px;min-width:{least}px">{"".join(parts)}</svg></div>'
     )

@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from medpfl.data.check import Finding
-from medpfl.errors import UserError, printable
-from medpfl.report.compare import Comparison
+from medpfl.core.errors import UserError, printable
+from medpfl.data.finding import Finding
 from medpfl.report.compare_table import comparison_note, comparison_rows
-from medpfl.report.results import (
+from medpfl.report.reading import (
     MEASURES,
     Results,
     class_names,
@@ -27,13 +26,14 @@ from medpfl.report.results import (
     site_scores,
     worst_site,
 )
+from medpfl.report.side_by_side import Comparison
 from medpfl.report.words import (
     NONE,
-    algorithm_name,
     auroc_interval,
     data_name,
     folded,
     further,
+    method_name,
     points,
     score,
     site_name,
@@ -70,9 +70,7 @@ def run_table(results: Results, width: int = 80) -> Table:
     """
     scores = selected(results)
     if scores is None:
-        raise UserError(
-            f"{algorithm_name(results['algorithm'])}: the run has not ended, there are no test results yet."
-        )
+        raise UserError(f"{method_name(results)}: the run has not ended, there are no test results yet.")
     change = {} if is_local(results) else differences(scores, local_reference(results), "accuracy")
     classes = len(class_names(results))
     # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
@@ -141,7 +139,7 @@ def _plain_table(**options: Any) -> Table:
 
 def _title(results: Results) -> Text:
     data, config = results["data"], results["config"]
-    parts = [algorithm_name(results["algorithm"]), data_name(data), data.get("partition"), config.get("model")]
+    parts = [method_name(results), data_name(data), data.get("partition"), config.get("model")]
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
     text = printable(text)
@@ -164,7 +162,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
     """One row for every algorithm; of the columns of comparison.md, by importance, those that fit with whole numbers.
 
     Args:
-        comparison: of :func:`medpfl.report.compare.compare`.
+        comparison: of :func:`medpfl.report.side_by_side.compare`.
         width: characters in a line of the terminal.
     """
     heads, rows = comparison_rows(comparison)

@@ -6,28 +6,25 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
-from medpfl.report.results import Results, differences, is_local, local_reference, selected, site_scores, worst_site
+from medpfl.report.reading import Results, differences, is_local, local_reference, selected, site_scores, worst_site
 
 NONE = "–"
-
-_NAMES = {
-    "local": "Local training",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedbn": "FedBN",
-    "fedper": "FedPer",
-    "lg-fedavg": "LG-FedAvg",
-    "fedap": "FedAP",
-    "d-fedap": "d-FedAP",
-    "f-fedap": "f-FedAP",
-    "vit-heads": "ViT heads",
-    "fedimpres": "FedImpres",
-}
 
 
 def algorithm_name(algorithm: str) -> str:
     """The method's name as its paper writes it."""
-    return _NAMES.get(algorithm, algorithm)
+    if algorithm == "local":
+        return "Local training"
+    from medpfl.algorithms import algorithms  # imports torch: results that say the title do not need it
+
+    known = algorithms().get(algorithm)
+    return known.title if known else algorithm
+
+
+def method_name(run: Results) -> str:
+    """The same for a run's results, which say it."""
+    said = run.get("title")
+    return said if said and run["algorithm"] != "local" else algorithm_name(run["algorithm"])
 
 
 def score(value: float | None) -> str:
@@ -89,7 +86,7 @@ def count(number: int, noun: str) -> str:
 
 def summary(results: Results) -> str:
     """The run in one line: mean accuracy, how it compares with local training, the worst site."""
-    name = algorithm_name(results["algorithm"])
+    name = method_name(results)
     scores = selected(results)
     if scores is None:
         return f"{name}: not finished, {len(results['rounds'])} of {results['config'].get('rounds', '?')} rounds"
@@ -170,7 +167,7 @@ def _beside(difference: float) -> str:
 
 def headline(results: Results) -> str:
     """The run in two or three sentences for a clinician."""
-    name = algorithm_name(results["algorithm"])
+    name = method_name(results)
     scores = selected(results)
     if scores is None:
         done, planned = len(results["rounds"]), results["config"].get("rounds", "?")

@@ -1,1 +1,1 @@
-"""The server's side: mixing, similarity, rounds, checkpoint. Knows nothing of FLARE."""
+"""The server's side: rounds, weighing, mixing, checkpoint. Knows nothing of FLARE."""

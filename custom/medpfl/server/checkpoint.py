@@ -11,15 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.config import RunConfig, make_config
-from medpfl.errors import UserError
-from medpfl.messages import IMPRESSION, Failure
-from medpfl.server.rounds import ServerState
-from medpfl.statefile import TornFile, read_state, write_state
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure
+from medpfl.core.server_state import ServerState
+from medpfl.core.statefile import TornFile, read_state, write_state
 
 _MAY_CHANGE = {"device", "timeout", "grace", "min_sites"}
 """Settings that may differ when a run is resumed: they do not touch its figures."""
@@ -31,7 +30,7 @@ def checkpoint_exists(path: Path) -> bool:
 
 
 def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durable: bool) -> None:
-    """Writes the state atomically. Sites with the same shared state (FedAvg: all) store it once.
+    """Writes the state atomically. Sites with the same shared state store it once.
 
     Raises:
         UserError: the file cannot be written; those that were there still are.
@@ -42,12 +41,13 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
     for site, shared in state.shared.items():
         slot = of_site[site] = slots.setdefault(id(shared), len(slots))
         tensors |= {f"shared/{slot}/{name}": tensor for name, tensor in shared.items()}
-    for site, layers in state.statistics.items():
-        for layer, pair in layers.items():
-            tensors |= {f"statistics/{site}/{i}/{layer}": torch.from_numpy(array) for i, array in enumerate(pair)}
+    for channel, sites in state.kept.items():
+        for site, kept in sites.items():
+            tensors |= {f"kept/{channel}/{site}/{name}": tensor for name, tensor in kept.items()}
+    for channel, common in state.common.items():
+        tensors |= {f"common/{channel}/{name}": tensor for name, tensor in common.items()}
     if state.weights is not None:
         tensors["weights"] = torch.from_numpy(state.weights)
-    tensors |= state.impression
     info = {
         "config": config.model_dump(mode="json"),
         "phase": state.phase,
@@ -105,23 +105,27 @@ def _load(path: Path, config: RunConfig) -> ServerState:
     tensors, info = read_state(path)
     require_same_run(path.parent, info["config"], config)
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
-    statistics: dict[str, dict[str, list[np.ndarray]]] = {}
+    kept: dict[str, dict[str, dict[str, Tensor]]] = {}
+    common: dict[str, dict[str, Tensor]] = {}
     for key, tensor in sorted(tensors.items()):
         kind, _, rest = key.partition("/")
         if kind == "shared":
             slot, _, name = rest.partition("/")
             slots[int(slot)][name] = tensor
-        elif kind == "statistics":
-            site, _, layer = rest.split("/", 2)
-            statistics.setdefault(site, {}).setdefault(layer, []).append(tensor.numpy())
+        elif kind == "kept":
+            channel, site, name = rest.split("/", 2)
+            kept.setdefault(channel, {}).setdefault(site, {})[name] = tensor
+        elif kind == "common":
+            channel, _, name = rest.partition("/")
+            common.setdefault(channel, {})[name] = tensor
     return ServerState(
         phase=info["phase"],
         round=info["round"],
         samples=info["samples"],
         shared={site: slots[slot] for site, slot in info["shared"].items()},
-        statistics={s: {layer: tuple(pair) for layer, pair in layers.items()} for s, layers in statistics.items()},
+        kept=kept,
+        common=common,
         weights=tensors["weights"].numpy() if "weights" in tensors else None,
-        impression={name: tensor for name, tensor in tensors.items() if name.startswith(IMPRESSION)},
         history=tuple(info["history"]),
         best_round=info["best_round"],
         failures=tuple(Failure(**f) for f in info["failures"]),

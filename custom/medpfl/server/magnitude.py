@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import median
 
 import torch
 
-from medpfl.config import RunConfig
-from medpfl.messages import Failure, Message, Update
-from medpfl.parameters import State, distance
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.parameters import State, distance
 
 LEAST = 3
 """Updates below which there is no majority to measure one by."""
 
 
 def check_magnitudes(
-    config: RunConfig, sent: Mapping[str, Message], updates: Sequence[Update]
+    config: RunConfig, sent: Mapping[str, Message], updates: Sequence[Update], means: Iterable[Channel] = ()
 ) -> tuple[list[Update], list[Failure]]:
     """Refuses or scales back updates that moved more than ``large_factor`` times as far as the others.
 
@@ -28,6 +29,7 @@ def check_magnitudes(
         config: ``large_updates`` says what to do, ``large_factor`` from when on.
         sent: every site's message.
         updates: answers to training messages, well formed and finite.
+        means: channels of whose tensors the server takes the mean: they are measured likewise, by their length.
 
     Returns:
         The updates to use, in the same order, and what was done to whom. Of updates that are scaled back the tensors
@@ -35,18 +37,50 @@ def check_magnitudes(
     """
     if config.large_updates == "accept" or len(updates) < LEAST:
         return list(updates), []
-    distances = [distance(sent[u.site].shared, u.tensors) for u in updates]
+    used, told = _limited(
+        config,
+        updates,
+        [distance(sent[u.site].shared, u.tensors) for u in updates],
+        "its update is {} times as far from what it was sent as the others' (median)",
+        lambda u, share: _scale_back(sent[u.site].shared, u.tensors, share),
+    )
+    for name in (channel.name for channel in means):
+        lengths = [distance({k: torch.zeros_like(t) for k, t in _named(name, u)}, dict(_named(name, u))) for u in used]
+        used, more = _limited(
+            config,
+            used,
+            lengths,
+            f"its {name} are {{}} times as large as the others' (median)",
+            lambda u, share, name=name: u.tensors.update({k: t * share for k, t in _named(name, u)}),
+        )
+        told += more
+    return used, told
+
+
+def _named(channel: str, update: Update) -> list[tuple[str, torch.Tensor]]:
+    return [(name, tensor) for name, tensor in update.tensors.items() if name.startswith(f"{channel}/")]
+
+
+def _limited(
+    config: RunConfig,
+    updates: Sequence[Update],
+    sizes: Sequence[float],
+    words: str,
+    shrink: Callable[[Update, float], None],
+) -> tuple[list[Update], list[Failure]]:
+    if len(updates) < LEAST:
+        return list(updates), []
     used: list[Update] = []
     told: list[Failure] = []
     for i, update in enumerate(updates):
-        usual = median(distances[:i] + distances[i + 1 :])
+        usual = median([*sizes[:i], *sizes[i + 1 :]])
         limit = config.large_factor * usual
-        if not usual or distances[i] <= limit:
+        if not usual or sizes[i] <= limit:
             used.append(update)
             continue
-        size = f"its update is {distances[i] / usual:.3g} times as far from what it was sent as the others' (median)"
-        if config.large_updates == "clip" and isfinite(distances[i]):
-            _scale_back(sent[update.site].shared, update.tensors, limit / distances[i])
+        size = words.format(f"{sizes[i] / usual:.3g}")
+        if config.large_updates == "clip" and isfinite(sizes[i]):
+            shrink(update, limit / sizes[i])
             used.append(update)
             told.append(
                 Failure(update.site, update.round, f"{size}; it was scaled back to {config.large_factor:g} times")

@@ -1,7 +1,7 @@
 """The server's side of sites that join a finished run: a shared part for each, from the run's last state.
 
 What the server has after the last round are the sites' mixes, not their updates, so a newcomer's shared part is a
-weighted sum of mixes (:data:`medpfl.joining.SHARED`). The finished run's state is only read.
+weighted sum of mixes, by the mixing's own rule. The finished run's state is only read.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.errors import UserError
-from medpfl.messages import STATISTICS_OF, Failure, Message, Update
-from medpfl.parameters import State, StateError
-from medpfl.server.mixing import cap_others, counted_samples, mix, sample_weights
-from medpfl.server.pretraining import require_same_pretrained
-from medpfl.server.similarity import LayerStatistics, similarity_weights, wasserstein_distances
-from medpfl.server.state import Plan, ServerState
+from medpfl.core.channels import Channel
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure, Message, Update, named
+from medpfl.core.mixing import cap_others, counted_samples, mix, sample_weights
+from medpfl.core.parameters import State, StateError
+from medpfl.core.server_state import ServerState
+from medpfl.core.statefile import serialised_bytes
+from medpfl.server.state import Plan, require_same_pretrained
 from medpfl.server.updates import check_update, in_words
-from medpfl.server.weighing import pop_statistics
-from medpfl.statefile import serialised_bytes
+from medpfl.server.weighing import pop_sent
 
 Exchange = Callable[[Mapping[str, Message]], Iterable[Update | Failure]]
 """Carries one message to each site and brings the answers."""
@@ -34,7 +34,7 @@ class Welcome:
     Attributes:
         plan: of the finished run; with f where the mixing needs it.
         server: its state after the last round.
-        input_format: of the run's data (:func:`medpfl.assemble.input_format`).
+        input_format: of the run's data (:func:`medpfl.engine.federation.input_format`).
         epochs: how long newcomers adapt, at most.
     """
 
@@ -60,7 +60,8 @@ class Welcome:
         asked = self._ask(dict.fromkeys(names, question), exchange) if question else {}
         sent = {name: serialised_bytes(update.tensors) for name, update in asked.items()}
         received = serialised_bytes(question.tensors) if question else 0
-        offers = {name: self.offer(pop_statistics(asked[name]) if asked else None) for name in names}
+        sent_first = self._asked.name if self._asked else ""
+        offers = {name: self.offer(pop_sent(sent_first, asked[name]) if asked else None) for name in names}
         joined = self._ask({name: message for name, (message, _) in offers.items()}, exchange)
         return {
             name: {
@@ -72,37 +73,43 @@ class Welcome:
             for name in names
         }
 
+    @property
+    def _asked(self) -> Channel | None:
+        """The channel in which a newcomer answers before its shared part can be made."""
+        return next((c for c, _ in self.plan.upward("statistics")), None)
+
     def question(self) -> Message | None:
         """What is asked of a newcomer before its shared part can be made; None where nothing is needed."""
-        mixing = self.plan.config.resolved_mixing
-        if not mixing.startswith("similarity"):
+        if self._asked is None:
             return None
         tensors = self.plan.pretrained
-        if mixing == "similarity-running":
+        if not self.plan.config.mixer.under_model:
             sites = self._sites()
             tensors = self._mixed(sites, sample_weights([1] * len(sites))[0])
-        return self._message("statistics", tensors, {"statistics": STATISTICS_OF[mixing]})
+        return self._message("statistics", tensors, {"asked": [self._asked.name]})
 
-    def offer(self, statistics: LayerStatistics | None) -> tuple[Message, dict[str, float]]:
+    def offer(self, sent: State | None) -> tuple[Message, dict[str, float]]:
         """The message with a newcomer's shared part, and how much of each site's model is in it.
 
         Args:
-            statistics: the newcomer's, where :meth:`question` asks for them.
+            sent: by the newcomer, where :meth:`question` asks for it.
         """
-        server, sites = self.server, self._sites()
+        server, sites, mixer = self.server, self._sites(), self.plan.config.mixer
         shared: State = {}
         row = np.zeros(0)
         if self.plan.split.shared_names:
-            if statistics:
-                sites = [name for name in sites if name in server.statistics]
-                row = self._capped(newcomer_row([server.statistics[name] for name in sites], statistics))
+            if sent:
+                kept = server.kept.get(self._asked.name, {})
+                sites = [name for name in sites if name in kept]
+                row = self._capped(mixer.row_of([kept[name] for name in sites], sent))
             else:
-                by_samples = self.plan.config.resolved_mixing == "samples"
                 counted = counted_samples([server.samples[name] for name in sites], self.plan.config.largest_weight)
-                row = sample_weights(counted if by_samples else [1] * len(sites))[0]
+                row = sample_weights(counted if mixer.by_samples else [1] * len(sites))[0]
             shared = self._mixed(sites, row)
         weights = dict(zip(sites, row.tolist(), strict=True)) if shared else {}
-        return self._message("join", {**shared, **server.impression}, {"epochs": self.epochs}), weights
+        down = {c.name for c in self.plan.channels if not c.to_server and "join" in c.tasks}
+        common = {k: t for c in down for k, t in named(c, server.common.get(c, {})).items()}
+        return self._message("join", {**shared, **common}, {"epochs": self.epochs}), weights
 
     def _capped(self, row: np.ndarray) -> np.ndarray:
         """The row under the run's cap, which the others' larger weights raise: lambda is theirs too."""
@@ -117,7 +124,7 @@ class Welcome:
         return [name for name in self.plan.config.site_names if all(name in of for of in known)]
 
     def _mixed(self, sites: Sequence[str], row: np.ndarray) -> State:
-        """The weighted sum of sites' mixes; equal mixes (FedAvg) are their own sum, to the last bit."""
+        """The weighted sum of sites' mixes; equal mixes are their own sum, to the last bit."""
         states = [self.server.shared[name] for name in sites]
         if all(state is states[0] for state in states):
             return states[0]
@@ -135,7 +142,7 @@ class Welcome:
                 failed[reply.site] = in_words(reply.reason)
                 continue
             try:
-                checked = check_update(self.plan.split, self.plan.statistics, messages, reply, list(found.values()))
+                checked = check_update(self.plan, messages, reply, list(found.values()))
             except StateError as error:
                 failed[reply.site] = in_words(str(error))
             else:
@@ -144,19 +151,6 @@ class Welcome:
         if failed:
             raise UserError("\n".join(f"{name}: {reason}" for name, reason in failed.items()))
         return found
-
-
-def newcomer_row(statistics: Sequence[LayerStatistics], own: LayerStatistics) -> np.ndarray:
-    """The row of FedAP's W of a site without an update of its own: by 1 / distance, with the sum 1.
-
-    Args:
-        statistics: of the M sites.
-        own: the newcomer's.
-
-    Returns:
-        (M,).
-    """
-    return similarity_weights(wasserstein_distances([*statistics, own]), 0.0)[-1, :-1]
 
 
 def require_new(names: Iterable[str], sites: Iterable[str]) -> None:

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from medpfl.errors import UserError
-from medpfl.messages import STATISTICS_OF, Failure, Message, Update
-from medpfl.parameters import StateError
+from medpfl.algorithms.mechanism import Turn
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure, Message, Update, named
+from medpfl.core.parameters import State, StateError
+from medpfl.core.server_state import Phase, ServerState
+from medpfl.core.statefile import serialised_bytes
 from medpfl.server.magnitude import check_magnitudes
-from medpfl.server.mixing import ROBUST, counted_samples, mix, sample_weights
-from medpfl.server.state import Phase, Plan, ServerState
+from medpfl.server.state import Plan
 from medpfl.server.updates import check_update, in_words
-from medpfl.server.weighing import large_numbers, mixed_states, mixing_matrix, with_statistics
-from medpfl.statefile import serialised_bytes
+from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mixing_matrix, with_sent
 
 
 class QuorumNotMet(UserError):
@@ -31,7 +32,7 @@ def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
     if state.phase == "done":
         return {}
     joined = [s for s in plan.config.site_names if s in state.samples]
-    hello = {s: _hello(plan) for s in plan.config.site_names if s not in state.samples}
+    hello = {s: _hello(plan, state, s) for s in plan.config.site_names if s not in state.samples}
     if state.phase == "prepare":
         return hello
     if state.phase == "train":
@@ -52,7 +53,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
 
     Raises:
         QuorumNotMet: too few usable updates; ``state`` is intact and the phase can be tried again.
-        Stopped: the run was ended while an impression was made; ``state`` is intact.
+        Stopped: the run was ended while a mechanism was at its step; ``state`` is intact.
     """
     expected = messages(plan, state)
     failures = [r for r in replies if isinstance(r, Failure)]
@@ -61,7 +62,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     order = {site: i for i, site in enumerate(plan.config.site_names)}
     for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
-            usable.append(check_update(plan.split, plan.statistics, expected, update, usable))
+            usable.append(check_update(plan, expected, update, usable))
         except StateError as error:
             failures.append(Failure(update.site, state.round, str(error)))
     answered = {r.site for r in replies}
@@ -72,7 +73,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
     if state.phase == "train":
-        working, large = check_magnitudes(plan.config, expected, working)
+        working, large = check_magnitudes(plan.config, expected, working, plan.means)
         failures += large
         usable = newcomers + working
     failures += [
@@ -96,27 +97,26 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
 
 
 def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
-    """The training messages that would follow the last round, with an impression of their own where there is one."""
-    state = _with_impression(plan, replace(state, impression={}))
+    """The training messages that would follow the last round, with what the mechanisms' steps make of it."""
+    state = _with_steps(plan, replace(state, common={}), {}, 0)
     return {s: _train_message(plan, state, s) for s in plan.config.site_names if s in state.samples}
 
 
-def _hello(plan: Plan) -> Message:
-    info: dict[str, Any] = {"split": plan.split.description()}
-    if not plan.config.needs_pretraining:
-        return Message("prepare", 0, {}, info)
-    info["statistics"] = STATISTICS_OF[plan.config.resolved_mixing]
-    return Message("prepare", 0, plan.pretrained, info)
+def _hello(plan: Plan, state: ServerState, site: str) -> Message:
+    info = {"split": plan.split.description()} | _asked(plan, "prepare", state, site)
+    return Message("prepare", 0, plan.pretrained or {}, info)
 
 
 def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
-    config = plan.config
-    info: dict[str, Any] = {"best_round": state.best_round}
-    halfway = state.round + 1 >= config.rounds // 2
-    if config.resolved_mixing == "similarity-running" and halfway and site not in state.statistics:
-        info["statistics"] = STATISTICS_OF[config.resolved_mixing]
+    info = {"best_round": state.best_round} | _asked(plan, "train", state, site)
     shared = state.shared.get(site, plan.initial_shared)
-    return Message("train", state.round + 1, {**shared, **state.impression} if state.impression else shared, info)
+    common = {k: t for channel, tensors in state.common.items() for k, t in named(channel, tensors).items()}
+    return Message("train", state.round + 1, {**shared, **common} if common else shared, info)
+
+
+def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, list[str]]:
+    asked = [c.name for c, part in plan.upward(task) if part.asks(c, plan.config, state, site)]
+    return {"asked": asked} if asked else {}
 
 
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
@@ -131,7 +131,7 @@ def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures
 def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> ServerState:
     samples = dict(state.samples) | {u.site: u.metrics["samples"]["train"] for u in newcomers}
     told = (*state.failures, *large_numbers(plan, state, samples))
-    return with_statistics(plan, replace(state, samples=samples, failures=told), newcomers)
+    return with_sent(plan, replace(state, samples=samples, failures=told), newcomers)[0]
 
 
 def _sizes(message: Message, update: Update) -> dict[str, int]:
@@ -153,6 +153,7 @@ def _finish_round(
             u.site: {
                 "train_loss": u.metrics["train_loss"],
                 "validation": None,
+                **({"numbers": u.metrics["numbers"]} if u.metrics.get("numbers") else {}),
                 **sizes[u.site],
                 "seconds": u.seconds,
             }
@@ -160,29 +161,26 @@ def _finish_round(
         },
     }
     present = [config.site_names.index(u.site) for u in updates]
-    weights = None if config.resolved_mixing in ROBUST else mixing_matrix(plan, state, present)
-    state = with_statistics(plan, state, updates)
+    weights = mixing_matrix(plan, state, present)
+    state, means = with_sent(plan, state, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
     state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
-    return state if phase == "validate" else _with_impression(plan, state)
+    return state if phase == "validate" else _with_steps(plan, state, means, len(updates))
 
 
-def _with_impression(plan: Plan, state: ServerState) -> ServerState:
-    """Synthesises the impression for the next round, from the warm-up on. A failing synthesis ends no run."""
-    if plan.impress is None or state.round < plan.config.all_settings["warmup"]:
-        return state
-    joined = [s for s in plan.config.site_names if s in state.samples]
-    states = [dict(state.shared.get(s, plan.initial_shared)) for s in joined]
-    mean = states[0]
-    if any(other is not state.shared.get(joined[0]) for other in (state.shared.get(s) for s in joined)):
-        counted = counted_samples([state.samples[s] for s in joined], plan.config.largest_weight)
-        weights = sample_weights(counted)
-        mean = mix(weights[:1], states)[0]
-    tensors, report = plan.impress(mean, state.round)
-    record = {**state.history[-1], "impression": report}
-    return replace(state, impression=tensors, history=(*state.history[:-1], record))
+def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], present: int) -> ServerState:
+    """The state after the mechanisms' steps, which make what goes with the next round's messages."""
+    for part, step in plan.steps.items():
+        made = step(Turn(state, lambda now=state: mean_shared(plan, now), means, present))
+        if made is None:
+            continue
+        state = replace(state, common={**state.common, part.name: made.common})
+        if made.report is not None:
+            record = {**state.history[-1], part.name: made.report}
+            state = replace(state, history=(*state.history[:-1], record))
+    return state
 
 
 def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:

@@ -1,21 +1,20 @@
-"""What the server knows: what does not change during a run, and the state after each step."""
+"""What does not change during a run, as the server knows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
 
-import numpy as np
+from medpfl.algorithms.mechanism import Mechanism, ServerStep
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.server_state import Phase, ServerState
+from medpfl.core.statefile import fingerprint
 
-from medpfl.config import RunConfig
-from medpfl.messages import Failure
-from medpfl.parameters import ParameterSplit, State
-from medpfl.server.similarity import LayerStatistics
-from medpfl.statefile import fingerprint
-
-Phase = Literal["prepare", "train", "validate", "test", "done"]
+__all__ = ["Phase", "Plan", "ServerState", "require_same_pretrained"]
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,17 @@ class Plan:
         config: the run.
         split: what is shared.
         initial_shared: the shared part of the seeded first model.
-        statistics: names and shapes of the statistics that the mixing rests on, from the model
-            (:func:`medpfl.site.statistics.statistics_shapes`); empty where it rests on none.
-        pretrained: the whole state of the pretrained model f, where the mixing needs it.
-        impress: makes a federated impression from the sites' mean shared state and the round: tensors for the messages
-            of the next round, and what results.json says of it; may raise :class:`~medpfl.errors.Stopped`. None where
-            the method has none.
+        channels: what travels besides it, with the part of the method that each is of.
+        pretrained: the whole state of the model f that goes with the hello, where the mixing needs it.
+        steps: of the mechanisms after each round, by mechanism; each may raise :class:`~medpfl.core.errors.Stopped`.
     """
 
     config: RunConfig
     split: ParameterSplit
     initial_shared: State
-    statistics: Mapping[str, tuple[int, ...]]
+    channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     pretrained: State | None = None
-    impress: Callable[[State, int], tuple[State, dict[str, Any]]] | None = None
+    steps: Mapping[Mechanism, ServerStep] = field(default_factory=dict)
 
     @cached_property
     def given_f(self) -> str | None:
@@ -47,37 +43,30 @@ class Plan:
         own = self.pretrained is not None and self.config.all_settings.get("pretrain", "pooled") != "pooled"
         return fingerprint(self.pretrained) if own else None
 
+    @property
+    def means(self) -> list[Channel]:
+        """The channels of whose tensors the server takes the mean."""
+        return [c for c in self.channels if c.to_server and c.joined == "mean"]
 
-@dataclass(frozen=True)
-class ServerState:
-    """All that the server knows after a step.
+    def upward(self, task: str) -> list[tuple[Channel, Mechanism]]:
+        """The channels whose tensors may come with the answer to a task."""
+        return [(c, m) for c, m in self.channels.items() if c.to_server and task in c.tasks]
 
-    Attributes:
-        phase: what comes next.
-        round: the last finished round.
-        samples: training samples of the sites that have joined, as they said when they did; nothing changes them later.
-        shared: by site, its next shared state; empty before round 1, when all start from the same.
-        statistics: by site, where the mixing needs them.
-        weights: W over all sites of the run, once it is known.
-        impression: the federated impression that goes with the next round's messages; empty where there is none.
-        history: one record a finished round, as in results.json.
-        best_round: the round with the best mean validation measure so far; 0 if there is none.
-        failures: what went wrong at which site.
-        traffic: bytes that the sites sent and received in all tasks, hello and tests included.
-        final: results on test data.
-        pretrained: :attr:`Plan.given_f` when the run began.
+
+def require_same_pretrained(plan: Plan, state: ServerState) -> None:
+    """Refuses another f than the one under which the run's sites took their statistics, for they are compared.
+
+    Raises:
+        UserError: the file that the user gave has changed, or is not the one whose fingerprint the run names.
     """
-
-    phase: Phase = "prepare"
-    round: int = 0
-    samples: Mapping[str, int] = field(default_factory=dict)
-    shared: Mapping[str, State] = field(default_factory=dict)
-    statistics: Mapping[str, LayerStatistics] = field(default_factory=dict)
-    weights: np.ndarray | None = None
-    impression: State = field(default_factory=dict)
-    history: tuple[dict[str, Any], ...] = ()
-    best_round: int = 0
-    failures: tuple[Failure, ...] = ()
-    traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})
-    final: Mapping[str, Any] | None = None
-    pretrained: str | None = None
+    named = plan.config.pretrained.removeprefix("sha256:")
+    if named and plan.given_f not in (None, named):
+        raise UserError(
+            f"pretrain: {plan.config.all_settings['pretrain']} is not the model that the run names by its fingerprint, "
+            f"{named[:12]}: give that file"
+        )
+    if state.pretrained and plan.given_f != state.pretrained:
+        raise UserError(
+            f"pretrain: {plan.config.all_settings['pretrain']} is not the model under which the run's sites took their "
+            "statistics; restore the file"
+        )

@@ -10,21 +10,22 @@ import torch
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from torch import Tensor
 
-from medpfl.answers import ANSWERS, MOST_SECONDS
-from medpfl.messages import STATISTICS, Message, Update
-from medpfl.parameters import ParameterSplit, State, StateError
+from medpfl.core.answers import MOST_SECONDS, answers
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import State, StateError
+from medpfl.server.state import Plan
 
-_LARGEST_STATISTIC = 1e30
-"""What a layer's mean or variance may be at most: its square, and sums of such, stay finite in float64."""
 _WORDS = 500
 """Characters of a reason."""
+
+_ROUNDED = 0.005
+"""By how much a number that was rounded to two digits may have left its range."""
 
 _SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Field(ge=0, le=MOST_SECONDS)])
 
 
 def check_update(
-    split: ParameterSplit,
-    statistics_shapes: Mapping[str, tuple[int, ...]],
+    plan: Plan,
     expected: Mapping[str, Message],
     update: Update,
     others: Sequence[Update],
@@ -32,8 +33,7 @@ def check_update(
     """Lets an update pass or says what is wrong with it, whatever it holds.
 
     Args:
-        split: what is shared.
-        statistics_shapes: of the statistics that may be asked for, by name (:attr:`Plan.statistics`).
+        plan: of the run.
         expected: the message that every site was sent.
         update: a site's answer; anything may stand in it but for the site's name, which is the transport's.
         others: answers that have passed.
@@ -48,7 +48,7 @@ def check_update(
     if message is None:
         raise StateError("an answer that was not asked for")
     try:
-        return _checked(split, statistics_shapes, message, update, others)
+        return _checked(plan, message, update, others)
     except StateError:
         raise
     except Exception as error:  # whatever a site sends: it must not end the run
@@ -56,8 +56,7 @@ def check_update(
 
 
 def _checked(
-    split: ParameterSplit,
-    statistics_shapes: Mapping[str, tuple[int, ...]],
+    plan: Plan,
     message: Message,
     update: Update,
     others: Sequence[Update],
@@ -69,21 +68,23 @@ def _checked(
     if any(u.site == update.site for u in others):
         raise StateError("a second answer; the first one counts")
     _check_tensors(update.tensors)
-    statistics = statistics_of(update)
-    shared = {k: v for k, v in update.tensors.items() if k not in statistics}
+    shared = {k: v for k, v in update.tensors.items() if "/" not in k}
     if message.task == "train":
-        split.check_shared(shared)
+        plan.split.check_shared(shared)
         _check_types(shared, message.shared)
     elif shared:
         raise StateError(f"entry {next(iter(shared))!r} does not belong into the answer to {message.task!r}")
-    kind = message.info.get("statistics")
-    if kind and not statistics:
-        raise StateError(f"the {kind} statistics that the mixing needs are missing")
-    if statistics and not kind:
-        raise StateError("statistics that were not asked for")
-    if kind:
-        _check_statistics(statistics, statistics_shapes)
-    return replace(update, metrics=_plain_metrics(message, update.metrics), seconds=_plain_seconds(update.seconds))
+    asked = {c.name: c for c in plan.channels if c.to_server and c.name in message.asked}
+    for name in update.tensors:
+        if (channel := name.partition("/")[0]) not in asked and "/" in name:
+            raise StateError(f"{channel} that were not asked for")
+    for name, channel in asked.items():
+        if not (sent := {k: v for k, v in update.tensors.items() if k.startswith(f"{name}/")}):
+            raise StateError(f"the {name} that the method needs are missing")
+        channel.check(sent)
+    return replace(
+        update, metrics=_plain_metrics(plan, message, update.metrics), seconds=_plain_seconds(update.seconds)
+    )
 
 
 def _check_tensors(tensors: Any) -> None:
@@ -103,23 +104,6 @@ def _check_types(shared: State, sent: State) -> None:
             raise StateError(f"shared entry {name!r} has type {shared[name].dtype}, expected {tensor.dtype}")
 
 
-def _check_statistics(statistics: State, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if extra := [name for name in statistics if name not in shapes]:
-        raise StateError(f"{extra[0]} is not the mean or the variance of a layer that the mixing compares")
-    if missing := [name for name in shapes if name not in statistics]:
-        raise StateError(f"{missing[0]} is missing ({len(missing)} in all)")
-    for name, shape in shapes.items():
-        tensor = statistics[name]
-        if tuple(tensor.shape) != shape:
-            raise StateError(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}")
-        if tensor.dtype != torch.float64:
-            raise StateError(f"{name} has type {tensor.dtype}, expected torch.float64")
-        if not bool((tensor.abs() <= _LARGEST_STATISTIC).all()):  # also where one is NaN
-            raise StateError(f"{name} has non-finite values, or some beyond {_LARGEST_STATISTIC:g}")
-        if name.endswith("/variance") and bool((tensor < 0).any()):
-            raise StateError(f"{name} has negative values")
-
-
 def _plain_seconds(seconds: Any) -> float:
     try:
         return _SECONDS.validate_python(seconds, strict=True)
@@ -127,16 +111,28 @@ def _plain_seconds(seconds: Any) -> float:
         raise StateError(f"seconds: {error.errors(include_input=False)[0]['msg']}") from None
 
 
-def _plain_metrics(message: Message, metrics: Any) -> dict[str, Any]:
+def _plain_metrics(plan: Plan, message: Message, metrics: Any) -> dict[str, Any]:
+    schema = answers(plan.config.learned.schema)[message.task]
     try:
-        found = ANSWERS[message.task].model_validate(metrics, strict=True).model_dump(exclude_unset=True)
+        found = schema.model_validate(metrics, strict=True).model_dump(exclude_unset=True)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise StateError(f"metric {where!r}: {first['msg']}") from None
     if message.task == "join":
         _check_epochs(message.info["epochs"], found)
+    _check_numbers(plan.config.numbers, found.get("numbers") or {})
     return found
+
+
+def _check_numbers(known: Mapping[str, tuple[float, float]], numbers: Mapping[str, float]) -> None:
+    """What the method reports and nothing else; a careful site has rounded it."""
+    for name, value in numbers.items():
+        if name not in known:
+            raise StateError(f"metric 'numbers': {name!r} is none of the method's")
+        least, most = known[name]
+        if not least - _ROUNDED <= value <= most + _ROUNDED:
+            raise StateError(f"metric 'numbers.{name}': {value:g} is not between {least:g} and {most:g}")
 
 
 def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
@@ -151,11 +147,6 @@ def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
             raise StateError(f"metric {measured!r}: {len(joined[measured])} of {epochs + 1} measures")
         if joined[kept] > epochs:
             raise StateError(f"metric {kept!r}: epoch {joined[kept]} of {epochs}")
-
-
-def statistics_of(update: Update) -> State:
-    """The statistics among an update's tensors."""
-    return {k: v for k, v in update.tensors.items() if k.startswith(STATISTICS)}
 
 
 def in_words(reason: object) -> str:

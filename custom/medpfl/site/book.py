@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medpfl.parameters import StateError
+from medpfl.core.lock import kernel_lock
+from medpfl.core.parameters import StateError
+from medpfl.core.statefile import write_bytes
 from medpfl.site.contract import Contract, Record
 from medpfl.site.seal import Seal
-from medpfl.statefile import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +44,10 @@ class Book:
             yield self.read(contract)
             return
         try:
-            lock = open(os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+")  # noqa: SIM115 - closed below
+            held = kernel_lock(self.folder / LOCK, mode=0o600).acquire()
         except OSError as error:
             raise self._not_written(error) from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with held:
             self._record = None
             yield self.read(contract)
 
@@ -60,9 +58,12 @@ class Book:
             StateError: the folder is another submitter's or contract's, or the record is damaged.
         """
         if self._record is None:
-            self._record = self._kept() or Record(contract.hash, contract.submitter)
+            self._record = self._kept() or Record(contract.hash, contract.submitter, joined=contract.joined)
         if self._record.submitter != contract.submitter:
             raise StateError("contract: the experiment belongs to another submitter here; choose another name")
+        if self._record.contract != contract.hash and contract.joined and self._record.joined == contract.joined:
+            # Its model is archived, and nobody trains on it.
+            self._record = self._record.joining_again(contract)
         if self._record.contract != contract.hash:
             theirs = self._record.contract[:12]
             raise StateError(

@@ -26,7 +26,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
     """An answer's numbers as the policy lets them leave.
 
     Args:
-        metrics: of one answer, as :mod:`medpfl.answers` has them.
+        metrics: of one answer, as :mod:`medpfl.core.answers` has them.
         policy: the site's.
     """
     if policy.measures == "full":
@@ -39,6 +39,8 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
             found[name] = {which: _coarse(v, policy) for which, v in value.items()}
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
+        elif name == "numbers":
+            found[name] = None if policy.measures == "none" or value is None else _rounded_all(value)
         elif name == "train_loss":
             found[name] = None if policy.measures == "none" or value is None else float(f"{min(value, _MOST_LOSS):.1g}")
         else:
@@ -51,6 +53,10 @@ def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str,
         return None
     rounded = {k: _rounded(v) for k, v in measures.items()}
     return rounded | {"n": _tens(measures["n"], least=TENS), "auroc_classes": measures["auroc_classes"]}
+
+
+def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(float(value), DIGITS) for name, value in numbers.items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from medpfl.config import RunConfig
-from medpfl.messages import Message
-from medpfl.parameters import StateError
-from medpfl.statefile import fingerprint
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Message
+from medpfl.core.parameters import StateError
+from medpfl.core.statefile import fingerprint
 
 _MAY_DIFFER = {"device", "timeout", "grace", "min_sites", "intra_op_threads"}
 """Fields of a configuration that are no part of the agreement: they do not touch what leaves."""
-_AT_THE_SERVER = {"pretrain", "start"}
-"""Settings that the sites of a job are not told."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,11 @@ class Contract:
         return self.newcomers is not None
 
     @property
+    def joined(self) -> str:
+        """Hash of the finished run that sites join by it; empty for the run itself."""
+        return Contract(self.config).hash if self.joining else ""
+
+    @property
     def data(self) -> str:
         """What the data are called that a site brings."""
         return (self.newcomers or self.config).data
@@ -59,7 +63,7 @@ class Contract:
 
 def _agreed(config: RunConfig) -> dict[str, Any]:
     fields = config.model_dump(mode="json", exclude=_MAY_DIFFER)
-    return fields | {"settings": {k: v for k, v in fields["settings"].items() if k not in _AT_THE_SERVER}}
+    return fields | {"settings": config.settings_of_sites()}
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,9 @@ class Record:
         run: counts the runs under it, from 1: an experiment that has ended may be run again.
         answered: digest of the question by its place (:func:`place`).
         repeats: how often another question came in a place that was answered.
-        statistics: how often statistics were given.
+        once: by channel of which each site sends once, how often that was.
         trained: the round of the last update that left.
+        joined: :attr:`Contract.joined`.
         step: length of the longest update so far: Euclidean distance over all that is shared.
     """
 
@@ -82,9 +87,15 @@ class Record:
     run: int = 1
     answered: Mapping[int, str] = field(default_factory=dict)
     repeats: int = 0
-    statistics: int = 0
+    once: Mapping[str, int] = field(default_factory=dict)
     trained: int = 0
+    joined: str = ""
     step: float = 0.0
+
+    def joining_again(self, contract: Contract) -> Record:
+        """Of a site that joins the same run in another way, by which it says no more: its hello counts as answered."""
+        answered = {0: self.answered[0]} if 0 in self.answered else {}
+        return Record(contract.hash, self.submitter, self.run + 1, answered, once=self.once, joined=self.joined)
 
     @property
     def last(self) -> int:
@@ -129,7 +140,9 @@ def place(config: RunConfig, message: Message) -> int:
     raise StateError(f"contract: round {message.round} of {rounds} does not exist")
 
 
-def admitted(record: Record, contract: Contract, message: Message, repeats: int) -> Record:
+def admitted(
+    record: Record, contract: Contract, message: Message, repeats: int, channels: Sequence[Channel] = ()
+) -> Record:
     """The record with a question that may be answered now.
 
     Args:
@@ -137,6 +150,7 @@ def admitted(record: Record, contract: Contract, message: Message, repeats: int)
         contract: what was agreed.
         message: the question.
         repeats: how many questions of a run may take the place of one that was answered.
+        channels: of the run.
 
     Raises:
         StateError: it may not be answered; why, in words that may leave.
@@ -144,13 +158,14 @@ def admitted(record: Record, contract: Contract, message: Message, repeats: int)
     where, asked = place(contract.config, message), digest(message)
     # Nobody trains on who joins, so no server needs to ask another way.
     repeats = 0 if contract.joining else repeats
-    first = 0 if message.task != "join" or contract.config.resolved_mixing.startswith("similarity") else 1
+    asked_first = any(channel.to_server and "statistics" in channel.tasks for channel in channels)
+    first = 0 if message.task != "join" or asked_first else 1
     if record.last < first and where > first:
         raise StateError(f"contract: task '{message.task}' before the hello")
     # Whoever begins anew begins with the hello: what was answered is another run's then.
     if where == 0 and record.last > 0:
-        record = Record(record.contract, record.submitter, record.run + 1)
-    record = _with_statistics(record, contract.config, message, asked, where, repeats)
+        record = Record(record.contract, record.submitter, record.run + 1, joined=record.joined)
+    record = _with_once(record, channels, message, asked, where, repeats)
     if where > record.last:
         return replace(record, answered={**record.answered, where: asked})
     # A server whose last checkpoint is damaged is one step behind, and no more.
@@ -170,16 +185,22 @@ def admitted(record: Record, contract: Contract, message: Message, repeats: int)
     return replace(record, answered={**record.answered, where: asked}, repeats=again)
 
 
-def _with_statistics(
-    record: Record, config: RunConfig, message: Message, asked: str, where: int, repeats: int
+def _with_once(
+    record: Record, channels: Iterable[Channel], message: Message, asked: str, where: int, repeats: int
 ) -> Record:
-    """Counts statistics: once, or again where the server lost them, which uses up repeats."""
-    if message.info.get("statistics") is None or record.answered.get(where) == asked:
+    """Counts what a site sends once: once, or again where the server lost it, which uses up repeats."""
+    if record.answered.get(where) == asked:
         return record
-    if message.task == "train" and message.round < (earliest := max(1, config.rounds // 2)):
-        raise StateError(f"contract: statistics are due in round {earliest} at the earliest")
-    if not record.statistics or where in record.answered:  # there the place counts
-        return replace(record, statistics=record.statistics + 1)
-    if record.repeats >= repeats:
-        raise StateError("contract: statistics were given already")
-    return replace(record, statistics=record.statistics + 1, repeats=record.repeats + 1)
+    for channel in (c for c in channels if c.to_server and c.name in message.asked):
+        if message.task == "train" and message.round < channel.from_round:
+            raise StateError(f"contract: {channel.name} are due in round {channel.from_round} at the earliest")
+        if not channel.once:
+            continue
+        given = record.once.get(channel.name, 0)
+        record = replace(record, once={**record.once, channel.name: given + 1})
+        if not given or where in record.answered:  # there the place counts
+            continue
+        if record.repeats >= repeats:
+            raise StateError(f"contract: {channel.name} were given already")
+        record = replace(record, repeats=record.repeats + 1)
+    return record

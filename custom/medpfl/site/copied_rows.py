@@ -14,7 +14,7 @@ import secrets
 import torch
 from torch import Tensor
 
-from medpfl.parameters import State
+from medpfl.core.parameters import State
 
 _ROWS, _WIDTH = 16, 64
 """A layer with fewer rows cannot sort images, and narrower rows are alike by chance."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, refusal, versions
-from medpfl.config import RunConfig
+from medpfl.config.run import RunConfig
+from medpfl.config.settings import paths
+from medpfl.core.parameters import State
+from medpfl.core.statefile import fingerprint, write_state
 from medpfl.data.inputs import Inputs
-from medpfl.parameters import State
-from medpfl.statefile import fingerprint, write_state
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
@@ -104,7 +105,7 @@ class Delivery:
             "round": round_,
             "algorithm": config.algorithm,
             "choices": config.choices(),
-            "settings": {k: v for k, v in config.all_settings.items() if k not in ("pretrain", "start")},  # paths
+            "settings": {k: v for k, v in config.all_settings.items() if k not in paths()},
             "seed": config.seed,
             "data": Path(config.data).name,
             "model": {**self.model, "values": sum(t.numel() for t in state.values() if t.is_floating_point())},

@@ -1,22 +1,23 @@
 """A site's gate: builds a new answer from a strict schema, and sends nothing else.
 
 Names, shapes and types of tensors are the run's own, made at the site from the contract; numbers are those of
-:mod:`medpfl.answers`, as the site's policy lets them leave; reasons are words of a list.
+:mod:`medpfl.core.answers`, as the site's policy lets them leave; reasons are words of a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from medpfl.answers import ANSWERS, MOST_SECONDS
-from medpfl.messages import STATISTICS, Task, Update
-from medpfl.parameters import State, StateError
+from medpfl.core.answers import MOST_SECONDS, Nothing, answers
+from medpfl.core.channels import Channel, Entry
+from medpfl.core.messages import Task, Update
+from medpfl.core.parameters import State, StateError
 from medpfl.site.coarse import coarsened
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.words import listed
@@ -28,13 +29,17 @@ class Gate:
 
     Attributes:
         shared: shape and type by name of what an update holds; empty where nothing is shared.
-        statistics: shape by name of the statistics that the mixing rests on; empty where it rests on none.
+        channels: in which something may leave besides it.
+        numbers: what the method reports of a site: by name the least and the most that it can be.
+        measures: schema of what is learned from one model's predictions on one part.
         policy: the site's.
         entries: what reasons may name: the model's tensors, and the lines that describe them.
     """
 
     shared: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-    statistics: Mapping[str, tuple[int, ...]]
+    channels: Sequence[Channel] = ()
+    numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    measures: type[BaseModel] = Nothing
     policy: SitePolicy = OPEN
     entries: frozenset[str] = frozenset()
     _said: set[str] = field(default_factory=set, repr=False)
@@ -50,10 +55,16 @@ class Gate:
             StateError: it holds something else, which is named; nothing of it may leave.
         """
         try:
-            found = ANSWERS[task].model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
+            found = (
+                answers(self.measures)[task].model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
+            )
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             raise StateError(f"gate: metric {where!r} may not leave as it is") from None
+        for name, value in (found.get("numbers") or {}).items():
+            least, most = self.numbers.get(name, (1, 0))
+            if not least <= value <= most:
+                raise StateError(f"gate: metric 'numbers.{_short(name)}' may not leave as it is")
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:
             raise StateError("gate: metric 'seconds' may not leave as it is")
@@ -82,18 +93,24 @@ class Gate:
 
     def _tensors(self, task: Task, tensors: State) -> State:
         allowed = self.shared if task == "train" else {}
+        entries = {name: entry for c in self.channels if task in c.tasks for name, entry in c.named.items()}
         found: State = {}
         for name, tensor in tensors.items():
             if name in allowed:
-                shape, dtype = allowed[name]
-            elif name in self.statistics and task in ("prepare", "train", "statistics"):
-                shape, dtype = self.statistics[name], torch.float64
+                found[name] = self._tensor(name, tensor, *allowed[name])
+            elif name in entries:
+                found[name] = self._in_channel(name, tensor, entries[name])
             else:
                 raise StateError(f"gate: {_short(name)!r} may not leave")
-            found[name] = self._tensor(name, tensor, shape, dtype)
         if missing := next((name for name in allowed if name not in found), None):
             raise StateError(f"gate: {missing!r} may not leave")  # a part of an update is no update
         return found
+
+    def _in_channel(self, name: str, tensor: Any, entry: Entry) -> Tensor:
+        plain = self._tensor(name, tensor, entry.shape, entry.dtypes[0])
+        # The last digits of a float64 are room for something else, and no mixing needs them.
+        coarse = self.policy.measures != "full" and plain.dtype == torch.float64
+        return plain.float().double() if coarse else plain
 
     def _tensor(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         fits = isinstance(tensor, Tensor) and tensor.layout == torch.strided
@@ -102,9 +119,6 @@ class Gate:
         plain = tensor.detach().cpu().as_subclass(Tensor).contiguous()
         if not bool(torch.isfinite(plain).all()):
             raise StateError(f"gate: {name!r} may not leave")
-        # The last digits of a float64 are room for something else, and W does not need them.
-        if name.startswith(STATISTICS) and self.policy.measures != "full":
-            plain = plain.float().double()
         return plain
 
 

@@ -7,31 +7,31 @@ engines speak to the wrapped one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
-from medpfl.messages import IMPRESSION, STATISTICS_OF, Message, Update
-from medpfl.parameters import State, StateError, distance
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import State, StateError, distance
+from medpfl.core.site_data import SiteData
+from medpfl.core.statefile import fingerprint
+from medpfl.site.answer import Party
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract, Record, admitted, place
 from medpfl.site.copied_rows import copying_layer
-from medpfl.site.data import SiteData
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import SealBroken
-from medpfl.site.worker import Party, requested_statistics
-from medpfl.statefile import fingerprint
+from medpfl.site.steering import led
 
 logger = logging.getLogger(__name__)
 
 _GROWTH = 5.0
 """How much longer than its longest update so far a site's next one counts at most."""
-_BRIGHTEST = 8.0
-"""What a pixel of an impression may be at most; those that it starts from lie in [-1, 1]."""
 _START_TOLERANCE = 1e-5
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
@@ -48,6 +48,7 @@ class Guarded:
         start: the shared part of the run's seeded first model; empty for a site that joins.
         first: all of that model by name, to compare what comes with.
         check_shared: raises StateError unless tensors are exactly the shared state.
+        channels: of the run.
         book: keeps what was answered.
         public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
         received: the shared part that was received before a round, from the site's store; None if it is not kept.
@@ -64,6 +65,7 @@ class Guarded:
     start: State
     first: State
     check_shared: Callable[[State], None]
+    channels: Iterable[Channel] = ()
     book: Book = field(default_factory=Book)
     public: bool = False
     received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
@@ -90,20 +92,21 @@ class Guarded:
             StateError: it may not be asked now, or its answer may not leave; nothing has left then.
         """
         with self.book.open(self.contract) as before:
-            record = admitted(before, self.contract, message, self.policy.repeats)
-            requested_statistics(self.contract.config, message)
+            record = admitted(before, self.contract, message, self.policy.repeats, list(self.channels))
+            self._require_asked(message)
             self._require_weights()
             self._require_patients(message)
             self._require_pretrained(message)
             self._require_unused(record, message)
-            self._require_impression(message)
-            self._require_own_rows(message)
+            self._require_channels(message)
+            self._require_own_rows(message.shared)
             if message.task in ("train", "validate"):
                 self._require_start(record, message, model)
+            there = self._require_steps(record, message, model)
             self.book.write(record)
         update = self.gate.passed(message.task, self.party.handle(message, model))
         if message.task == "train" and self.gate.shared:
-            length = distance(message.shared, update.tensors)
+            length = distance(there, update.tensors)
             with self.book.open(self.contract) as now:
                 # What came must not make the next limit as wide as it likes.
                 longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
@@ -111,12 +114,17 @@ class Guarded:
         self._enter(record, message, update)
         return update
 
+    def _require_asked(self, message: Message) -> None:
+        """What is asked for besides the model is the method's own, and a task for it alone asks for some."""
+        known = [c.name for c in self.channels if c.to_server and message.task in c.tasks]
+        nothing = message.task == "statistics" and not message.asked
+        if nothing or any(name not in known for name in message.asked):
+            raise StateError(f"mixing {self.contract.config.resolved_mixing} needs no 'other' tensors, so none leave")
+
     def _require_weights(self) -> None:
-        """Mixes by similarity draw to few sites: a copy of a site's statistics would take all the weight."""
+        """Mixes that weigh sites draw to few: a copy of a site's statistics would take all the weight."""
         config, most = self.contract.config, self.policy.largest_weight
-        if (
-            config.resolved_mixing in STATISTICS_OF or config.resolved_mixing == "uniform"
-        ) and config.weight_cap > most:
+        if config.mixer.weighs_sites and config.weight_cap > most:
             raise StateError(
                 f"policy: one other site may weigh {most:g} at most here (largest_weight), and the contract allows more"
             )
@@ -124,9 +132,9 @@ class Guarded:
     def _require_patients(self, message: Message) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         leaves = message.task == "train" and self.gate.shared
-        leaves = leaves or (message.task == "prepare" and (self.gate.shared or self.gate.statistics))
+        leaves = leaves or (message.task == "prepare" and (self.gate.shared or self.gate.channels))
         leaves = leaves or message.task == "statistics"
-        if not (leaves or message.info.get("statistics")):
+        if not (leaves or message.asked):
             return
         if patients(self.party.data) < self.policy.least_patients:
             least = self.policy.least_patients
@@ -138,9 +146,9 @@ class Guarded:
         named = self.contract.config.pretrained
         if message.task not in ("prepare", "statistics") or not message.tensors:
             return
-        if self.contract.config.needs_pretraining and named and f"sha256:{fingerprint(message.tensors)}" != named:
+        if self.contract.config.mixer.under_model and named and f"sha256:{fingerprint(message.tensors)}" != named:
             raise StateError("contract: the pretrained model f is another than the contract names")
-        if self.policy.named_pretrained and not named and not self.public and self.contract.config.needs_pretraining:
+        if self.policy.named_pretrained and not named and not self.public and self.contract.config.mixer.under_model:
             raise StateError(
                 "contract: the site takes no pretrained model f without its fingerprint in the contract (policy: "
                 "named_pretrained)"
@@ -187,9 +195,19 @@ class Guarded:
             times = distance(origin, message.shared) / step if step else float("inf")
             self._require_near(times, rounds=abs(where - last))
 
-    def _require_own_rows(self, message: Message) -> None:
+    def _require_steps(self, record: Record, message: Message, model: nn.Module) -> State:
+        """What is added to every step leads to no weights that might not come; gives those that it leads to."""
+        there = message.shared
+        for there in led(self.contract.config, self.channels, message, self.data):
+            self._require_own_rows(there)
+        if self.policy.largest_jump and (way := distance(message.shared, there)):
+            step = record.step or self.first_step(model)
+            self._require_near(way / step if step else float("inf"), rounds=1)
+        return there
+
+    def _require_own_rows(self, shared: State) -> None:
         """Of all weights that come, also those under which statistics are asked for."""
-        known = {name: t for name, t in message.shared.items() if name in self.first}
+        known = {name: t for name, t in shared.items() if name in self.first}
         if self.policy.copied_rows < 1 and known:
             layer = copying_layer(known, self.first, self.policy.copied_rows)
             if layer is not None:
@@ -198,22 +216,23 @@ class Guarded:
                     "copied_rows)"
                 )
 
-    def _require_impression(self, message: Message) -> None:
-        """Images to train with come when the method has them, as many as it has, and no brighter than images are."""
-        extra = message.tensors.keys() - message.shared.keys()
-        if not extra:
-            return
-        config = self.contract.config
-        trains = message.task == "train" and message.round > config.all_settings.get("warmup", 0)
-        due = trains or message.task == "join"
-        pair = message.impression if extra == {f"{IMPRESSION}images", f"{IMPRESSION}labels"} else None
-        fits = config.makes_impressions and due and pair is not None
-        if fits:
-            images, labels = pair
-            fits = images.ndim == 4 and len(images) == len(labels) <= config.all_settings["images"] and labels.ndim == 1
-            fits = fits and bool((images.float().abs() <= _BRIGHTEST).all()) and bool((labels >= 0).all())
-        if not fits:
-            raise StateError("contract: images to train with are not as the method has them")
+    def _require_channels(self, message: Message) -> None:
+        """What comes besides the model is what the method has, when it has it, and as it has it."""
+        extra = {name: tensor for name, tensor in message.tensors.items() if "/" in name}
+        for channel in (c for c in self.channels if not c.to_server):
+            sent = {name: extra.pop(name) for name in list(extra) if name.startswith(f"{channel.name}/")}
+            early = message.task == "train" and message.round < channel.from_round
+            if not sent:
+                continue
+            if message.task not in channel.tasks or early:
+                raise StateError(f"contract: {channel.name!r} is not as the method has it")
+            try:
+                channel.check(sent)
+            except StateError as error:
+                logger.warning("%s: %s", self.name, error)
+                raise StateError(f"contract: {channel.name!r} is not as the method has it") from None
+        if extra:
+            raise StateError("contract: something came that the method does not have")
 
     def _require_near(self, times: float, rounds: int) -> None:
         limit = self.policy.largest_jump * max(1, rounds)

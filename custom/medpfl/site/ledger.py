@@ -8,7 +8,6 @@ to an earlier day and has the key, or write access to both, cannot be noticed: k
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,10 +18,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from medpfl.errors import UserError
-from medpfl.messages import Update
+from medpfl.core.errors import UserError
+from medpfl.core.lock import kernel_lock
+from medpfl.core.messages import Update
+from medpfl.core.statefile import fingerprint, serialised_bytes, write_bytes
 from medpfl.site.seal import Seal, SealBroken
-from medpfl.statefile import fingerprint, serialised_bytes, write_bytes
 
 FILE, HEAD = "ledger.jsonl", "ledger.head"
 _BEGIN = "0" * 64
@@ -182,8 +182,7 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         """One writer at a time: a site's jobs are processes of their own."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(self.folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with kernel_lock(self.folder / "ledger.lock", mode=0o600):
             yield
 
 

@@ -6,7 +6,7 @@ Its model stays at the site; numbers leave it, and statistics where the method r
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,24 +15,26 @@ from typing import Any
 import torch
 from torch import nn
 
+from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.bundle.plain import plain_problem
-from medpfl.config import RunConfig
-from medpfl.errors import first_line
-from medpfl.messages import Message, Update, named_statistics
+from medpfl.config.run import RunConfig
+from medpfl.core.attention import attention_blocks, head_entries
+from medpfl.core.channels import Channel
+from medpfl.core.errors import first_line
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.messages import Message, Update
+from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.parameters import ParameterSplit, State, StateError
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import SiteData
 from medpfl.models import logits
-from medpfl.models.attention import attention_blocks, head_entries
-from medpfl.models.layers import batch_norm_layers
-from medpfl.parameters import ParameterSplit, State, StateError
-from medpfl.seeding import generator
-from medpfl.site.data import SiteData
+from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
-from medpfl.site.evaluation import evaluate
-from medpfl.site.objectives import Objective, site_objective
-from medpfl.site.privacy_noise import noise_source
-from medpfl.site.statistics import input_statistics, running_statistics, statistics_under, training_inputs
+from medpfl.site.method import Method, requested
+from medpfl.site.noise import noise_source
 from medpfl.site.store import StateNotKept
-from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.site.worker import DATA, MODEL, PERSONAL, carry_out, impression_batches, requested_statistics
+from medpfl.site.worker import DATA, MODEL, PERSONAL
+from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,9 @@ class Newcomer:
         config: the run, with the training settings of the newcomer.
         split: what is shared.
         first: the whole state of the run's seeded first model.
+        channels: what travels besides it, with the part of the method that each is of.
         data: the site's own.
-        input_format: theirs (:func:`medpfl.assemble.input_format`).
+        input_format: theirs (:func:`medpfl.engine.federation.input_format`).
         delivery: where its model goes, to be used.
         here: it is in the process of whoever asks: a refusal shows the site's own values, which else only its log has.
         secret: see :class:`~medpfl.site.worker.Site`.
@@ -57,6 +60,7 @@ class Newcomer:
     config: RunConfig
     split: ParameterSplit
     first: State
+    channels: Mapping[Channel, Mechanism]
     data: SiteData
     input_format: Mapping[str, Any]
     delivery: Delivery
@@ -127,27 +131,52 @@ class Newcomer:
             model.train()
 
     def _statistics(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        if (kind := requested_statistics(self.config, message)) == "running":
+        asked = requested(self.config, self._upward, message.asked)
+        if not asked:
+            raise StateError(f"mixing {self.config.resolved_mixing} needs no 'other' tensors, so none leave")
+        return self._method(message, model, "statistics").sent(asked), {}
+
+    @property
+    def _upward(self) -> list[tuple[str, Mechanism]]:
+        return [(c.name, part) for c, part in self.channels.items() if c.to_server and "statistics" in c.tasks]
+
+    def _method(self, message: Message, model: nn.Module, when: str) -> Method:
+        """The run's mechanisms, through one task; what they keep in a run a newcomer has not."""
+
+        def settle() -> None:
             self.begin(model, message.shared)
             take_statistics(model, self.data)  # also where batch norm is shared
-            return named_statistics(running_statistics(model)), {}
-        model.load_state_dict(message.shared)
-        noise = noise_source(self.config, self.name, "statistics", 0, self.secret)
-        return named_statistics(statistics_under(kind, model, self.data, self.config.all_settings, noise)), {}
+
+        def view(mechanism: Mechanism) -> LocalRound:
+            return LocalRound(
+                site=self.name,
+                run=self.config,
+                when=when,
+                message=message,
+                model=model,
+                split=self.split,
+                data=self.data,
+                kept=lambda: None,
+                noise=lambda: noise_source(self.config, self.name, "statistics", 0, self.secret),
+                settle=settle,
+            )
+
+        return Method.of(self.config, view)
 
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]
         self.begin(model, message.shared)
-        received = evaluate(model, data, "test")
-        order = generator(config.seed, self.name, "join", "impression")
-        shown = impression_batches(message, model, config.all_settings["batch_size"], order)
-        objective = site_objective(model, self.split, config.all_settings, shown)
-        epoch, validation = adapt(model, data, config, self.name, epochs, objective)
+        received = self.config.learned.evaluate(model, data, "test")
+        method = self._method(message, model, "join")
+        method.begin(joining=True)
+        epoch, validation = adapt(
+            model, data, config, self.name, epochs, lambda order: method.train(model, data, 1, order)
+        )
         state = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
         found = {
             "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
             "received": received,
-            "adapted": evaluate(model, data, "test"),
+            "adapted": self.config.learned.evaluate(model, data, "test"),
             "epoch": epoch,
             "validation": validation,
         }
@@ -162,7 +191,11 @@ class Newcomer:
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
             return {"alone": None, "alone_epoch": None, "alone_validation": []}
-        return {"alone": evaluate(model, self.data, "test"), "alone_epoch": epoch, "alone_validation": validation}
+        return {
+            "alone": self.config.learned.evaluate(model, self.data, "test"),
+            "alone_epoch": epoch,
+            "alone_validation": validation,
+        }
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
@@ -205,7 +238,7 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
     Data without names of classes fit those of any names, if there are as many.
 
     Args:
-        ours: the run's (:func:`medpfl.assemble.input_format`).
+        ours: the run's (:func:`medpfl.engine.federation.input_format`).
         theirs: the newcomer's.
 
     Returns:
@@ -255,7 +288,12 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
 
 
 def adapt(
-    model: nn.Module, data: SiteData, config: RunConfig, name: str, epochs: int, objective: Objective | None = None
+    model: nn.Module,
+    data: SiteData,
+    config: RunConfig,
+    name: str,
+    epochs: int,
+    one_epoch: Callable[[torch.Generator], Any] | None = None,
 ) -> tuple[int, list[dict[str, Any] | None]]:
     """Trains the model in place and leaves it as it was after the epoch with the best validation measure.
 
@@ -267,18 +305,21 @@ def adapt(
         config: training settings and ``select_by``.
         name: of the site, for the order of its samples.
         epochs: at most; each begins with a fresh optimizer, as a round of one epoch does.
-        objective: by default cross-entropy.
+        one_epoch: trains the model for one, in that order; by default on the task's loss alone.
 
     Returns:
         The number of epochs that the kept model has seen, and the validation measures before and after every epoch.
     """
-    found = [evaluate(model, data, "validation")]
+    found = [config.learned.evaluate(model, data, "validation")]
     best, kept = 0, deepcopy(model.state_dict())
     for epoch in range(1, epochs + 1):
         order = generator(config.seed, name, "join", epoch, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        train_epochs(model, data, config.all_settings, 1, order, objective)
-        found.append(evaluate(model, data, "validation"))
+        if one_epoch:
+            one_epoch(order)
+        else:
+            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, config.learned.loss))
+        found.append(config.learned.evaluate(model, data, "validation"))
         if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
             best, kept = epoch, deepcopy(model.state_dict())
     model.load_state_dict(kept)
@@ -286,5 +327,5 @@ def adapt(
 
 
 def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
-    value = measured[config.select_by]
+    value = config.learned.value(measured, config.select_by)
     return -1.0 if value is None else value

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 
 class AuditThresholds(BaseModel):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 
 FILE = "medpfl.key"
 _BYTES = 32

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from medpfl.parameters import State
+from medpfl.core.parameters import State
+from medpfl.core.statefile import read_state, write_state
 from medpfl.site.seal import Seal
-from medpfl.statefile import read_state, write_state
 
 logger = logging.getLogger(__name__)
 

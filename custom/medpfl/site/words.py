@@ -10,6 +10,9 @@ import builtins
 import os
 import re
 from collections.abc import Collection
+from functools import cache
+
+from medpfl.algorithms import mechanisms, mixings
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -26,7 +29,7 @@ _SLOTS = {
     "dtype": r"torch\.[a-z]+\d{0,2}",
     "side": "shared|personal",
     "access": "read|write",
-    "kind": "|".join(("batch-norm", "classifier", "running", "other")),
+    "channel": "[a-z][a-z_]{0,40}",
     "task": "|".join(_TASKS),
     "error": "|".join(_ERRORS),
     "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
@@ -50,7 +53,8 @@ _TEXTS = (
     r"{site}: its data have changed since the run began, so training and test samples would mix; restore them or begin "
     "a new experiment",
     "{site} has a model neither of round {number} nor of round {number}: it was absent, or the files are damaged",
-    "mixing {mixing} needs no '{kind}' statistics, so none leave",
+    "mixing {mixing} needs no 'other' tensors, so none leave",
+    "task '{task}' is none of this site's",
     r"{side} entry {name} is missing \({number} in all\)",
     r"entry {name} does not belong to the {side} state \({number} in all\)",
     "{side} entry {name} has shape {shape}, expected {shape}",
@@ -81,9 +85,10 @@ _TEXTS = (
     "contract: the pretrained model f is another than the contract names",
     r"contract: the site takes no pretrained model f without its fingerprint in the contract \(policy: "
     r"named_pretrained\)",
-    "contract: statistics were given already",
-    "contract: images to train with are not as the method has them",
-    "contract: statistics are due in round {number} at the earliest",
+    "contract: {channel} were given already",
+    "contract: {channel} are due in round {number} at the earliest",
+    "contract: '{channel}' is not as the method has it",
+    "contract: something came that the method does not have",
     "contract: the experiment belongs to another submitter here; choose another name",
     r"contract: the experiment belongs to another contract here \({hash}\); choose another name",
     "contract: the record of this run at the site is damaged; begin a new experiment",
@@ -93,11 +98,6 @@ _TEXTS = (
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",
     r"policy: one other site may weigh {number} at most here \(largest_weight\), and the contract allows more",
     r"policy: the site's ledger cannot be written, so nothing leaves",
-    # Differential privacy (medpfl.site.private_statistics).
-    "statistics_delta {number} is more than one in the number of the site's patients, so that it could give one away "
-    "outright: choose a smaller one",
-    "the site has too few patients for statistics_epsilon {number}: below {number} the noise is larger than what it "
-    "hides; choose a larger epsilon, or mixing uniform, which needs no statistics",
     "gate: {name} may not leave",
     "gate: metric {metric} may not leave as it is",
 )
@@ -109,7 +109,12 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text.replace("{name}", "'([^']+)'").replace("{entry}", "'([^']+)'"))
 
 
-_KNOWN = tuple(map(_pattern, _TEXTS))
+@cache
+def _known() -> tuple[re.Pattern[str], ...]:
+    """The package's own words and those of its methods; another package's methods have none."""
+    parts = (*mixings().values(), *mechanisms().values())
+    own = dict.fromkeys(text for part in parts if part.__module__.startswith("medpfl.") for text in part.words)
+    return tuple(map(_pattern, (*_TEXTS, *own)))
 
 
 def listed(reason: str, names: Collection[str]) -> str:
@@ -119,7 +124,7 @@ def listed(reason: str, names: Collection[str]) -> str:
         reason: why a site does not answer.
         names: of the run's tensors, and the lines that describe them (:meth:`ParameterSplit.description`).
     """
-    for pattern in _KNOWN:
+    for pattern in _known():
         if (found := pattern.fullmatch(reason)) is not None:
             return reason if all(said in names for said in found.groups() if said is not None) else UNKNOWN
     return UNKNOWN

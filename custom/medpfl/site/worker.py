@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from medpfl.config import RunConfig
-from medpfl.messages import STATISTICS_OF, Failure, Message, Update, named_statistics
-from medpfl.parameters import ParameterSplit, State, StateError, distance
-from medpfl.seeding import generator
-from medpfl.site.data import Batch, SiteData, endless_batches
+from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import ParameterSplit, State, StateError, distance
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import SiteData
+from medpfl.core.statefile import TornFile
+from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery, Which
-from medpfl.site.evaluation import evaluate
-from medpfl.site.objectives import site_objective
-from medpfl.site.privacy_noise import noise_source
-from medpfl.site.private_update import protected_update
-from medpfl.site.statistics import running_statistics, statistics_under
-from medpfl.site.store import SiteStore, StateNotKept
-from medpfl.site.training import TrainingDiverged, train_epochs
-from medpfl.statefile import TornFile
+from medpfl.site.method import Method, requested
+from medpfl.site.noise import noise_source
+from medpfl.site.store import SiteStore
+from medpfl.training.loop import plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
 
-PERSONAL, MODEL, DATA, BEST = "personal", "model", "data", "best"
-"""Kinds of states in a site's store: after training in a round; the whole model after a round's mix; what the site's
-data were when the run began; the round that the site has selected by itself, and its measure."""
+PERSONAL, MODEL, RECEIVED, FINISHED = "personal", "model", "received", "finished"
+"""Kinds of states in a site's store: after training in a round; the whole model that the site uses after a round's mix;
+the model as received, where that is another; what mechanisms have made of the model at the end."""
+DATA, BEST = "data", "best"
+"""What the site's data were when the run began; the round that the site has selected by itself, and its measure."""
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Site:
         initial_personal: the personal part of the seeded first model, where every site starts.
         data: the site's own.
         store: the site's own.
+        channels: what travels besides the shared part, with the part of the method that each is of.
         delivery: where its models go at the end, to be used; None for nowhere.
         selects: the site selects its round by its own validation data, since its measures do not leave.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
@@ -56,6 +58,7 @@ class Site:
     initial_personal: State
     data: SiteData
     store: SiteStore
+    channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     delivery: Delivery | None = None
     selects: bool = False
     secret: bytes | None = None
@@ -81,18 +84,38 @@ class Site:
             raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not self.data.samples("train"):
             raise StateError(f"{self.name} has no training sample")
-        for kind in (PERSONAL, MODEL, BEST):
+        for kind in (PERSONAL, MODEL, RECEIVED, FINISHED, BEST, *(m.name for m in self.config.parts)):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
             self.delivery.put_aside()
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
-        if not (kind := requested_statistics(self.config, message)):
-            return {}, metrics
-        model.load_state_dict(dict(message.tensors))
-        noise = noise_source(self.config, self.name, "statistics", 0, self.secret)
-        return named_statistics(statistics_under(kind, model, self.data, self.config.all_settings, noise)), metrics
+        asked = requested(self.config, self.upward("prepare"), message.asked)
+        return self._method(message, model, 0, "statistics").sent(asked), metrics
+
+    def upward(self, task: str) -> list[tuple[str, Mechanism]]:
+        """The channels in which something may leave with the answer to a task, with their mechanisms."""
+        return [(c.name, part) for c, part in self.channels.items() if c.to_server and task in c.tasks]
+
+    def _method(self, message: Message, model: nn.Module, when: int | str, noise: str) -> Method:
+        """The run's mechanisms, through one task: each with the state that it left in the round before."""
+        before = when - 1 if isinstance(when, int) else message.round
+
+        def view(mechanism: Mechanism) -> LocalRound:
+            return LocalRound(
+                site=self.name,
+                run=self.config,
+                when=when,
+                message=message,
+                model=model,
+                split=self.split,
+                data=self.data,
+                kept=lambda: self._kept(mechanism.name, before)[1],
+                noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
+            )
+
+        return Method.of(self.config, view)
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -117,36 +140,32 @@ class Site:
 
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
-        asked = requested_statistics(config, message)
+        asked = requested(config, self.upward("train"), message.asked)
         self._same_data()
         metrics = self.load(message, model, round_ - 1)
-        metrics["validation"] = self._validated(model, round_ - 1, message.info.get("best_round", 0))
+        metrics["validation"] = self._validated(message, model, round_ - 1)
+        method = self._method(message, model, round_, "update")
+        method.begin()
         order = generator(config.seed, self.name, round_, "shuffle")
-        shown = self._impression(message, model)
-        objective = site_objective(model, self.split, config.all_settings, shown)
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        epochs = config.local_epochs
-        metrics["train_loss"] = train_epochs(model, self.data, config.all_settings, epochs, order, objective)
+        metrics["train_loss"] = method.train(model, self.data, config.local_epochs, order)
+        method.end()
+        if numbers := method.numbers():
+            metrics["numbers"] = numbers
         shared = self.split.shared_state(model)
         self.split.check_shared(shared)
         personal = self.split.personal_state(model)
         self.split.check_personal(personal)
-        self.store.put(PERSONAL, round_, personal)
         # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
-        self.store.keep(PERSONAL, (round_ - 2, round_ - 1, round_))
-        noise = noise_source(config, self.name, "update", round_, self.secret)
-        shared = protected_update(message.shared, shared, config.all_settings, noise)
-        if asked == "running":
-            shared |= named_statistics(running_statistics(model))
-        return shared, metrics
-
-    def _impression(self, message: Message, model: nn.Module) -> Iterator[Batch] | None:
-        order = generator(self.config.seed, self.name, message.round, "impression")
-        return impression_batches(message, model, self.config.all_settings["batch_size"], order)
+        for kind, state in ({PERSONAL: personal} | method.states()).items():
+            self.store.put(kind, round_, state)
+            self.store.keep(kind, (round_ - 2, round_ - 1, round_))
+        leaving = method.leaving({name: tensor.cpu() for name, tensor in shared.items()})
+        return leaving | method.sent(asked), metrics
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         metrics = self.load(message, model, message.round)
-        metrics["validation"] = self._validated(model, message.round, message.info.get("best_round", 0))
+        metrics["validation"] = self._validated(message, model, message.round)
         return {}, metrics
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -156,9 +175,8 @@ class Site:
             selected = self._own_best()[0] or last
         measured: dict[int, Any] = {}
         for round_ in (selected, last):
-            if round_ not in measured and (state := self._stored(MODEL, round_)) is not None:
-                model.load_state_dict(state)
-                measured[round_] = evaluate(model, self.data, "test")
+            if round_ not in measured and self._finished(message, model, round_):
+                measured[round_] = self.config.learned.evaluate(model, self.data, "test")
         if not measured:
             raise StateError(
                 f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
@@ -169,19 +187,35 @@ class Site:
             "selected": selected if selected in measured else last,
             "last": last if last in measured else selected,
         }
-        self.store.keep(MODEL, measured)
+        for kind in (MODEL, FINISHED):
+            self.store.keep(kind, measured)
         if self.delivery:
             self._deliver(self.delivery, tested, measured, model)
         return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
+
+    def _finished(self, message: Message, model: nn.Module, round_: int) -> bool:
+        """Makes the model what the site is going to use of a round; False if it has none of that round.
+
+        What mechanisms make of it they make once: the same question gets the same answer.
+        """
+        if (state := self._stored(FINISHED, round_)) is not None:
+            model.load_state_dict(state)
+            return True
+        if (state := self._stored(MODEL, round_)) is None:
+            return False
+        model.load_state_dict(state)
+        if self._method(replace(message, round=round_), model, "end", "update").finish():
+            self.store.put(FINISHED, round_, _copied(model))
+        return True
 
     def _deliver(
         self, delivery: Delivery, tested: Mapping[Which, int], measured: Mapping[int, Any], model: nn.Module
     ) -> None:
         samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
         for which, round_ in tested.items():
-            state = self.store.get(MODEL, round_)
+            state = self.final_state(round_)
             model.load_state_dict(state)
-            validation = evaluate(model, self.data, "validation")
+            validation = self.config.learned.evaluate(model, self.data, "validation")
             record = {"samples": samples, "validation": validation, "test": measured[round_]}
             try:
                 delivery.write(which, self.name, round_, state, record)
@@ -199,18 +233,29 @@ class Site:
         self.split.load_personal(model, personal)
         return {"restored_round": earlier} if damaged else {}
 
+    def final_state(self, round_: int) -> State | None:
+        """The whole state of the model that the site uses of a round at the end."""
+        return final_state(self.store, round_)
+
     def _personal(self, round_: int) -> tuple[int, State, bool]:
         """The last personal state that the site has, its round, and whether a later one is damaged."""
+        earlier, state, damaged = self._kept(PERSONAL, round_)
+        return earlier, self.initial_personal if state is None else state, damaged
+
+    def _kept(self, kind: str, round_: int) -> tuple[int, State | None, bool]:
+        """The last state of a kind up to a round, its round, and whether a later one is damaged; 0 and None for none.
+
+        A site that missed rounds has none of them.
+        """
         damaged = False
         for earlier in range(round_, 0, -1):
-            # A site that missed rounds has none of them.
             try:
-                if (state := self.store.get(PERSONAL, earlier)) is not None:
+                if (state := self.store.get(kind, earlier)) is not None:
                     return earlier, state, damaged
             except TornFile as error:
                 logger.warning("%s: %s; an earlier one is used", self.name, error)
                 damaged = True
-        return 0, self.initial_personal, damaged
+        return 0, None, damaged
 
     def _stored(self, kind: str, round_: int) -> State | None:
         """A stored state; a damaged one is as good as none."""
@@ -220,25 +265,37 @@ class Site:
             logger.warning("%s: %s", self.name, error)
             return None
 
-    def _validated(self, model: nn.Module, round_: int, best_round: int) -> dict[str, Any] | None:
-        """Measures of the received model on validation data; keeps the model while it may still be selected.
+    def _validated(self, message: Message, model: nn.Module, round_: int) -> dict[str, Any] | None:
+        """Measures on validation data of what the site uses after a round; keeps it while it may still be selected.
 
-        A site without validation data keeps it too: the other sites' may select the round.
+        A site without validation data keeps it too: the other sites' may select the round. The model is afterwards what
+        it was.
         """
         if round_ == 0:
             return None
-        self.store.put(MODEL, round_, {name: t.detach().clone() for name, t in model.state_dict().items()})
-        if not self.selects:
-            self.store.keep(MODEL, (best_round, round_))
-            return evaluate(model, self.data, "validation")
-        best, score = self._own_best()
-        found = evaluate(model, self.data, "validation")
-        value = None if found is None else found[self.config.select_by]
-        if value is not None and (not best or value > score):
-            best = round_
-            self.store.put(BEST, 0, {"round": torch.tensor(round_), "score": torch.tensor(value, dtype=torch.float64)})
-        self.store.keep(MODEL, (best, round_))
+        used, received = self._method(message, model, round_, "update").in_use(), None
+        if used is not None:
+            received = _copied(model)
+            self.store.put(RECEIVED, round_, received)
+            self.store.keep(RECEIVED, (round_,))
+            model.load_state_dict(used)
+        self.store.put(MODEL, round_, _copied(model))
+        found = self.config.learned.evaluate(model, self.data, "validation")
+        if received is not None:
+            model.load_state_dict(received)
+        self.store.keep(MODEL, (self._best(message, found, round_), round_))
         return found
+
+    def _best(self, message: Message, found: Mapping[str, Any] | None, round_: int) -> int:
+        """The best round so far: the server's, or the site's own where it selects by itself."""
+        if not self.selects:
+            return message.info.get("best_round", 0)
+        best, score = self._own_best()
+        value = self.config.learned.value(found, self.config.select_by)
+        if value is None or (best and value <= score):
+            return best
+        self.store.put(BEST, 0, {"round": torch.tensor(round_), "score": torch.tensor(value, dtype=torch.float64)})
+        return round_
 
     def _own_best(self) -> tuple[int, float]:
         """The round that the site has selected by itself so far, and its measure; round 0 if there is none."""
@@ -247,7 +304,9 @@ class Site:
 
     def received(self, round_: int, model: nn.Module) -> State | None:
         """The shared part that the site was sent for a round, from its store; None if that is not kept."""
-        if (state := self._stored(MODEL, round_ - 1)) is None:
+        if (state := self._stored(RECEIVED, round_ - 1)) is None:
+            state = self._stored(MODEL, round_ - 1)
+        if state is None:
             return None
         model.load_state_dict(state)
         return {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
@@ -258,71 +317,16 @@ class Site:
         self.split.load_personal(model, self.initial_personal)
         order = generator(self.config.seed, self.name, 0, "first step")
         torch.manual_seed(order.initial_seed())
-        train_epochs(model, self.data, self.config.all_settings, self.config.local_epochs, order)
+        objective = plain_objective(model, self.config.learned.loss)
+        train_epochs(model, self.data, self.config.trainer, self.config.local_epochs, order, objective)
         return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})
 
 
-def requested_statistics(config: RunConfig, message: Message) -> str | None:
-    """The kind of statistics that a message asks for, if any; StateError if the run's mixing does not rest on them."""
-    kind = message.info.get("statistics")
-    if kind is None and message.task == "statistics":
-        raise StateError(f"mixing {config.resolved_mixing} needs no 'other' statistics, so none leave")
-    if kind is not None and kind != STATISTICS_OF.get(config.resolved_mixing):
-        raise StateError(f"mixing {config.resolved_mixing} needs no {kind!r} statistics, so none leave")
-    return kind
+def final_state(store: SiteStore, round_: int) -> State | None:
+    """The whole state of the model that a site uses of a round at the end, from its store."""
+    state = store.get(FINISHED, round_)
+    return store.get(MODEL, round_) if state is None else state
 
 
-def impression_batches(
-    message: Message, model: nn.Module, batch_size: int, order: torch.Generator
-) -> Iterator[Batch] | None:
-    """Endless batches, on the model's device, of the impression that a message brings; None if it brings none."""
-    if message.impression is None:
-        return None
-    device = next(model.parameters()).device
-    return endless_batches(*(tensor.to(device) for tensor in message.impression), batch_size, order)
-
-
-def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
-    """The update that a site's task makes: its tensors and metrics, with the time they took.
-
-    Args:
-        name: the site's.
-        message: what asked for it.
-        task: gives the tensors and the metrics.
-    """
-    started = time.perf_counter()
-    tensors, metrics = task()
-    return Update(
-        site=name,
-        round=message.round,
-        tensors=tensors,
-        metrics=metrics,
-        seconds=time.perf_counter() - started,
-    )
-
-
-class Party(Protocol):
-    """Who answers the server's messages at a site."""
-
-    name: str
-    data: SiteData
-
-    def handle(self, message: Message, model: nn.Module) -> Update:
-        """Does what a message asks."""
-
-
-def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
-    """The site's answer, or in words why there is none: a site's error must not end the others' run.
-
-    Only this package's own messages travel. The text of any other error may name files or patients: it goes to the
-    site's log, and only the error's type leaves.
-    """
-    try:
-        return site.handle(message, model)
-    except (StateError, StateNotKept, TrainingDiverged) as error:
-        return Failure(site.name, message.round, str(error))
-    except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
-        logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
-        return Failure(
-            site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)"
-        )
+def _copied(model: nn.Module) -> State:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -17,8 +17,8 @@ from medpfl.audit.inversion import invert
 from medpfl.audit.membership import membership
 from medpfl.audit.replay import replay
 from medpfl.audit.victim import Foothold, Line, honest_rounds, norm
-from medpfl.messages import Failure, Message
-from medpfl.site.data import ImageTensors
+from medpfl.core.messages import Failure, Message
+from medpfl.core.site_data import ImageTensors
 from medpfl.site.policy import SitePolicy
 from medpfl.site.store import MemoryStore
 

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from medpfl.audit.finding import Finding
 from medpfl.audit.report import lines_of, passed
-from medpfl.cli import app
-from medpfl.errors import UserError
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 FEDAVG = ROOT / "jobs" / "organamnist-fedavg"

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from medpfl.assemble import Federation
 from medpfl.audit.probe import Probe, make_probe
 from medpfl.audit.victim import Known, Line, Truth, known_of
-from medpfl.config import make_config
-from medpfl.site.data import ImageTensors
+from medpfl.config.run import make_config
+from medpfl.core.site_data import ImageTensors
+from medpfl.engine.federation import Federation
+from medpfl.site.answer import answer
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.store import MemoryStore
-from medpfl.site.worker import answer
 
 FULLY_CONNECTED = {"model": "monai:FullyConnectedNet", "model_args": {"in_channels": 784, "hidden_channels": [256]}}
 CPU = torch.device("cpu")

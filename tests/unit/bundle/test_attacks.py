@@ -11,12 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import read_state
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import UserError
 from medpfl.site.store import DiskStore
-from medpfl.statefile import read_state
 
 NETWORK = {"channels": [2], "strides": [2]}
 MARKER = "attacked"

@@ -7,8 +7,8 @@ from monai.bundle import ConfigParser
 
 from medpfl.bundle.description import inference, metadata, readme, refusal
 from medpfl.bundle.plain import plain_problem, require_plain
+from medpfl.core.errors import UserError, printable
 from medpfl.data.inputs import stored_images
-from medpfl.errors import UserError, printable
 
 SPECIAL = st.sampled_from(["$", "@", "%", "#", "::", ":", "+", "_", "__local_refs", "_target_", " ", "a", "`", "<b>"])
 TEXTS = st.lists(SPECIAL | st.characters(), max_size=6).map("".join)

@@ -6,7 +6,7 @@ import pytest
 from pictures import write_centres
 
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.medmnist import load
+from medpfl.data.kinds.npz.npz_file import load
 
 
 def _arrays(train=30, val=9, test=12, classes=3, shape=(8, 8), seed=0) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from medpfl.config import make_config
+from medpfl.config.run import make_config
 
 CPU = torch.device("cpu")
 PARTS = ("train", "validation", "test")

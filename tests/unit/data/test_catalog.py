@@ -5,12 +5,13 @@ import urllib.error
 import numpy as np
 import pytest
 
-from medpfl.data import catalog, download
-from medpfl.data.catalog import SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
+from medpfl.core.errors import UserError
+from medpfl.data import places
 from medpfl.data.check import check
-from medpfl.data.download import prepare
-from medpfl.data.medmnist_sets import MEDMNIST
-from medpfl.errors import UserError
+from medpfl.data.kinds.npz import download
+from medpfl.data.kinds.npz.catalog import SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
+from medpfl.data.kinds.npz.download import prepare
+from medpfl.data.kinds.npz.medmnist import MEDMNIST
 
 
 def test_sample_is_there_and_balanced_like_the_original(home):
@@ -113,7 +114,7 @@ def test_prepare_refuses(home):
         prepare("chestmnist")
     with pytest.raises(UserError, match="no 2-D set 'mine'"):
         prepare("mine")
-    catalog.cache_folder().parent.touch()
+    places.cache_folder().parent.touch()
     with pytest.raises(UserError, match="cannot be written"):
         prepare("breastmnist")
 

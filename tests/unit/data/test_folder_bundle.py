@@ -6,13 +6,13 @@ import pytest
 from monai.bundle import ConfigWorkflow
 from pictures import write_centres
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.statefile import read_state
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.joining_run import join
-from medpfl.site.evaluation import predict
+from medpfl.runs.join import join
 from medpfl.site.store import DiskStore
-from medpfl.statefile import read_state
+from medpfl.tasks.evaluation import predict
 
 
 @pytest.mark.parametrize(("fit", "channels"), [("pad", "rgb"), ("crop", "grey")])

@@ -6,11 +6,11 @@ import shutil
 import pytest
 from pictures import CENTRES, CLASSES, EACH, config
 
-from medpfl.cli_options import Options
+from medpfl.cli.options import Options
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.data.folders.layout import read_layout
+from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
 
 
 @pytest.mark.parametrize("content", [b"", b"not a picture", None])

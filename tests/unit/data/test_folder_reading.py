@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medpfl.data.folders.reading import Reading, picture_size, read_picture
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
 
 
 def gradient(mode="RGB"):

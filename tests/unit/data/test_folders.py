@@ -7,16 +7,19 @@ import torch
 from pictures import CENTRES, CLASSES, CPU, EACH, PARTS, config, paint, pixels, write_centres
 from PIL import Image
 
-from medpfl.cli_options import Options
+from medpfl.algorithms.fedimpres.start_images import start_images
+from medpfl.cli.options import Options
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.data.folders.layout import read_layout
-from medpfl.data.folders.source import Folders
-from medpfl.data.kinds import is_ct, is_folders, kind_of
-from medpfl.data.own_function import OwnData
+from medpfl.data.kinds.folders.folder_kind import FolderKind
+from medpfl.data.kinds.folders.layout import read_layout
+from medpfl.data.kinds.folders.picture_source import Folders
+from medpfl.data.kinds.function.own_data import OwnData
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.scans.scan_kind import ScanKind
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
-from medpfl.experiment import run_experiment
-from medpfl.flare.export import export_job
+from medpfl.flare.job.export import export_job
+from medpfl.runs.experiment import run_experiment
 
 
 def test_sites_are_the_sorted_centres_and_parts_cover_each_without_sharing(fundus):
@@ -108,7 +111,7 @@ def test_centres_that_are_held_out(fundus):
 
 def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
     whole, source = open_source(config(fundus)), open_source(config(fundus, holdout=0.34))
-    aside = source.start_images({"start": "holdout", "images": 100})
+    aside = start_images({"start": "holdout", "images": 100}, source, seed=0)
     assert aside.shape == (6, 3, 32, 32)
     assert -1 <= aside.min() < aside.max() <= 1
     for name in ("site-1", "site-2", "site-3"):
@@ -116,10 +119,10 @@ def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
         assert source.site(name, CPU).samples("train") == 4
         assert pixels(source.site(name, CPU).images["train"]) < pixels(whole.site(name, CPU).images["train"])
         assert source.describe()["sites"][name]["train"] == 4
-    assert source.start_images({"start": "holdout", "images": 4}).shape[0] == 4
-    assert source.start_images({"start": "noise", "images": 4}).shape == (4, 3, 32, 32)
+    assert start_images({"start": "holdout", "images": 4}, source, seed=0).shape[0] == 4
+    assert start_images({"start": "noise", "images": 4}, source, seed=0).shape == (4, 3, 32, 32)
     with pytest.raises(UserError, match="no site has a picture to set aside"):
-        open_source(config(fundus, holdout=0.01)).start_images({"start": "holdout", "images": 4})
+        start_images({"start": "holdout", "images": 4}, open_source(config(fundus, holdout=0.01)), seed=0)
 
 
 def test_a_share_of_the_training_pictures_pooled(fundus):
@@ -136,7 +139,7 @@ def test_a_second_reading_comes_from_the_cache_until_a_file_changes(fundus, monk
     open_source(config(fundus)).prepare()
     first = open_source(config(fundus)).site("site-1", CPU)
     with monkeypatch.context() as patch:
-        patch.setattr("medpfl.data.folders.cache.read_picture", lambda *_: pytest.fail("decoded again"))
+        patch.setattr("medpfl.data.kinds.folders.picture_cache.read_picture", lambda *_: pytest.fail("decoded again"))
         again = open_source(config(fundus)).site("site-1", CPU)
         assert torch.equal(again.images["train"], first.images["train"])
     paint(fundus / "north" / "normal" / "n1_right.png", (0, 0, 0), 1)
@@ -157,16 +160,16 @@ def test_a_damaged_cache_is_made_again(fundus):
 def test_what_is_a_folder_of_pictures(fundus, monkeypatch):
     monkeypatch.chdir(fundus.parent)
     for data in ("fundus", "./fundus", str(fundus), str(fundus / "south")):
-        assert is_folders(data) and not is_ct(data) and kind_of(data, {}) == "folders"
+        assert FolderKind().is_here(data) and not ScanKind().is_here(data) and kind_of(data, {}).name == "folders"
     assert Options(data="fundus").config("fedavg").data == str(fundus)
     assert isinstance(open_source(config("a:b")), OwnData)
     for file in ("south/labels.csv", "north/ct/1.dcm", "north/scan.nii.gz"):
         (fundus / file).parent.mkdir(exist_ok=True)
         (fundus / file).touch()
-        assert is_ct(str(fundus)) and not is_folders(str(fundus))
+        assert ScanKind().is_here(str(fundus)) and not FolderKind().is_here(str(fundus))
         (fundus / file).unlink()
-    assert kind_of("elsewhere", {"classes": list(CLASSES)}) == "scans"
-    assert kind_of("elsewhere", {"classes": list(CLASSES), "channels": "rgb"}) == "folders"
+    assert kind_of("elsewhere", {"classes": list(CLASSES)}).name == "scans"
+    assert kind_of("elsewhere", {"classes": list(CLASSES), "channels": "rgb"}).name == "folders"
 
 
 def test_a_name_is_looked_for_in_the_data_folder_and_a_server_needs_no_pictures(fundus, monkeypatch):
@@ -176,9 +179,9 @@ def test_a_name_is_looked_for_in_the_data_folder_and_a_server_needs_no_pictures(
     with pytest.raises(UserError, match="image folder 'fundus' is not on this machine: no folder of that name in "):
         open_source(job).site("site-1", CPU)
     with pytest.raises(UserError, match="start=holdout: hospitals' pictures do not leave them"):
-        open_source(job).start_images({"start": "holdout", "images": 4})
+        start_images({"start": "holdout", "images": 4}, open_source(job), seed=0)
     with pytest.raises(UserError, match="--data fundus: give --sites: the pictures are not on this machine"):
-        Options(data="fundus", data_arg=['classes=["a", "b"]', "channels=rgb"]).config("fedavg")
+        Options(data="fundus", data_args=['classes=["a", "b"]', "channels=rgb"]).config("fedavg")
     monkeypatch.setenv("MEDPFL_DATA", str(fundus.parent))
     assert len(open_source(job).describe()["sites"]) == 3
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from medpfl.data.medmnist import load
-from medpfl.data.medmnist_sets import MEDMNIST, _table, official, official_md5, split_name
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.medmnist import MEDMNIST, _table, official, official_md5, split_name
+from medpfl.data.kinds.npz.npz_file import load
 
 
 def test_all_parts_in_one_array(write, arrays):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from medpfl.cli_options import Options
-from medpfl.config import make_config
-from medpfl.data.own_images import OwnImages
+from medpfl.cli.options import Options
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.site_file import OwnImages
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
 
 CPU = torch.device("cpu")
 PARTS = ("train", "validation", "test")
@@ -89,7 +89,7 @@ def test_a_simulation_cannot_make_up_hospitals(home):
 
 def test_the_command_line_says_it_with_commas(home):
     arguments = ["classes=a, b,c", "size=8", "channels=grey"]
-    config = Options(data="blood", sites="north,south", data_arg=arguments).config("fedbn")
+    config = Options(data="blood", sites="north,south", data_args=arguments).config("fedbn")
     assert config.partition == "natural"
     assert config.site_names == ["north", "south"]
     assert open_source(config).model_arguments() == {"in_channels": 1, "num_classes": 3, "image_size": 8}
@@ -98,7 +98,7 @@ def test_the_command_line_says_it_with_commas(home):
 def test_a_file_that_is_here_takes_no_names(write):
     file = str(write())
     with pytest.raises(UserError, match=r"--data-arg classes: .*mine.npz is an npz file, whose labels are numbers"):
-        Options(data=file, sites="2", data_arg=["classes=a,b,c"]).config("fedbn")
+        Options(data=file, sites="2", data_args=["classes=a,b,c"]).config("fedbn")
     with pytest.raises(UserError, match="leave it out"):
         open_source(make_config(algorithm="fedbn", data=file, data_args=LOOK))
 

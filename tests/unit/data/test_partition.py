@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medpfl.data.draw import draw, draw_fedimpres, draw_like
-from medpfl.data.fedimpres_counts import COUNTS
-from medpfl.data.medmnist import load
-from medpfl.data.partition import make_partition
-from medpfl.data.partition_spec import PartitionSpec, parse_spec
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.partition.draw import draw, draw_like, draw_printed
+from medpfl.data.partition.make import make_partition
+from medpfl.data.partition.published_counts import COUNTS
+from medpfl.data.partition.spec import PartitionSpec, parse_spec
 from medpfl.data.split import PARTS, split_sites
-from medpfl.errors import UserError
 
 DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "iid"]
 ALPHAS = st.sampled_from([1e-320, 1e-300, 1e-9, 1e-3, 0.05, 0.5, 1.0, 7.0, 1e6, 1e300])
@@ -207,7 +207,7 @@ def test_fedimpres_tables():
     np.testing.assert_allclose(severe.sum(axis=0) / official, 0.5, atol=0.03)
     labels = np.repeat(np.arange(8), official)
     for key, table in (("0.01", moderate), ("0.005", severe)):
-        parts = draw_fedimpres(key, labels, "abcdefgh", 0)
+        parts = draw_printed(key, labels, "abcdefgh", 0)
         assert [np.bincount(labels[p], minlength=8).tolist() for p in parts] == table.tolist()
         assert len(np.unique(np.concatenate(parts))) == table.sum()
 

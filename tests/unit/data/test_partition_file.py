@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from medpfl.data.partition import make_partition
-from medpfl.data.partition_file import Partition
+from medpfl.core.errors import UserError
+from medpfl.data.partition.make import make_partition
+from medpfl.data.partition.partition_file import Partition
 from medpfl.data.split import PARTS
-from medpfl.errors import UserError
 
 
 @pytest.fixture

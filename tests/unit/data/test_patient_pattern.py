@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import config, paint
 
-from medpfl.data.folders.patient_pattern import LONGEST, patient_in
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.folders.patient_pattern import LONGEST, patient_in
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
 
 CATASTROPHIC = [r"^(([a-z])+.)+[A-Z]([a-z])+$", r"(a+)+$", r"^(a|aa)+$", r"(.*)*x", r"^((a?){30}){30}x$"]
 ORDINARY = [

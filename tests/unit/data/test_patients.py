@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medpfl.data.ct.cohort import Scan, split_patients
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.centre_scans import Scan, split_patients
 
 HALF = (0.5, 0.1, 0.4)
 

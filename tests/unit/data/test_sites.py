@@ -3,13 +3,14 @@ import pytest
 import tiny
 import torch
 
-from medpfl.config import make_config
-from medpfl.data.own_function import OwnData
-from medpfl.data.partitioned import PartitionedImages
+from medpfl.config.run import make_config
+from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.permitted_code import permit
+from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.data.kinds.function.own_data import OwnData
+from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
-from medpfl.named_code import permit
-from medpfl.site.data import ImageTensors, SiteLoaders
+from medpfl.engine.federation import Federation
 
 CPU = torch.device("cpu")
 PARTS = ("train", "validation", "test")
@@ -110,8 +111,10 @@ def test_loaders_of_the_users_own():
 
 
 def test_own_data_cannot_be_pooled():
-    with pytest.raises(UserError, match="cannot be pooled to pretrain f: give a checkpoint"):
+    with pytest.raises(NotInOnePlace, match="sites' own data cannot be pooled"):
         open_source(tiny.config("fedap")).pooled_training(0.2, CPU)
+    with pytest.raises(UserError, match=r"cannot be pooled to pretrain f: give a checkpoint \(.*\) or use f-fedap"):
+        Federation.of(tiny.config("fedap")).plan()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tiny import config, plan_of, run
 
-from medpfl.assemble import Federation
-from medpfl.messages import STATISTICS
-from medpfl.results import build_results, write_json
+from medpfl.core.messages import named, of_channel
+from medpfl.engine.federation import Federation
+from medpfl.runs.results import build_results, write_json
 from medpfl.server.magnitude import distance
 from medpfl.site.worker import Site
 
@@ -38,7 +38,7 @@ class GoesFar(Site):
     def handle(self, message, model):
         update = super().handle(message, model)
         for name, tensor in update.tensors.items() if message.task == "train" else ():
-            if not name.startswith(STATISTICS):
+            if "/" not in name:
                 update.tensors[name] = message.tensors[name] - 99 * (tensor - message.tensors[name])
         return update
 
@@ -57,7 +57,8 @@ class HasOddLayers(Site):
 
     def handle(self, message, model):
         update = super().handle(message, model)
-        tensors = {f"{STATISTICS}odd/{k.rpartition('/')[2]}": t for k, t in update.tensors.items()}
+        sent = of_channel("statistics", update.tensors)
+        tensors = named("statistics", {f"odd/{name.rpartition('/')[2]}": t for name, t in sent.items()})
         return replace(update, tensors=tensors) if message.task == "prepare" else update
 
 

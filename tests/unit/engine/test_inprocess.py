@@ -4,13 +4,13 @@ import pytest
 import torch
 from tiny import Net, config, figures, images, last_models, no_space, plan_of, run, same, sites_of
 
-from medpfl.assemble import Federation
+from medpfl.core.errors import UserError
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.messages import Failure
+from medpfl.core.site_data import SiteLoaders
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
-from medpfl.errors import UserError
-from medpfl.messages import Failure
-from medpfl.models.layers import batch_norm_layers
 from medpfl.server.rounds import QuorumNotMet
-from medpfl.site.data import SiteLoaders
 from medpfl.site.store import DiskStore
 from medpfl.site.worker import Site
 

@@ -7,9 +7,9 @@ from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.errors import UserError
-from medpfl.flare.classes import FILTER
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
+from medpfl.flare.job.classes import FILTER
 
 ROOT = Path(__file__).parents[3]
 FEDAP, FEDAVG = ROOT / "jobs" / "organamnist-fedap", ROOT / "jobs" / "organamnist-fedavg"

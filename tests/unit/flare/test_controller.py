@@ -9,12 +9,12 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.app_event_type import AppEventType
 from tiny import same, sites_of
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
-from medpfl.flare.controller import CHECKPOINT, PersonalizedController
-from medpfl.flare.endings import BEGUN
-from medpfl.flare.trust import REHEARSAL
-from medpfl.server import impression
+from medpfl.algorithms.fedimpres import synthesis as impression
+from medpfl.config.run import make_config
+from medpfl.engine.federation import Federation
+from medpfl.flare.transport.controller import CHECKPOINT, PersonalizedController
+from medpfl.flare.transport.endings import BEGUN
+from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.server.checkpoint import load_checkpoint
 
 CONFIG = make_config(
@@ -93,7 +93,7 @@ def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites)
     assert controller.said[-1] == "medpfl: aborted; the checkpoint holds the last finished step"
     kept = final(tmp_path / "aborted")
     assert (kept.phase, kept.round, len(kept.history)) == ("train", 1, 1)
-    assert kept.impression
+    assert kept.common["impression"]
     assert not kept.failures
 
     Here(tmp_path / "aborted", sites).run()

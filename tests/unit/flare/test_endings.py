@@ -1,6 +1,6 @@
 """Why a job ended, from what FLARE leaves of it; test_refusals.py has the same from a federation."""
 
-from medpfl.flare.endings import BEGUN, why
+from medpfl.flare.transport.endings import BEGUN, why
 
 ABNORMAL = {"status": "FINISHED:ABNORMAL", "job_deploy_detail": ["server: OK", "north: OK"]}
 REPORTED = "... FederatedServer - INFO - Failing job 7 due to reported failure from north: infrastructure error\n"

@@ -5,11 +5,11 @@ import logging
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from medpfl.config import make_config
-from medpfl.flare.executor import PersonalizedExecutor
-from medpfl.flare.payload import REASON
-from medpfl.flare.place import Place
-from medpfl.flare.trust import REHEARSAL
+from medpfl.config.run import make_config
+from medpfl.flare.transport.executor import PersonalizedExecutor
+from medpfl.flare.transport.payload import REASON
+from medpfl.flare.transport.place import Place
+from medpfl.flare.transport.trust import REHEARSAL
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):

@@ -8,15 +8,15 @@ import pytest
 from nvflare.recipe.spec import ExecEnv
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.cli_options import Options
-from medpfl.config import make_config
-from medpfl.data.ct.manifest import open_manifest
+from medpfl.cli.main import app
+from medpfl.cli.options import Options
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
-from medpfl.flare.export import export_job
-from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.production import run_in_production
+from medpfl.flare.job.export import export_job
+from medpfl.flare.job.recipes import PersonalizedRecipe
+from medpfl.runs.real_sites import run_in_production
 
 TABLE = "series,label\na,ill\nb,well\n"
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
@@ -64,7 +64,7 @@ def _run(content):
 
 def test_scans_that_are_found_by_name_come_with_their_classes(home):
     scans(home / "data" / "chestx", name="another")
-    options = Options(data="chestx", sites=3, model_arg=[f"{k}={v}" for k, v in SMALL_VIT.items()])
+    options = Options(data="chestx", sites=3, model_args=[f"{k}={v}" for k, v in SMALL_VIT.items()])
     job = export_job(options.config("vit-heads"), home / "job")
     assert carried(job) == ("chestx", {"classes": ["ill", "well"]})
 
@@ -157,7 +157,9 @@ SITES_OWN = [
 @pytest.mark.parametrize("algorithm", ["fedap", "d-fedap"])
 def test_no_job_that_would_pretrain_on_sites_own_data(home, algorithm, fields):
     own = make_config(algorithm=algorithm, sites=2, partition="natural", **fields)
-    words = rf"{algorithm} needs a pretrained model f, .* --set pretrain=PATH, .* server .* f-fedap"
+    words = (
+        rf"{algorithm} needs a pretrained model f, .* --set pretrain=PATH, .* server .* needs none .*similarity-running"
+    )
     with pytest.raises(UserError, match=words):
         export_job(own, home / "job")
     with pytest.raises(UserError, match=words):

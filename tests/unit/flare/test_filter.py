@@ -8,16 +8,21 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from medpfl.flare.filter import GATE, AllowListFilter
-from medpfl.flare.payload import REASON, update_of, update_to_shareable
-from medpfl.flare.recipes import PersonalizedRecipe
-from medpfl.messages import Update
+from medpfl.core.channels import Channel, Entry
+from medpfl.core.messages import Update
+from medpfl.flare.job.recipes import PersonalizedRecipe
+from medpfl.flare.transport.filter import GATE, AllowListFilter
+from medpfl.flare.transport.payload import REASON, update_of, update_to_shareable
 from medpfl.site.gate import Gate
 from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.words import UNKNOWN
+from medpfl.tasks import TASKS
 
 SHAPES = {"weight": ((2,), torch.float32)}
+ENTRIES = {f"bn1/{which}": Entry((2,), (torch.float64,)) for which in ("mean", "variance")}
+CHANNEL = Channel("statistics", True, ENTRIES, ("prepare", "train", "statistics"), "statistics of layers")
 STATISTICS = {"statistics/bn1/mean": (2,), "statistics/bn1/variance": (2,)}
+MEASURED = TASKS["classification"].schema
 MEASURES = {
     "n": 37,
     "accuracy": 0.123456,
@@ -31,7 +36,7 @@ MEASURES = {
 def context(task="train", gate=None):
     """Of a task, as the site's executor leaves it for the filter."""
     found = FLContext()
-    found.set_prop(GATE, (gate or Gate(SHAPES, STATISTICS), task), private=True, sticky=False)
+    found.set_prop(GATE, (gate or Gate(SHAPES, [CHANNEL], measures=MEASURED), task), private=True, sticky=False)
     return found
 
 
@@ -76,7 +81,7 @@ def test_with_shapes_a_whole_tensor_does_not_leave_under_the_name_of_its_slices(
 
 
 def test_shapes_as_flares_submit_command_writes_them():
-    gate = Gate({"a.weight": ((2,), torch.float32), "a.0.bias": ((2,), torch.float32)}, STATISTICS)
+    gate = Gate({"a.weight": ((2,), torch.float32), "a.0.bias": ((2,), torch.float32)}, [CHANNEL])
     allowed = {"a": {"weight": [2], "0": {"bias": None}}, "statistics/": None}
     held = {"a.weight": torch.ones(2), "a.0.bias": torch.ones(2)}
     answer = update_to_shareable(Update("site-1", 3, held | statistics(), {"train_loss": 0.5, "validation": None}, 0.1))
@@ -144,7 +149,7 @@ def test_nothing_but_words_leaves_without_a_contract():
 
 
 def test_coarse_measures_leave_as_two_digits_and_tens():
-    gate = Gate(SHAPES, STATISTICS, HOSPITAL)
+    gate = Gate(SHAPES, [CHANNEL], measures=MEASURED, policy=HOSPITAL)
     third = torch.full((2,), 1 / 3, dtype=torch.float64)
     answer = shareable({"train_loss": 0.987654321, "validation": MEASURES}, **dict.fromkeys(STATISTICS, third))
     model = passed(answer, gate=gate)
@@ -157,7 +162,7 @@ def test_coarse_measures_leave_as_two_digits_and_tens():
 
 
 def test_no_measure_leaves_where_the_policy_says_none():
-    gate = Gate(SHAPES, STATISTICS, SitePolicy(measures="none"))
+    gate = Gate(SHAPES, [CHANNEL], measures=MEASURED, policy=SitePolicy(measures="none"))
     model = passed(shareable({"train_loss": 0.9, "validation": MEASURES}), gate=gate)
     assert model.meta["medpfl_info"]["metrics"] == {"train_loss": None, "validation": None}
 
@@ -196,7 +201,7 @@ def test_update_survives_the_wire():
 
 
 def test_an_error_holds_its_words_and_nothing_else():
-    gate = Gate(SHAPES, STATISTICS)
+    gate = Gate(SHAPES, [CHANNEL], measures=MEASURED)
     said = gate.reason("site-1 has no training sample")
     error = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: said, "images": IMAGES})
     error["images"] = IMAGES

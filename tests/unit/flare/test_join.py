@@ -17,28 +17,28 @@ from PIL import Image
 from safetensors.torch import save_file
 from tiny import Net, config, sites_of
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.core.lock import claimed
+from medpfl.core.messages import Message
+from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import UserError
-from medpfl.flare.export import portable
-from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.join import JoinRecipe, join_in_production
-from medpfl.flare.join_controller import JoinController
-from medpfl.flare.join_executor import JoinExecutor
-from medpfl.flare.payload import INFO, REASON, message_to_model
-from medpfl.flare.recipes import for_sites
-from medpfl.flare.trust import REHEARSAL
-from medpfl.joining import JOINED
-from medpfl.joining_run import Joining, checkpoint_of, join
-from medpfl.lock import claimed
-from medpfl.messages import Message
+from medpfl.engine.newcomers import JOINED
+from medpfl.flare.job.export import portable
+from medpfl.flare.job.recipes import for_sites
+from medpfl.flare.launch.join_job import JoinRecipe, join_in_production
+from medpfl.flare.transport.filter import AllowListFilter
+from medpfl.flare.transport.join_controller import JoinController
+from medpfl.flare.transport.join_executor import JoinExecutor
+from medpfl.flare.transport.payload import INFO, REASON, message_to_model
+from medpfl.flare.transport.trust import REHEARSAL
+from medpfl.runs.join import Joining, checkpoint_of, join
 from medpfl.server.checkpoint import checkpoint_config
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
-from medpfl.site.worker import answer
-from medpfl.statefile import read_state
+from medpfl.site.answer import answer
 
 SAID = {"data": "tiny:site_data", "sites": 2, "local_epochs": 2}
 
@@ -297,7 +297,7 @@ def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task)
     joining = Joining.of(algorithm, tmp_path, run_config, SAID | {"names": ("north-1", "south-2")})
     executor = JoinExecutor(for_sites(joining.trained), for_sites(joining.newcomers), "first")
     info = {"split": federation.split.description(), "input_format": {}, "epochs": 1}
-    info |= {"statistics": "batch-norm"} if task == "statistics" else {}
+    info |= {"asked": ["statistics"]} if task == "statistics" else {}
     tensors = Net().state_dict() if task == "statistics" else federation.initial_shared
     context = at_site(tmp_path, "north-1")
     reply = executor.execute(task, sent(Message(task, 2, tensors, info)), context, Signal())
@@ -324,8 +324,8 @@ ASKED = [
     ("join", {"input_format": None}, "in task 'join'"),
     ("join", {"split": {}}, "disagree on what is shared"),
     ("join", {"epochs": "Jane"}, "in task 'join'"),
-    ("statistics", {"statistics": "batch-norm"}, "mixing samples needs no 'batch-norm' statistics"),
-    ("statistics", {}, "mixing samples needs no 'other' statistics"),
+    ("statistics", {"asked": ["statistics"]}, "mixing samples needs no 'other' tensors"),
+    ("statistics", {}, "mixing samples needs no 'other' tensors"),
     ("train", {}, "unknown task"),
 ]
 """What a crafted job may ask of a newcomer, and how it is refused."""

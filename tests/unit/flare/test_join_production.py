@@ -9,11 +9,12 @@ import pytest
 from tiny import config
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.errors import Interrupted, UserError
-from medpfl.flare import join
-from medpfl.flare.kit import plan_kit, read_job
-from medpfl.flare.remote import Ended, Unknown
+from medpfl.cli.main import app
+from medpfl.core.errors import Interrupted, UserError
+from medpfl.flare.admin.kit import plan_kit
+from medpfl.flare.admin.remote import Ended, Unknown
+from medpfl.flare.job.folder import read_job
+from medpfl.flare.launch import join_job as join
 
 SAID = {"data": "tiny:site_data", "names": ("new-1",), "sites": 1, "local_epochs": 2}
 RESULTS = {"status": "finished", "run": {"algorithm": "fedbn"}, "sites": {}}

@@ -12,9 +12,9 @@ from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from PIL import Image
 
 from medpfl.data.site_manifest import read_site_manifest
-from medpfl.flare.classes import AT_SITE, FILTER
-from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.kit_rights import GUARD, NO_CODE
+from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
+from medpfl.flare.job.classes import AT_SITE, FILTER
+from medpfl.flare.transport.filter import AllowListFilter
 
 
 def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):

@@ -1,6 +1,7 @@
 """`medpfl site init --job`: a hospital's data are compared with what the job says of them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from kits import FEDAP, done, files, init, read, write
 from PIL import Image
 from typer.testing import CliRunner
 
-from medpfl.cli import app
+from medpfl.cli.main import app
 from medpfl.data.phantom.cohort import make_phantom
 
 
@@ -22,13 +23,19 @@ def fundus(tmp_path):
     return tmp_path / "fundus"
 
 
-@pytest.fixture
-def scans(tmp_path):
-    """One hospital's scans, with the classes in its manifest."""
-    manifest = make_phantom(tmp_path / "phantom", patients=12, matrix=32)
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory):
+    """A folder of scans, not to be changed."""
+    manifest = make_phantom(tmp_path_factory.mktemp("scans") / "phantom", patients=12, matrix=32)
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(content | {"centres": content["centres"][:1]}))
-    return tmp_path / "phantom"
+    return manifest.parent
+
+
+@pytest.fixture
+def scans(centre, tmp_path):
+    """One hospital's scans, with the classes in its manifest."""
+    return shutil.copytree(centre, tmp_path / "phantom")
 
 
 PICTURES = ["--data-arg", "channels=grey", "--data-arg", "size=32", "--sites", "a,b"]

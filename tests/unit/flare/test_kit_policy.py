@@ -12,17 +12,17 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from typer.testing import CliRunner
 
-from medpfl.assemble import Federation
-from medpfl.cli import app
-from medpfl.data.catalog import find
-from medpfl.flare.executor import PersonalizedExecutor
-from medpfl.flare.kit import read_job
-from medpfl.flare.payload import REASON, message_of, message_to_model
-from medpfl.flare.trust import REHEARSAL
-from medpfl.messages import Message
+from medpfl.cli.main import app
+from medpfl.core.messages import Message
+from medpfl.core.statefile import fingerprint
+from medpfl.data.kinds.npz.catalog import find
+from medpfl.engine.federation import Federation
+from medpfl.flare.job.folder import read_job
+from medpfl.flare.transport.executor import PersonalizedExecutor
+from medpfl.flare.transport.payload import REASON, message_of, message_to_model
+from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contract import Contract
 from medpfl.site.seal import read_key
-from medpfl.statefile import fingerprint
 
 
 def site(*arguments):
@@ -83,7 +83,10 @@ def test_review_says_what_a_job_would_do(kit):
     assert result.exit_code == 0
     text = result.output
     assert f"contract {read_job(FEDAP).contract}" in text
-    assert "classes at the sites: medpfl.flare.executor.PersonalizedExecutor, medpfl.flare.filter" in text
+    assert (
+        "classes at the sites: medpfl.flare.transport.executor.PersonalizedExecutor, medpfl.flare.transport.filter"
+        in text
+    )
     assert "leaves 10 times (train): the shared part of its model, 10 tensors, 178 kB" in text
     assert "leaves once (prepare): means and variances of layer inputs (batch-norm), 4 tensors, 352 B" in text
     assert "code that it brings: none" in text

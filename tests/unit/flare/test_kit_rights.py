@@ -14,11 +14,11 @@ from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.fuel.utils.class_loader import load_class
 from nvflare.security.security import COMMAND_CATEGORIES, FLAuthorizer
 
-from medpfl.flare.classes import AT_SERVER, AT_SITE
-from medpfl.flare.kit_rights import BYOC_NOTE, GUARD, NO_CODE, tightened
+from medpfl.flare.admin.kit_rights import BYOC_NOTE, GUARD, NO_CODE, tightened
+from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 
 DEFAULT = list(DEFAULT_CLASS_ALLOW_LIST)
-EXECUTOR = "medpfl.flare.executor.PersonalizedExecutor"
+EXECUTOR = "medpfl.flare.transport.executor.PersonalizedExecutor"
 SHELL = ("cat", "grep", "head", "ls", "pwd", "tail")
 CLOSED = (*SHELL, "report_env", "show_errors", "configure_job_log", "configure_site_log", "call", "byoc")
 USED = ("submit_job", "check_status", "abort_job", "list_jobs", "show_stats", "restart", "shutdown", "report_resources")
@@ -55,9 +55,9 @@ def test_flare_lets_these_classes_run_and_nothing_else(kit, server):
     assert all(allowed(server, path) for path in AT_SERVER)
     for path in (
         "medpfl.models.factory.build_model",
-        "medpfl.flare.executor.PersonalizedExecutorOfMine",
-        "medpfl.flare.poc.start_kit",
-        "medpfl.named_code.permit",
+        "medpfl.flare.transport.executor.PersonalizedExecutorOfMine",
+        "medpfl.flare.launch.poc.start_kit",
+        "medpfl.config.named_code.permit",
         "nvflare.app_common.logging.job_log_streamer.JobLogStreamer",
         "nvflare.app_opt.xgboost.histogram_based_v2.csv_data_loader.CSVDataLoader",
         "nvflare.app_common.psi.file_psi_writer.FilePSIWriter",
@@ -78,7 +78,7 @@ def test_flare_lets_these_classes_run_and_nothing_else(kit, server):
         (["nvflare.app_opt."], ["nvflare.app_opt.", *AT_SITE]),
         (["nvflare.app_opt.", "medpfl."], ["nvflare.app_opt.", *AT_SITE]),
         (["medpfl", "mine.Own"], ["mine.Own", *AT_SITE]),
-        (["medpfl.flare.executor."], [EXECUTOR]),
+        (["medpfl.flare.transport.executor."], [EXECUTOR]),
         (["medpfl.flare."], [*AT_SITE]),
         ([EXECUTOR], [EXECUTOR]),
         (["*"], ["*"]),

@@ -8,13 +8,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
-from medpfl.data.catalog import find
-from medpfl.flare.executor import PersonalizedExecutor
-from medpfl.flare.filter import AllowListFilter
-from medpfl.flare.kit import FILTER
-from medpfl.flare.payload import REASON, message_to_model
+from medpfl.config.run import make_config
+from medpfl.data.kinds.npz.catalog import find
+from medpfl.engine.federation import Federation
+from medpfl.flare.job.classes import FILTER
+from medpfl.flare.transport.executor import PersonalizedExecutor
+from medpfl.flare.transport.filter import AllowListFilter
+from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.server.rounds import ServerState, messages
 
 SHARED = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]

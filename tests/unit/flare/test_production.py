@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from medpfl import production
-from medpfl.config import make_config
-from medpfl.errors import Interrupted, UserError
-from medpfl.flare.connected import Refused
+from medpfl.config.run import make_config
+from medpfl.core.errors import Interrupted, UserError
+from medpfl.flare.admin.connected import Refused
+from medpfl.runs import real_sites as production
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=2)
 

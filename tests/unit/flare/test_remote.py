@@ -19,14 +19,14 @@ from cryptography.x509.oid import NameOID
 from nvflare.lighter.utils import sign_folders
 from nvflare.tool.kit.kit_config import ADMIN_STARTUP_KIT_REQUIRED_FILES
 
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.flare.admin import AdminKit
-from medpfl.flare.connected import Refused, require_sites
-from medpfl.flare.export import export_job
-from medpfl.flare.poc import free_port
-from medpfl.flare.remote import Ended, System
-from medpfl.production import run_in_production
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.flare.admin.connected import Refused, require_sites
+from medpfl.flare.admin.remote import Ended, System
+from medpfl.flare.admin.startup_kit import AdminKit
+from medpfl.flare.job.export import export_job
+from medpfl.flare.launch.poc import free_port
+from medpfl.runs.real_sites import run_in_production
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=1)
 

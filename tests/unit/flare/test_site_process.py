@@ -13,8 +13,8 @@ from nvflare.private.fed.app.default_app_validator import SiteType
 from nvflare.private.fed.app.fl_app_validator import FLAppValidator
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from medpfl.flare.kit_rights import GUARD, NO_CODE
-from medpfl.flare.site_process import CLOSED, NoCode, SiteGuard
+from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
+from medpfl.flare.admin.site_process import CLOSED, NoCode, SiteGuard
 
 JOB = "83c80f52-7e11-42e5-95d5-fc78b485d3f3"
 

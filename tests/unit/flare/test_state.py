@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from medpfl.errors import UserError
-from medpfl.flare.recipes import FedAvgRecipe
-from medpfl.flare.state import check_experiment, folder_name, require_owner, state_folder
+from medpfl.core.errors import UserError
+from medpfl.flare.job.recipes import FedAvgRecipe
+from medpfl.flare.transport.state import check_experiment, folder_name, require_owner, state_folder
 
 
 def test_state_lies_in_the_workspace():

@@ -12,19 +12,22 @@ import pytest
 from tiny import config, run
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.experiment import run_experiment
-from medpfl.flare.export import export_job
-from medpfl.flare.tracking import check_tracker, how_to_see, installed, new_values
+from medpfl.cli.main import app
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.flare.job.export import export_job
+from medpfl.flare.transport.tracking import check_tracker, how_to_see, installed, new_values
+from medpfl.runs.experiment import run_experiment
 from medpfl.server.rounds import ServerState
+from medpfl.tasks import TASKS
+
+NAMES = [measure.name for measure in TASKS["classification"].measures]
 
 
 def test_every_value_once_and_in_order():
     states = [ServerState()]
     run(config("fedbn", sites=2), after_step=states.append)
-    told = [value for before, after in pairwise(states) for value in new_values(before, after)]
+    told = [value for before, after in pairwise(states) for value in new_values(before, after, NAMES)]
     assert len(told) == len(set(told))
     sites = states[-1].history[1]["sites"]
     assert ("site-2", "train_loss", sites["site-2"]["train_loss"], 2) in told
@@ -40,8 +43,8 @@ def test_every_value_once_and_in_order():
 def test_a_resumed_job_tells_all_that_went_before():
     states = [ServerState()]
     run(config("fedbn", sites=2), after_step=states.append)
-    told = [value for before, after in pairwise(states) for value in new_values(before, after)]
-    assert sorted(new_values(ServerState(), states[-1])) == sorted(told)
+    told = [value for before, after in pairwise(states) for value in new_values(before, after, NAMES)]
+    assert sorted(new_values(ServerState(), states[-1], NAMES)) == sorted(told)
 
 
 @pytest.mark.parametrize("tracker", [t for t in ("mlflow", "wandb") if not installed(t)])

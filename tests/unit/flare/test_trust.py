@@ -7,9 +7,9 @@ import pytest
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 
-from medpfl.config import make_config
-from medpfl.errors import UserError
-from medpfl.flare.trust import REHEARSAL, check_job
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.flare.transport.trust import REHEARSAL, check_job
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def config(**fields):
     [
         ({"data": "torch.hub:load", "data_args": {"repo_or_dir": "x/y"}}, r"the data 'torch\.hub:load'"),
         ({"model": "torch.hub:load"}, r"the model 'torch\.hub:load'"),
-        ({"model": "medpfl.cli:main"}, "the model"),
+        ({"model": "medpfl.cli.main:main"}, "the model"),
     ],
 )
 def test_a_job_cannot_call_what_is_installed(context, fields, named):

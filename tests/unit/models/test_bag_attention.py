@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.layers import classification_layer, weighted_layers
 from medpfl.models import build_model, logits
 from medpfl.models.bag_attention import BagAttention
-from medpfl.models.layers import classification_layer, weighted_layers
 
 
 class ReversedTrunk(nn.Module):

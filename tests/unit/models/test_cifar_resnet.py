@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.layers import batch_norm_layers, weighted_layers
 from medpfl.models.cifar_resnet import CifarResNet, ZeroPaddedShortcut, resnet32, resnet110
-from medpfl.models.layers import batch_norm_layers, weighted_layers
 
 
 @pytest.mark.parametrize(("network", "layers", "parameters"), [(resnet32, 32, 464_154), (resnet110, 110, 1_727_962)])

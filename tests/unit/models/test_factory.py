@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import permit
 from medpfl.models import build_model, logits, model_rows
 from medpfl.models.bag_attention import BagAttention
-from medpfl.named_code import permit
 
 VIT = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 48, "num_layers": 2, "num_heads": 3}
 

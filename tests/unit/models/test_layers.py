@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.layers import batch_norm_layers, classification_layer, weighted_layers
 from medpfl.models import build_model
-from medpfl.models.layers import batch_norm_layers, classification_layer, weighted_layers
 
 VIT = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 48, "num_layers": 2, "num_heads": 3}
 UNET = {"channels": (4, 8, 16), "strides": (2, 2)}

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
 from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.lenet5 import LeNet5BN

@@ -3,9 +3,9 @@ import torch
 from monai.networks.nets import ViT
 from torch import nn
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.layers import weighted_layers
 from medpfl.models import build_model
-from medpfl.models.layers import weighted_layers
 from medpfl.models.vit import vit_small, vit_tiny
 
 

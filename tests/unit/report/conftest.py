@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from medpfl.algorithms import ALGORITHMS
+from medpfl.algorithms import algorithms
 
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
@@ -62,14 +62,14 @@ def run_of(algorithm, accuracy, local=None, seed=0, rounds=6, classes=4, **confi
         for i in range(len(names)):
             weights = [0 if i == j else 1 / (1 + min(abs(i - j), len(names) - abs(i - j))) for j in range(len(names))]
             matrix[i] = [0.5 if i == j else 0.5 * weight / sum(weights) for j, weight in enumerate(weights)]
-    method = ALGORITHMS.get(algorithm, ALGORITHMS["fedavg"])
+    method = algorithms().get(algorithm) or algorithms()["fedavg"]
     results = {
         "schema": 1,
         "status": "finished",
         "algorithm": algorithm,
         "choices": {
             "personal": method.personal.format(**method.settings | config.get("settings", {})),
-            "mixing": method.mixing,
+            "mixing": method.mixing.name,
             "objective": "ce",
             "server": [],
         },

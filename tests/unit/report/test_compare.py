@@ -3,9 +3,9 @@ from statistics import stdev
 
 import pytest
 
-from medpfl.errors import UserError
-from medpfl.report.compare import compare
+from medpfl.core.errors import UserError
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
+from medpfl.report.side_by_side import compare
 
 # Accuracy at sites a and b for seeds 0 and 1.
 LOCAL = ({"a": 0.90, "b": 0.80}, {"a": 0.88, "b": 0.84})
@@ -90,6 +90,13 @@ def test_groups_of_one_algorithm_are_named_by_what_differs(make_run):
     # The FedAvg with as many rounds is the fair one.
     assert groups["FedAP"]["to_fedavg"]["baseline"] == "FedAvg (rounds=12)"
     assert "Rounds differ: FedAvg (rounds=6) 6, " in comparison_note(comparison)
+
+
+def test_a_mechanism_that_only_one_takes_up_names_it(make_run):
+    settings = [{"lr": 0.1}, {"lr": 0.1, "finetune_epochs": 5}, {"lr": 0.1, "alpha": 0.5, "adaptive": 1}]
+    comparison = compare([make_run("fedavg", FEDAVG[0], settings=own) for own in settings])
+    labels = [group["label"] for group in comparison["groups"]]
+    assert labels == ["FedAvg", "FedAvg (finetune_epochs=5)", "FedAvg (alpha=0.5)"]
 
 
 def test_where_and_when_a_run_was_made_does_not_split_a_group(make_run):

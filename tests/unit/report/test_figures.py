@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from medpfl.report.figures import Curve, line_chart, mixing_caption, mixing_heat_map, partition_plot, strip_plot
+from medpfl.report.charts import Curve, line_chart, strip_plot
+from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
 from medpfl.report.svg import round_ticks, ticks
 
 

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from medpfl.errors import UserError
-from medpfl.report.results import (
+from medpfl.core.errors import UserError
+from medpfl.report.reading import (
     class_names,
     differences,
     load_results,

@@ -4,11 +4,11 @@ import re
 import pytest
 from rich.console import Console
 
-from medpfl.errors import UserError
-from medpfl.report.compare import compare
+from medpfl.core.errors import UserError
 from medpfl.report.compare_table import comparison_rows
-from medpfl.report.joined import print_joined
+from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run, run_table
+from medpfl.report.terminal_joined import print_joined
 
 
 def shown(renderable, width=80, color=None):

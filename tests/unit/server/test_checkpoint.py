@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from tiny import config, no_space, plan_of, same, sites_of
 
-from medpfl.assemble import Federation
-from medpfl.errors import UserError
-from medpfl.messages import Failure
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure
+from medpfl.engine.federation import Federation
 from medpfl.server.checkpoint import checkpoint_exists, difference, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
-from medpfl.site.worker import answer
+from medpfl.site.answer import answer
 
 
 def states(run_config):
@@ -27,18 +27,19 @@ def states(run_config):
 
 
 def assert_equal(a: ServerState, b: ServerState) -> None:
-    plain = [f.name for f in fields(ServerState) if f.name not in ("shared", "statistics", "weights")]
+    plain = [f.name for f in fields(ServerState) if f.name not in ("shared", "kept", "common", "weights")]
     assert [getattr(a, name) for name in plain] == [getattr(b, name) for name in plain]
     assert a.shared.keys() == b.shared.keys()
     assert all(same(a.shared[s], b.shared[s]) for s in a.shared)
     assert (a.weights is None) == (b.weights is None)
     if a.weights is not None:
         np.testing.assert_array_equal(a.weights, b.weights)
-    assert a.statistics.keys() == b.statistics.keys()
-    for site, layers in a.statistics.items():
-        assert layers.keys() == b.statistics[site].keys()
-        for layer, pair in layers.items():
-            np.testing.assert_array_equal(pair, b.statistics[site][layer])
+    assert a.kept.keys() == b.kept.keys()
+    for channel, sites in a.kept.items():
+        assert sites.keys() == b.kept[channel].keys()
+        assert all(same(kept, b.kept[channel][site]) for site, kept in sites.items())
+    assert a.common.keys() == b.common.keys()
+    assert all(same(a.common[channel], b.common[channel]) for channel in a.common)
 
 
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap"])

@@ -12,11 +12,11 @@ from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from plans import final_answer, hello, joined, make_plan, next_values, round_of, scored, statistics, trained, validated
 
-from medpfl.errors import UserError
-from medpfl.flare.payload import INFO, update_of
-from medpfl.messages import Failure, Update
-from medpfl.parameters import StateError
-from medpfl.results import build_results
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure, Update
+from medpfl.core.parameters import StateError
+from medpfl.flare.transport.payload import INFO, update_of
+from medpfl.runs.results import build_results
 from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages
 from medpfl.server.updates import in_words
 
@@ -65,6 +65,7 @@ ATTACKS = {
     "metrics have an integer key": (lambda u: replace(u, metrics={**u.metrics, 7: 1}), "Keys should be strings"),
     "a metric is huge": (with_metrics(restored_round=HUGE), "metric 'restored_round'"),
     "a loss is near infinity": (with_metrics(train_loss=1e308), "metric 'train_loss'"),
+    "a number is none of the method's": (with_metrics(numbers={"<b>\n": 1.0}), "none of the method's"),
     "a measure is an object": (with_metrics(validation={"n": {"n": {}}}), "metric 'validation.n'"),
     "tensors are a list": (lambda u: replace(u, tensors=[1]), "no tensors by name"),
     "a tensor is text": (with_tensors(bias="x"), "an entry is no tensor with a name"),
@@ -90,6 +91,14 @@ def test_an_answer_cannot_end_the_run(attack):
     assert failure["reason"].isprintable()
     assert next_values(plan, state) == [1.5] * 3
     assert {t.dtype for t in state.shared["site-1"].values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("alpha", "taken"), [(0.5, True), (1.0, True), (1e30, False), (-0.1, False)])
+def test_a_methods_number_lies_where_it_can(alpha, taken):
+    plan = make_plan("apfl")
+    state = answered(plan, joined(plan), with_metrics(numbers={"alpha": alpha})(trained(plan, "site-1", 1, 9)))
+    assert [f.site for f in state.failures] == ([] if taken else ["site-1"])
+    assert taken or "is not between 0 and 1" in state.failures[0].reason
 
 
 def test_numbers_of_numpy_are_plain_in_the_results():
@@ -151,7 +160,7 @@ def test_the_first_site_does_not_say_what_statistics_look_like(order):
     assert set(state.samples) == {"site-2", "site-3"}
     [failure] = state.failures
     assert failure.site == "site-1"
-    assert "statistics/odd/mean is not the mean or the variance of a layer that the mixing compares" in failure.reason
+    assert failure.reason == "statistics/odd/mean is none of what travels as 'statistics'"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +227,7 @@ def answers(draw, plan, good):
 
 def phase_of(plan, phase):
     """A state in this phase and the sites' good answers to its messages."""
-    means = (0.0, 1.0, 3.0) if plan.config.needs_pretraining else (None,) * 3
+    means = (0.0, 1.0, 3.0) if plan.config.mixer.under_model else (None,) * 3
     names = plan.config.site_names
     greetings = [hello(s, **(statistics(m) if m is not None else {})) for s, m in zip(names, means, strict=True)]
     if phase == "prepare":

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny import config
 
-from medpfl.messages import Message, Update
-from medpfl.parameters import distance
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import distance
 from medpfl.server.magnitude import check_magnitudes
 
 SENT = {"a": torch.tensor([1.0, 1.0])}

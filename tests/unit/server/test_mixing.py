@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medpfl.server.mixing import mix, restrict, sample_weights, uniform_weights
+from medpfl.core.mixing import mix, restrict, sample_weights, uniform_weights
 
 
 def states(*values):

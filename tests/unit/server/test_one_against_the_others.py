@@ -8,10 +8,10 @@ from hypothesis.extra.numpy import arrays
 from plans import MEANS, hello, joined, make_plan, next_values, round_of, statistics, trained
 from tiny import config
 
-from medpfl.errors import UserError
-from medpfl.server.mixing import cap_others, counted_samples, restrict, uniform_weights
+from medpfl.algorithms.fedap.similarity import copies, similarity_weights
+from medpfl.core.errors import UserError
+from medpfl.core.mixing import cap_others, counted_samples, restrict, uniform_weights
 from medpfl.server.rounds import ServerState, advance
-from medpfl.server.similarity import copies, similarity_weights
 from medpfl.server.weighing import mixing_matrix
 
 

@@ -6,10 +6,10 @@ import torch
 from plans import MEANS, final_answer, hello, joined, make_plan, next_values, round_of, statistics, trained, validated
 from tiny import same
 
-from medpfl.messages import Failure, Update
+from medpfl.core.messages import Failure, Update
+from medpfl.core.statefile import serialised_bytes
 from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages
 from medpfl.server.weighing import mixing_matrix
-from medpfl.statefile import serialised_bytes
 
 
 def test_every_site_says_hello_first():
@@ -54,7 +54,8 @@ def test_local_training_sends_nothing():
 def test_fedap_by_hand_with_two_sites():
     plan = make_plan("fedap", sites=2, settings={"lambda": 0.75})
     state = joined(plan, means=(0.0, 5.0))
-    assert messages(plan, ServerState())["site-1"].info["statistics"] == "batch-norm"
+    assert messages(plan, ServerState())["site-1"].asked == ("statistics",)
+    assert {name for channel in plan.channels for name in channel.named} == statistics(0.0).keys()  # batch norm's
     assert next_values(plan, round_of(plan, state, 4, 8)) == [5.0, 7.0]
 
 
@@ -68,7 +69,8 @@ def test_fedap_by_hand_with_three_sites():
 def test_d_fedap_asks_for_the_classifiers_input():
     plan = make_plan("d-fedap")
     message = messages(plan, ServerState())["site-1"]
-    assert message.info["statistics"] == "classifier"
+    assert message.asked == ("statistics",)
+    assert {name for channel in plan.channels for name in channel.named} == statistics(0.0, layer="0").keys()
     assert same(message.tensors, plan.pretrained)
 
 
@@ -127,13 +129,13 @@ def test_f_fedap_turns_after_half_of_the_rounds_and_asks_once():
         replies = []
         for i, (site, message) in enumerate(outgoing.items()):
             extra = {}
-            if message.info.get("statistics"):
-                asked.append((site, message.round, message.info["statistics"]))
+            if message.asked:
+                asked.append((site, message.round, *message.asked))
                 extra = statistics(MEANS[i])
             replies.append(trained(plan, site, message.round, (8, 16, 32)[i], extra=extra))
         state = advance(plan, state, replies, 0)
         mixes.append([t["0.bias"][0].item() for t in state.shared.values()])
-    assert asked == [(s, 2, "running") for s in plan.config.site_names]
+    assert asked == [(s, 2, "statistics") for s in plan.config.site_names]
     fedbn, fedap = [22.0] * 3, [14.0, 16.0, 22.4]
     assert mixes == [fedbn, fedbn, pytest.approx(fedap), pytest.approx(fedap)]
 
@@ -143,7 +145,7 @@ def test_f_fedap_asks_a_site_again_that_was_absent():
     state = round_of(plan, joined(plan), 1, 2, 3)
     replies = [trained(plan, s, 2, 1, extra=statistics(m)) for s, m in (("site-1", 0.0), ("site-2", 1.0))]
     state = advance(plan, state, replies, 0)
-    asked = {s for s, m in messages(plan, state).items() if m.info.get("statistics")}
+    asked = {s for s, m in messages(plan, state).items() if m.asked}
     assert asked == {"site-3"}
     # Its distance is not known yet and counts as the mean of the known.
     np.testing.assert_allclose(mixing_matrix(plan, state, range(3))[2], [0.25, 0.25, 0.5])

@@ -6,7 +6,7 @@ import torch
 from plans import hello, joined, make_plan, next_values, round_of, scored, statistics, trained
 from tiny import same
 
-from medpfl.messages import STATISTICS, Update
+from medpfl.core.messages import Update
 from medpfl.server.rounds import ServerState, advance
 
 
@@ -82,8 +82,8 @@ def test_a_second_answer_does_not_count_twice():
         {k: torch.ones(5, dtype=torch.float64) for k in statistics(0.0)},
         statistics(float("nan")),
         statistics(0.0, variance=-1.0),
-        without(statistics(0.0), f"{STATISTICS}1/variance"),
-        {f"{STATISTICS}1": torch.ones(2)},
+        without(statistics(0.0), "statistics/1/variance"),
+        {"statistics/1": torch.ones(2)},
         {},
     ],
     ids=["layer", "channels", "nan", "negative variance", "half", "name", "none"],

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import config
 
-from medpfl.messages import Message
-from medpfl.parameters import StateError
+from medpfl.core.channels import Channel, Entry
+from medpfl.core.messages import Message
+from medpfl.core.parameters import StateError
+from medpfl.engine.federation import Federation
 from medpfl.site.contract import Contract, Record, admitted, digest, place
 
 ROUNDS = 4
@@ -25,11 +27,15 @@ HONEST = [asked("prepare"), *(asked("train", r, r) for r in range(1, ROUNDS + 1)
 HONEST += [asked("validate", ROUNDS), asked("test", ROUNDS, selected_round=2)]
 
 
-def after(*messages, contract=CONTRACT, repeats=3):
+def after(*messages, contract=CONTRACT, repeats=3, channels=()):
     record = Record(contract.hash)
     for message in messages:
-        record = admitted(record, contract, message, repeats)
+        record = admitted(record, contract, message, repeats, channels)
     return record
+
+
+def channels_of(contract):
+    return list(Federation.of(contract.config).channels)
 
 
 def test_an_honest_run_is_answered_as_a_whole():
@@ -85,27 +91,39 @@ def test_other_questions_in_the_same_place_are_counted_over_the_whole_run():
 
 def test_statistics_are_given_once_and_again_only_at_the_cost_of_repeats():
     contract = Contract(config("f-fedap", rounds=ROUNDS))
-    early = replace(HONEST[1], info={"statistics": "running"})
+    channels = channels_of(contract)
+    early = replace(HONEST[1], info={"asked": ["statistics"]})
     with pytest.raises(StateError, match="statistics are due in round 2 at the earliest"):
-        after(HONEST[0], early, contract=contract)
-    record, given_ = after(*HONEST[:2], contract=contract), 0
+        after(HONEST[0], early, contract=contract, channels=channels)
+    record, given_ = after(*HONEST[:2], contract=contract, channels=channels), 0
     for round_ in range(2, ROUNDS + 1):
-        message = asked("train", round_, round_, statistics="running")
+        message = asked("train", round_, round_, asked=["statistics"])
         try:
-            record = admitted(record, contract, message, 1)
+            record = admitted(record, contract, message, 1, channels)
             given_ += 1
         except StateError as error:
             assert "statistics were given already" in str(error)
     assert given_ == 2
 
 
+def test_what_is_due_later_is_not_given_earlier():
+    """Also of a channel that goes to the server in every round."""
+    entries = {"a": Entry((2,), (torch.float32,))}
+    channels = [Channel("late", True, entries, ("train",), "numbers", from_round=2)]
+    first, second = asked("train", 1, 1, asked=["late"]), asked("train", 2, 2, asked=["late"])
+    with pytest.raises(StateError, match="late are due in round 2 at the earliest"):
+        after(HONEST[0], first, channels=channels)
+    assert after(*HONEST[:2], second, channels=channels).once == {}
+
+
 def test_many_pretrained_models_get_no_statistics_each():
     """255 hellos, each with another f, were 255 sets of statistics."""
     contract = Contract(config("fedap", rounds=ROUNDS))
+    channels = channels_of(contract)
     record, answered = Record(contract.hash), 0
     for value in range(255):
         try:
-            record = admitted(record, contract, asked("prepare", 0, value, statistics="batch-norm"), 3)
+            record = admitted(record, contract, asked("prepare", 0, value, asked=["statistics"]), 3, channels)
             answered += 1
         except StateError:
             pass
@@ -119,8 +137,9 @@ def test_a_hello_after_training_begins_another_run():
 
 def test_the_hash_is_the_runs_and_not_the_machines():
     same = CONTRACT.config.model_copy(update={"device": "cuda", "timeout": 1.0, "min_sites": 2})
-    told = CONTRACT.config.model_copy(update={"settings": CONTRACT.config.settings | {"pretrain": "/somewhere/f.pt"}})
-    assert {Contract(c).hash for c in (CONTRACT.config, same, told)} == {CONTRACT.hash}
+    assert Contract(same).hash == CONTRACT.hash
+    pooled, told = (config("fedap", settings=given) for given in ({}, {"pretrain": "/somewhere/f.pt"}))
+    assert Contract(told).hash == Contract(pooled).hash != CONTRACT.hash
     for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "sha256:" + "0" * 64}, {"settings": {"lr": 0.2}}):
         assert Contract(CONTRACT.config.model_copy(update=change)).hash != CONTRACT.hash
     assert Contract(CONTRACT.config, CONTRACT.config).hash != CONTRACT.hash

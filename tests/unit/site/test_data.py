@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from tiny import images
 from torch.utils.data import DataLoader, TensorDataset
 
-from medpfl.seeding import generator
-from medpfl.site.data import ImageTensors, SiteLoaders, batch_sizes, scale
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors, SiteLoaders, batch_sizes, scale
 
 
 @given(st.integers(0, 500), st.integers(1, 40))

@@ -12,16 +12,16 @@ from monai.bundle import ConfigWorkflow
 from PIL import Image
 from tiny import config, run, same, sites_of
 
-from medpfl.assemble import Federation
 from medpfl.bundle.inference import items
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import fingerprint, read_state
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.errors import UserError
 from medpfl.server.rounds import ServerState, messages
-from medpfl.site.evaluation import predict
 from medpfl.site.store import DiskStore
 from medpfl.site.worker import MODEL
-from medpfl.statefile import fingerprint, read_state
+from medpfl.tasks.evaluation import predict
 
 
 def trained(folder, run_config):
@@ -102,6 +102,7 @@ def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path)
     assert sum(picture["probabilities"].values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_monais_command_ends_with_what_is_wrong_in_one_line(pictures, tmp_path):
     bundle = pictures[0] / "site-2" / "last" / "bundle"
     (tmp_path / "empty").mkdir()
@@ -206,5 +207,5 @@ def test_states_in_memory_are_not_delivered():
 
 
 def test_describing_a_bundle_needs_no_monai():
-    code = "import sys, medpfl.site.delivery, medpfl.data.ct.source; assert 'monai' not in sys.modules"
+    code = "import sys, medpfl.site.delivery, medpfl.data.kinds.scans.scan_source; assert 'monai' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

@@ -7,10 +7,12 @@ import pytest
 import torch
 from tiny import Net, config, images, plan_of, same, sites_of
 
-from medpfl.assemble import Federation
+from medpfl.core.messages import Failure, Message
+from medpfl.core.statefile import fingerprint
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.messages import Failure, Message
 from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.copied_rows import copied
@@ -19,8 +21,6 @@ from medpfl.site.ledger import Ledger
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
 from medpfl.site.store import DiskStore
-from medpfl.site.worker import answer
-from medpfl.statefile import fingerprint
 
 KEY = bytes(range(32))
 
@@ -123,6 +123,33 @@ def test_asking_a_round_again_does_not_switch_the_limit_off():
         assert "largest_jump" in guarded.refused("train", 3, far)
 
 
+def test_a_control_of_the_servers_choice_is_refused_as_weights_are():
+    """Its first step would make any weights of the received ones, and the others would be taken there."""
+    guarded = Guarded("scaffold", policy=SitePolicy(largest_jump=10)).hello()
+    guarded.train(1)
+    start, near = guarded.federation.initial_shared, guarded.near()
+    trained = {k: t for k, t in start.items() if t.is_floating_point() and "running" not in k}
+    there = {k: 30 * t for k, t in imprinting(start).items()}
+    control = {f"control/{k}": (near[k] - there[k]) / 0.1 for k in trained}
+    assert "largest_jump" in guarded.refused("train", 2, near | control)
+    update = guarded.train(2, near | {name: 1e-3 * torch.sign(t) for name, t in control.items()})
+    assert update.round == 2
+
+
+def test_a_control_does_not_widen_the_next_limit():
+    """What it adds to the way is the server's, and no step of the site's own."""
+    guarded = Guarded("scaffold", policy=SitePolicy(largest_jump=10)).hello()
+    guarded.train(1)
+    first = guarded.site.book.read(guarded.site.contract).step
+    near = guarded.near()
+    parameters = dict(guarded.model.named_parameters())
+    control = {f"control/{k}": torch.zeros_like(near[k]) for k in parameters}
+    way = 4 * 0.1  # 13 images in batches of 4, 4 and 5, and a rate of 0.1
+    control["control/fc1.bias"] += 5 * first / way / 6**0.5
+    guarded.train(2, near | control)
+    assert guarded.site.book.read(guarded.site.contract).step < 3 * first
+
+
 @pytest.mark.parametrize("image", [60.0, float("nan")])
 def test_images_to_train_with_are_the_methods_alone(image):
     images_ = torch.full((8, 1, 4, 4), image, dtype=torch.float16)
@@ -131,7 +158,9 @@ def test_images_to_train_with_are_the_methods_alone(image):
     settings = {"warmup": 1, "images": 8, "start": "noise"}
     for algorithm, fields in (("fedavg", {}), ("fedimpres", {**method, "settings": settings})):
         guarded = Guarded(algorithm, **fields).hello()
-        words = "contract: images to train with are not as the method has them"
+        words = "contract: something came that the method does not have"
+        if algorithm == "fedimpres":
+            words = "contract: 'impression' is not as the method has it"
         assert guarded.refused("train", 1, guarded.federation.initial_shared | impression) == words
         guarded.train(1)
         assert guarded.refused("train", 2, guarded.near() | impression) == words
@@ -159,7 +188,7 @@ def test_the_limit_on_jumps_holds_for_validation_too():
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["fedavg", "fedbn", "fedper", "lg-fedavg", "fedap", "f-fedap", "fedprox", "local"]
+    "algorithm", ["fedavg", "fedbn", "fedper", "lg-fedavg", "fedap", "f-fedap", "fedprox", "scaffold", "local"]
 )
 def test_an_honest_federation_never_meets_the_limits(algorithm):
     """All of a hospital's rules but its least number of patients, which these sites do not have."""
@@ -241,7 +270,7 @@ def test_patients_count_and_not_their_slices():
 
 
 def f_message(guarded, f):
-    info = {"split": guarded.federation.split.description(), "statistics": "batch-norm"}
+    info = {"split": guarded.federation.split.description(), "asked": ["statistics"]}
     return answer(guarded.site, Message("prepare", 0, f, info), guarded.model)
 
 

@@ -4,11 +4,13 @@ import pytest
 import torch
 from tiny import config, images
 
-from medpfl.assemble import Federation, input_format
+from medpfl.core.messages import Failure, Message
 from medpfl.data.sites import open_source
-from medpfl.messages import Failure, Message
+from medpfl.engine.federation import Federation, input_format
+from medpfl.site.answer import answer
+from medpfl.site.book import Book
+from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
-from medpfl.site.worker import answer
 
 OPEN_TO_30 = SitePolicy(least_patients=30)
 
@@ -16,11 +18,12 @@ OPEN_TO_30 = SitePolicy(least_patients=30)
 class Joining:
     """A guarded newcomer with 30 training images, spoken to by hand."""
 
-    def __init__(self, folder, algorithm, policy=OPEN_TO_30):
-        self.federation = Federation.of(config(algorithm))
+    def __init__(self, folder, algorithm, policy=OPEN_TO_30, own=None, **fields):
+        self.federation = Federation.of(config(algorithm, **fields))
         source = open_source(self.federation.config, None)
         newcomer = self.federation.newcomer("site-9", source, images(train=30), folder)
-        self.site = self.federation.guarded(newcomer, policy=policy)
+        contract = Contract(self.federation.config, config(algorithm, settings=own or {}))
+        self.site = self.federation.guarded(newcomer, policy=policy, contract=contract, book=Book(folder))
         self.info = {"split": self.federation.split.description(), "input_format": input_format(source)}
         self.model = self.federation.model()
 
@@ -33,24 +36,41 @@ class Joining:
 
 def test_statistics_are_given_once_under_one_set_of_weights(tmp_path):
     joining = Joining(tmp_path, "f-fedap")
-    first = joining.ask("statistics", joining.weights(), statistics="running")
-    again = joining.ask("statistics", joining.weights(), statistics="running")
+    first = joining.ask("statistics", joining.weights(), asked=["statistics"])
+    again = joining.ask("statistics", joining.weights(), asked=["statistics"])
     assert all(torch.equal(first.tensors[name], again.tensors[name]) for name in first.tensors)
-    other = joining.ask("statistics", joining.weights(0.1), statistics="running")
+    other = joining.ask("statistics", joining.weights(0.1), asked=["statistics"])
     assert "repeats 0 times" in other.reason
 
 
-@pytest.mark.parametrize("asked", [{}, {"statistics": None}])
+def test_who_joins_again_in_another_way_gives_no_other_statistics(tmp_path):
+    """Each joining with another learning rate would be asked under other weights; under the same ones it goes on."""
+    first = Joining(tmp_path, "f-fedap")
+    given = first.ask("statistics", first.weights(), asked=["statistics"])
+    again = Joining(tmp_path, "f-fedap", own={"lr": 0.2})
+    assert "repeats 0 times" in again.ask("statistics", again.weights(0.1), asked=["statistics"]).reason
+    once_more = again.ask("statistics", again.weights(), asked=["statistics"])
+    assert all(torch.equal(given.tensors[name], once_more.tensors[name]) for name in given.tensors)
+
+
+def test_another_run_is_not_joined_under_the_same_name(tmp_path):
+    first = Joining(tmp_path, "f-fedap")
+    first.ask("statistics", first.weights(), asked=["statistics"])
+    other = Joining(tmp_path, "f-fedap", seed=7)
+    assert "another contract here" in other.ask("statistics", other.weights(), asked=["statistics"]).reason
+
+
+@pytest.mark.parametrize("asked", [{}, {"asked": None}, {"asked": []}, {"asked": [7]}])
 def test_statistics_that_nobody_names_stay(tmp_path, asked):
     joining = Joining(tmp_path, "fedap")
     f = joining.federation.model().state_dict()
     assert isinstance(joining.ask("statistics", dict(f), **asked), Failure)
-    assert joining.ask("statistics", dict(f), statistics="batch-norm").tensors
+    assert joining.ask("statistics", dict(f), asked=["statistics"]).tensors
 
 
 def test_few_patients_give_no_statistics(tmp_path):
     joining = Joining(tmp_path, "f-fedap", SitePolicy(least_patients=31))
-    reply = joining.ask("statistics", joining.weights(), statistics="running")
+    reply = joining.ask("statistics", joining.weights(), asked=["statistics"])
     assert "fewer than 31 training patients" in reply.reason
 
 

@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 import torch
 
-from medpfl.messages import Update
+from medpfl.core.messages import Update
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.seal import Seal, SealBroken
 

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
-from medpfl.config import make_config
-from medpfl.site.privacy_noise import STEPS, noise_source, noised, on_grid
+from medpfl.config.run import make_config
+from medpfl.core.noise import STEPS, noised, on_grid
+from medpfl.site.noise import noise_source
 
 CONFIG = make_config(algorithm="fedap")
 SECRET = bytes(range(32))

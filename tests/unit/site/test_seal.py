@@ -6,10 +6,10 @@ import stat
 import pytest
 import torch
 
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import TornFile, read_state, write_state
 from medpfl.site.seal import FILE, Seal, SealBroken, make_key, read_key
 from medpfl.site.store import DiskStore
-from medpfl.statefile import TornFile, read_state, write_state
 
 KEY, OTHER = bytes(range(32)), bytes(32)
 STATE = {"weight": torch.arange(6.0)}

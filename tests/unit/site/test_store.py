@@ -2,8 +2,8 @@ import pytest
 import torch
 from tiny import same
 
+from medpfl.core.statefile import TornFile
 from medpfl.site.store import DiskStore, MemoryStore
-from medpfl.statefile import TornFile
 
 STATE = {"norm.weight": torch.tensor([1.0, 2.0]), "norm.num_batches_tracked": torch.tensor(3)}
 

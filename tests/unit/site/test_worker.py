@@ -2,15 +2,16 @@ import logging
 
 import pytest
 import torch
-from tiny import Net, config, images, plan_of, same, sites_of, without_statistics
+from tiny import Net, config, images, plan_of, same, sites_of, without_channels
 
-from medpfl.assemble import Federation
-from medpfl.messages import STATISTICS, Failure, Message, Update
-from medpfl.parameters import StateError
+from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.parameters import StateError
+from medpfl.engine.federation import Federation
 from medpfl.server.rounds import ServerState, advance, messages
-from medpfl.site.evaluation import evaluate
+from medpfl.site.answer import answer
 from medpfl.site.store import DiskStore
-from medpfl.site.worker import MODEL, PERSONAL, answer
+from medpfl.site.worker import MODEL, PERSONAL
+from medpfl.tasks.evaluation import evaluate
 
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")
 
@@ -48,12 +49,12 @@ def test_personal_state_is_never_in_an_update(algorithm):
         replies = [answer(sites[s], m, model) for s, m in messages(plan, state).items()]
         assert all(isinstance(r, Update) for r in replies)
         for reply in replies:
-            shared = without_statistics(reply.tensors)
+            shared = without_channels(reply.tensors)
             assert set(shared) == (set(federation.split.shared_names) if phase == "train" else set())
             # Statistics leave where the method is made of them, once.
             asked = algorithm in ("fedap", "d-fedap") and phase == "prepare"
             asked |= algorithm == "f-fedap" and phase == "train" and state.round == 0
-            assert any(name.startswith(STATISTICS) for name in reply.tensors) == asked
+            assert any(name.startswith("statistics/") for name in reply.tensors) == asked
             updates.append(reply)
         state = advance(plan, state, replies, 0)
     assert len(updates) == 3 * (1 + 3 + 1 + 1)
@@ -81,29 +82,36 @@ def test_a_site_without_training_data():
 def test_statistics_under_the_pretrained_model():
     lone = Lone("fedap")
     f = lone.federation.model().state_dict()
-    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), statistics="batch-norm")
+    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), asked=["statistics"])
     x = torch.cat([x for x, _ in lone.site.data.batches("train", 99)]).flatten(1)
     inputs = torch.nn.functional.linear(x, f["fc1.weight"], f["fc1.bias"]).double()
-    torch.testing.assert_close(update.tensors[f"{STATISTICS}norm/mean"], inputs.mean(0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(update.tensors["statistics/norm/mean"], inputs.mean(0), atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(
-        update.tensors[f"{STATISTICS}norm/variance"], inputs.var(0, correction=0), atol=1e-6, rtol=1e-6
+        update.tensors["statistics/norm/variance"], inputs.var(0, correction=0), atol=1e-6, rtol=1e-6
     )
     lone = Lone("d-fedap")
-    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), statistics="classifier")
+    update = lone.ask("prepare", 0, f, split=lone.federation.split.description(), asked=["statistics"])
     assert {name: t.shape for name, t in update.tensors.items()} == {
-        f"{STATISTICS}fc2/mean": (6,),
-        f"{STATISTICS}fc2/variance": (6,),
+        "statistics/fc2/mean": (6,),
+        "statistics/fc2/variance": (6,),
     }
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "task", "kind"),
-    [("fedbn", "prepare", "batch-norm"), ("fedap", "prepare", "classifier"), ("fedavg", "train", "running")],
+    ("algorithm", "task", "asked"),
+    [
+        ("fedbn", "prepare", ["statistics"]),
+        ("fedap", "prepare", ["classifier"]),
+        ("fedap", "train", ["statistics"]),
+        ("f-fedap", "prepare", ["statistics"]),
+        ("fedavg", "train", ["statistics"]),
+        ("fedavg", "train", 7),
+    ],
 )
-def test_statistics_that_the_mixing_does_not_need_stay(algorithm, task, kind):
+def test_what_the_method_does_not_need_stays(algorithm, task, asked):
     lone = Lone(algorithm)
-    with pytest.raises(StateError, match=f"needs no '{kind}' statistics, so none leave"):
-        lone.ask(task, 1, split=lone.federation.split.description(), statistics=kind)
+    with pytest.raises(StateError, match=f"^mixing {lone.federation.config.resolved_mixing} needs no .*so none leave"):
+        lone.ask(task, 1, split=lone.federation.split.description(), asked=asked)
 
 
 def test_personal_state_goes_on_from_round_to_round():

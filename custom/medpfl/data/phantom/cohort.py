@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import derive_seed
+from medpfl.core.statefile import write_bytes
 from medpfl.data.phantom.anatomy import draw_patient
-from medpfl.data.phantom.centres import CENTRES, Centre
 from medpfl.data.phantom.dicom import write_series
 from medpfl.data.phantom.scanner import scan
-from medpfl.errors import UserError
-from medpfl.seeding import derive_seed
-from medpfl.statefile import write_bytes
+from medpfl.data.phantom.six_centres import CENTRES, Centre
 
 CLASSES = ("no emphysema", "emphysema")
 SMALLEST = 2 * len(CENTRES)

@@ -8,8 +8,8 @@ import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
-from medpfl.data.phantom.centres import Centre
 from medpfl.data.phantom.scanner import Scan
+from medpfl.data.phantom.six_centres import Centre
 
 MANUFACTURER = "medpfl phantom"
 NOTE = "Computer-made phantom of the medpfl package. No patient, no scanner. Not for clinical use."

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import fft
 
 from medpfl.data.phantom.anatomy import Patient
-from medpfl.data.phantom.centres import Centre, Kernel
+from medpfl.data.phantom.six_centres import Centre, Kernel
 
 LOWEST, HIGHEST = -1024, 3071
 """What 12 bits hold."""

@@ -9,5 +9,5 @@ REAL = Path(__file__).parents[5] / "shared" / "data" / "lidc-ct"
 def lidc() -> list[Path]:
     """Folders of real CT series, where they lie beside the project."""
     if not REAL.is_dir():
-        pytest.skip(f"{REAL} is not there")
+        pytest.skip("real CT: put lidc-ct beside the clone as ../shared/data/lidc-ct")
     return sorted(folder for folder in REAL.iterdir() if folder.is_dir())

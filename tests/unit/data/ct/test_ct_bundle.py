@@ -8,13 +8,13 @@ import pytest
 from hospitals import write_cohort
 from monai.bundle import ConfigWorkflow
 
-from medpfl.assemble import Federation
-from medpfl.config import make_config
-from medpfl.data.ct.volume import LoadScand
+from medpfl.config.run import make_config
+from medpfl.core.statefile import read_state
+from medpfl.data.kinds.scans.transforms import LoadScand
+from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.site.evaluation import predict
 from medpfl.site.store import DiskStore
-from medpfl.statefile import read_state
+from medpfl.tasks.evaluation import predict
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
 SLICES = {"mean": 3, "attention": 14}

@@ -7,11 +7,11 @@ import pytest
 import torch
 from make_dicom import chest, write_centre, write_nifti
 
-from medpfl.data.ct.cohort import Scan, load_scans, read_centre
-from medpfl.data.ct.manifest import open_manifest
-from medpfl.data.ct.preprocessing import Preprocessing
-from medpfl.data.ct.reader import SeriesReader
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.centre_scans import Scan, load_scans, read_centre
+from medpfl.data.kinds.scans.dicom_reader import SeriesReader
+from medpfl.data.kinds.scans.manifest import open_manifest
+from medpfl.data.kinds.scans.preprocessing import Preprocessing
 
 SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
 

@@ -6,9 +6,9 @@ import pytest
 from make_dicom import chest, write_centre, write_nifti, write_series
 from typer.testing import CliRunner
 
-from medpfl.cli import app
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.errors import UserError
 
 
 def _words(path, level):

@@ -3,9 +3,9 @@ import json
 import pytest
 from make_dicom import chest, write_centre, write_nifti, write_series
 
-from medpfl.data.ct.cohort import read_centre
-from medpfl.data.ct.manifest import open_manifest
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.centre_scans import read_centre
+from medpfl.data.kinds.scans.manifest import open_manifest
 
 
 def _read(folder, **changes):

@@ -12,11 +12,11 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels import get_decoder
 from pydicom.uid import JPEG2000Lossless, JPEGExtended12Bit, JPEGLosslessSV1, JPEGLSLossless, RLELossless
 
-from medpfl.config import make_config
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.data.ct.volume import LoadScand
-from medpfl.errors import UserError
-from medpfl.experiment import run_experiment
+from medpfl.data.kinds.scans.transforms import LoadScand
+from medpfl.runs.experiment import run_experiment
 
 INSTALL = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 

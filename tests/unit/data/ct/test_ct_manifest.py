@@ -3,11 +3,12 @@ import json
 import pytest
 from make_dicom import chest, write_centre, write_nifti
 
-from medpfl.cli_options import Options
+from medpfl.cli.options import Options
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.data.ct.manifest import find_manifest, open_manifest
-from medpfl.data.kinds import is_ct, kind_of
-from medpfl.errors import UserError
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.scans.manifest import find_manifest, open_manifest
+from medpfl.data.kinds.scans.scan_kind import ScanKind
 
 CENTRE = {"name": "a", "kind": "dicom", "folder": "a", "labels": "a/labels.csv"}
 GOOD = {"schema": 1, "name": "chest-ct", "classes": ["healthy", "ill"], "centres": [CENTRE]}
@@ -149,7 +150,7 @@ def test_what_is_ct(tmp_path):
     _write(tmp_path, "{}")
     (tmp_path / "x.npz").touch()
     values = [tmp_path, tmp_path / "manifest.json", tmp_path / "x.npz", tmp_path / "no.json", "bloodmnist"]
-    assert [is_ct(str(value)) for value in values] == [True, True, False, False, False]
+    assert [ScanKind().is_here(str(value)) for value in values] == [True, True, False, False, False]
 
 
 @pytest.fixture
@@ -171,25 +172,28 @@ def test_a_name_means_scans_only_where_some_are(home):
     _write(data, GOOD, "ours.json")
     for folder in (data / "single", data / "several" / "north"):
         (folder / "labels.csv").touch()
-    scans = {n: is_ct(n) for n in ("ct", "empty", "bloodmnist", "notes", "ours", "single", "several", "organamnist")}
+    scans = {
+        n: ScanKind().is_here(n)
+        for n in ("ct", "empty", "bloodmnist", "notes", "ours", "single", "several", "organamnist")
+    }
     assert [name for name, found in scans.items() if found] == ["ours", "single", "several"]
     assert find_manifest("ours") == data / "ours.json" and find_manifest("several") == data / "several"
     # What a job names is opened, to say what it lacks.
-    assert kind_of("empty", {"classes": ["a", "b"]}) == "scans" and find_manifest("empty") == data / "empty"
+    assert kind_of("empty", {"classes": ["a", "b"]}).name == "scans" and find_manifest("empty") == data / "empty"
 
 
 def test_a_published_set_whose_images_are_here_keeps_its_name(home):
     (home / "data" / "bloodmnist").mkdir()
     (home / "data" / "bloodmnist" / "labels.csv").touch()
-    assert is_ct("bloodmnist")
+    assert ScanKind().is_here("bloodmnist")
     (home / "cache" / "medpfl" / "bloodmnist.npz").touch()
-    assert not is_ct("bloodmnist") and is_ct(str(home / "data" / "bloodmnist"))
+    assert not ScanKind().is_here("bloodmnist") and ScanKind().is_here(str(home / "data" / "bloodmnist"))
 
 
 def test_a_folder_that_is_given_is_meant_whatever_is_in_it(home):
     (home / "work" / "mine").mkdir()
     for data in ("mine", "./mine", str(home / "work" / "mine")):
-        assert is_ct(data)
+        assert ScanKind().is_here(data)
         with pytest.raises(UserError, match=r"mine: neither manifest.json nor labels.csv"):
             Options(data=data).config("fedavg")
     (home / "data" / "mine").mkdir()
@@ -207,7 +211,7 @@ def test_a_folder_that_is_called_like_a_set_does_not_hide_it(home):
 
 
 def test_a_function_of_the_users_own_is_no_scans():
-    assert kind_of("module:function", {"classes": ["a", "b"]}) == "function"
+    assert kind_of("module:function", {"classes": ["a", "b"]}).name == "function"
 
 
 def test_check_finds_a_name(home):

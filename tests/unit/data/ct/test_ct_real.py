@@ -7,10 +7,10 @@ import torch
 from make_dicom import write_nifti
 from scipy import ndimage
 
-from medpfl.data.ct.lung import lung_box
-from medpfl.data.ct.preprocessing import Preprocessing, pipeline
-from medpfl.data.ct.series import find_series
-from medpfl.data.ct.volume import LoadScand
+from medpfl.data.kinds.scans.lung import lung_box
+from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
+from medpfl.data.kinds.scans.series import find_series
+from medpfl.data.kinds.scans.transforms import LoadScand
 
 
 def _volume(folder):

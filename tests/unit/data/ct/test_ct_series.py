@@ -5,8 +5,8 @@ import pytest
 from make_dicom import chest, write_series
 from pydicom.uid import RLELossless
 
-from medpfl.data.ct.series import find_series, read_folder
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.series import find_series, read_folder
 
 
 def _only(folder):

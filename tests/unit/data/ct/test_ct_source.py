@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pydicom
@@ -11,12 +9,12 @@ import pytest
 import torch
 from hospitals import FAULTS, write_cohort
 
-from medpfl.cli_options import Options
-from medpfl.config import make_config
+from medpfl.cli.options import Options
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.sites import open_source
-from medpfl.errors import UserError
-from medpfl.experiment import run_experiment
+from medpfl.runs.experiment import run_experiment
 
 CPU = torch.device("cpu")
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
@@ -205,7 +203,7 @@ def test_a_set_with_sites_of_its_own_keeps_one_too(tmp_path):
 
 
 def test_a_job_without_scans_needs_the_number_of_sites():
-    job = {"data": "chest-ct", "data_arg": ['classes=["ill", "well"]']}
+    job = {"data": "chest-ct", "data_args": ['classes=["ill", "well"]']}
     with pytest.raises(UserError, match="--data chest-ct: give --sites: the scans are not on this machine"):
         Options(**job).config("fedavg")
     assert Options(**job, sites=3).config("fedavg").partition == "natural"
@@ -255,18 +253,18 @@ def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp
         assert words in page, words
 
 
-def test_the_command_in_one_line_without_traceback(cohort, tmp_path):
+def test_the_command_in_one_line_without_traceback(medpfl, cohort, tmp_path):
     said = FAULTS[0](cohort)
-    command = [sys.executable, "-m", "medpfl.cli", "run", "vit-heads", "--data", str(cohort), "--env", "inprocess"]
-    done = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, cwd=tmp_path)
+    command = ["run", "vit-heads", "--data", cohort, "--env", "inprocess", "--out", tmp_path / "out"]
+    done = medpfl(*command, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert re.search(said, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_nothing_of_patients_or_paths_is_in_what_a_site_sends(cohort, monkeypatch):
-    from medpfl.assemble import Federation
-    from medpfl.flare.payload import update_to_shareable
+    from medpfl.engine.federation import Federation
+    from medpfl.flare.transport.payload import update_to_shareable
     from medpfl.server.rounds import ServerState, advance, messages
     from medpfl.site.store import MemoryStore
 

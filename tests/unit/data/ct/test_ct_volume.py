@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from make_dicom import SPACING, chest, write_nifti, write_series
 from monai.transforms import EnsureChannelFirstd, Orientationd, Spacingd
 
-from medpfl.data.ct.lung import lung_box, square
-from medpfl.data.ct.nifti import read_volume
-from medpfl.data.ct.preprocessing import Preprocessing, pipeline
-from medpfl.data.ct.series import find_series
-from medpfl.data.ct.volume import AntiAliasd, LoadScand, evenly
-from medpfl.errors import UserError
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.lung import lung_box, square
+from medpfl.data.kinds.scans.nifti import read_volume
+from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
+from medpfl.data.kinds.scans.series import find_series
+from medpfl.data.kinds.scans.transforms import AntiAliasd, LoadScand, evenly
 
 WHOLE = {"spacing": (0, 0, 0), "lung_crop": False}
 

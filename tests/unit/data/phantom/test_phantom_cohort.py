@@ -6,10 +6,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from medpfl.cli import app
-from medpfl.data.phantom.centres import CENTRES
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
 from medpfl.data.phantom.cohort import CLASSES, counts, make_phantom
-from medpfl.errors import UserError
+from medpfl.data.phantom.six_centres import CENTRES
 
 
 def table(path):

@@ -5,7 +5,7 @@ import pydicom
 import pytest
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
-from medpfl.data.phantom.centres import CENTRES
+from medpfl.data.phantom.six_centres import CENTRES
 
 NEEDED = """
     ImageType SOPClassUID SOPInstanceUID Modality Manufacturer PatientName PatientID StudyInstanceUID SeriesInstanceUID

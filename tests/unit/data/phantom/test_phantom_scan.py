@@ -8,8 +8,8 @@ from scipy.ndimage import binary_erosion
 
 from medpfl.data.phantom.anatomy import draw_patient
 from medpfl.data.phantom.body import heart, lungs
-from medpfl.data.phantom.centres import CENTRES, LUNG, SHARP, SMOOTH
 from medpfl.data.phantom.scanner import reconstruct, scan
+from medpfl.data.phantom.six_centres import CENTRES, LUNG, SHARP, SMOOTH
 from medpfl.data.phantom.tubes import grow
 
 CLEAN = replace(CENTRES[3], noise=0.0, air_error=0.0, field_of_view=380.0)

@@ -1,0 +1,63 @@
+"""FedAP's pretrained model f, under which the sites take their statistics.
+
+In order of preference: a checkpoint that the user gives; pretraining on a pooled share of the sites' training data as
+in the paper (20 %), which only a simulation can do and every result says so; none, which is f-FedAP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from medpfl.algorithms.mechanism import Run
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import State
+from medpfl.core.seeding import derive_seed, generator
+from medpfl.core.site_data import SiteData
+from medpfl.core.threads import intra_op_threads
+from medpfl.training.loop import plain_objective, train_epochs
+
+
+def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State:
+    """Trains the seeded first model on pooled data; deterministic from the configuration.
+
+    Args:
+        run: its seed and its settings of training are used.
+        epochs: passes over the pooled data.
+        model: trained in place.
+        pooled: a share of all sites' training data.
+    """
+    with torch.random.fork_rng(), intra_op_threads(run.intra_op_threads):
+        torch.manual_seed(derive_seed(run.seed, "pretraining"))
+        order = generator(run.seed, "pretraining", "shuffle")
+        train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def load_pretrained(path: Path, model: nn.Module) -> State:
+    """A checkpoint of the run's architecture: safetensors, or a torch state dict.
+
+    Raises:
+        UserError: there is no such file, it cannot be read, or it is another architecture's.
+    """
+    if not path.is_file():
+        raise UserError(f"pretrain: no file {path}; give a checkpoint, `pooled`, or use f-fedap, which needs none")
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(f"pretrain: {path} cannot be read as safetensors or as a torch state dict: {first}") from None
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        first = str(error).splitlines()[-1].strip()
+        raise UserError(f"pretrain: {path} does not fit {type(model).__name__}: {first}") from None
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,131 @@
+"""FedImpres: the server distils its model into a few synthetic images, and every site trains with them too.
+
+Federated Impression for Learning with Distributed Heterogeneous Data, 2024.
+
+1. After ``warmup`` rounds of FedAvg, and then after every round, the server makes a federated impression: ``images``
+   images that start from noise, from public images or from an unlabelled medical set (``start``), bear the server
+   model's own predictions as labels, and are moved by ADMM (:mod:`medpfl.algorithms.fedimpres.synthesis`, eqs. 2 to 4).
+2. A site minimises CE(local) + beta CE(impression) (eq. 5), as two terms of one pass
+   (:mod:`medpfl.training.objective`), so that they do not forget what the server's model knows.
+
+``constraint=0`` is the paper's ablation (cross-entropy alone); ``admm_iterations=0`` our control: the start images with
+their pseudo-labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.fedimpres.impress import impression_maker
+from medpfl.algorithms.fedimpres.picture import picture
+from medpfl.algorithms.fedimpres.start_images import start_images
+from medpfl.algorithms.mechanism import LocalRound, Mechanism, Run, ServerParts, ServerStep, Step, Turn
+from medpfl.algorithms.mixing import Samples
+from medpfl.core.channels import Channel, Entry
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.server_state import ServerState
+from medpfl.core.settings import Settings, setting
+from medpfl.core.site_data import endless_batches
+from medpfl.training.part import Beside, Part
+
+_BRIGHTEST = 8.0
+"""What a pixel of an impression may be at most; those that it starts from lie in [-1, 1]."""
+
+
+class ImpressionSettings(Settings):
+    """How impressions are made, and how much sites learn of them."""
+
+    beta: float = setting(0.0, "weight of the impression's cross-entropy", ge=0)
+    warmup: int = setting(15, "rounds of the plain method before the first impression", ge=0)
+    images: int = setting(160, "images of an impression", gt=0)
+    start: str = setting(
+        "noise",
+        "what they start from: noise, holdout, or public images' path",
+        at_server=True,
+        words=("noise", "holdout"),
+    )
+    admm_iterations: int = setting(5, "outer iterations; 0 leaves the start images with their pseudo-labels", ge=0)
+    inner_steps: int = setting(10, "steps on the pixels in each of them", gt=0)
+    pixel_lr: float = setting(0.1, "their learning rate", gt=0)
+    rho: float = setting(0.2, "penalty of the constraint", ge=0)
+    gamma: float = setting(0.01, "weight decay in the constraint", ge=0)
+    constraint: int = setting(1, "0 minimises the cross-entropy alone (the paper's ablation)", ge=0, le=1)
+
+
+class Impression(Mechanism):
+    """The federated impression: a step at the server after each round, and a second term at the sites."""
+
+    settings_class = ImpressionSettings
+    name = "impression"
+    switch = "beta"
+    resists_forgetting = True
+
+    def refuses(self, run: Run) -> str | None:
+        """Nothing to start from."""
+        if self.settings.start == "holdout" and not run.holdout:
+            return "start=holdout needs images that are set aside: give --holdout, e.g. 0.1"
+        return None
+
+    def objective(self, run: Run) -> str:
+        """The paper's equation 5."""
+        return f"{run.all_settings['beta']} cross-entropy of the impression"
+
+    def at_server(self, run: Run) -> str:
+        """Step 1."""
+        return "a federated impression after every round from the warm-up on"
+
+    def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
+        """Images to train with, as many as the method has, and no brighter than images are."""
+        many = self.settings.images
+        entries = {
+            "images": Entry((None, -1, -1, -1), (torch.float16,), -_BRIGHTEST, _BRIGHTEST, longest=many),
+            "labels": Entry((None,), (torch.uint8, torch.int64), least=0, longest=many),
+        }
+        what = "images to train with that the server has made of its model"
+        return (Channel(self.name, False, entries, ("train", "join"), what, from_round=self.settings.warmup + 1),)
+
+    def begin(self, round_: LocalRound) -> Part | None:
+        """Step 2: batches of the impression beside the site's own."""
+        if not (brought := round_.brought(self.name)):
+            return None
+        order, size = round_.order("impression"), round_.run.all_settings["batch_size"]
+        batches = endless_batches(brought["images"], brought["labels"].long(), size, order)
+        return Part(beside=Beside(batches, self.settings.beta))
+
+    def adapts(self, round_: LocalRound) -> Part | None:
+        """A site that joins learns of the last impression, too."""
+        return self.begin(round_)
+
+    def server_step(self, parts: ServerParts) -> ServerStep:
+        """Step 1. A failing synthesis ends no run."""
+        settings = parts.run.all_settings
+        start = start_images(settings, parts.source, parts.run.seed)
+        impress = impression_maker(parts.split, parts.model, parts.initial_personal, start, settings, parts.stop)
+
+        def step(turn: Turn) -> Step | None:
+            if turn.state.round < self.settings.warmup:
+                return None
+            return Step(*impress(turn.mean()))
+
+        return step
+
+    def shown(self, state: ServerState) -> dict[str, Any] | None:
+        """The last impression, as a picture of its first images."""
+        return picture(state.common.get(self.name, {}))
+
+
+FEDIMPRES = Algorithm(
+    name="fedimpres",
+    title="FedImpres",
+    paper="Federated Impression, 2024",
+    summary="the server synthesises images from its model, sites train on them too",
+    mixing=Samples,
+    mechanisms=(Impression,),
+    settings={"beta": 1.0},
+    schedule={"model": "impression-cnn", "rounds": 80, "local_epochs": 5},
+    training={"batch_size": 16},
+)

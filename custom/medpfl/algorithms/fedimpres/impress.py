@@ -1,0 +1,103 @@
+"""The server's extra step: from the sites' mean shared state to the impression that goes to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.algorithms.fedimpres.synthesis import Synthesis, SynthesisDiverged, all_finite, synthesise
+from medpfl.core.errors import Stopped
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.settings import Value
+from medpfl.core.site_data import batch_sizes
+
+_IMAGES = 256
+"""Images in a batch of which statistics are taken."""
+
+
+def impression_maker(
+    split: ParameterSplit,
+    make_model: Callable[[], nn.Module],
+    initial_personal: State,
+    start: Tensor,
+    settings: Mapping[str, Value],
+    stop: Callable[[], bool] = lambda: False,
+) -> Callable[[State], tuple[State, dict[str, Any]]]:
+    """A function that makes impressions; it always starts from the same images.
+
+    Where batch norm stays at the sites, the server's model takes its statistics from the start images, with the scale
+    and shift of the first model; other personal parts are the first model's.
+
+    An impression that cannot be made, because it diverged or a large set found no space on disk, is no error: there are
+    no tensors, and the report says why. One that is made travels as one message, and so is in memory as a whole, in
+    float16.
+
+    Args:
+        split: what is shared.
+        make_model: a fresh model on the server's device.
+        initial_personal: the personal part of the first model.
+        start: (n, C, H, W) float32 as models take them.
+        settings: the run's.
+        stop: whether the run is to end; the function then raises :class:`~medpfl.core.errors.Stopped` within a step's
+        time.
+    """
+    how = Synthesis(
+        admm_iterations=int(settings["admm_iterations"]),
+        inner_steps=int(settings["inner_steps"]),
+        pixel_lr=float(settings["pixel_lr"]),
+        rho=float(settings["rho"]),
+        gamma=float(settings["gamma"]),
+        batch_size=int(settings["batch_size"]),
+        constrained=bool(settings["constraint"]),
+    )
+
+    def impress(shared: State) -> tuple[State, dict[str, Any]]:
+        started = time.perf_counter()
+        model = make_model()
+        split.load_shared(model, shared)
+        split.load_personal(model, initial_personal)
+        if any(name in split.personal_names for name in _running(model)):
+            _take_statistics(model, start, stop)
+        try:
+            made = synthesise(model, start, how, stop)
+        except (SynthesisDiverged, OSError) as error:
+            return {}, {"failed": str(error), "seconds": time.perf_counter() - started}
+        tensors = {
+            "images": made.images.to(torch.float16),
+            "labels": made.labels.to(torch.uint8 if int(made.labels.max()) < 256 else torch.int64),
+        }
+        if not all_finite(tensors["images"]):
+            reason = "the impression's pixels left the range of float16; lower pixel_lr"
+            return {}, {"failed": reason, "seconds": time.perf_counter() - started}
+        return tensors, made.report() | {"seconds": time.perf_counter() - started}
+
+    return impress
+
+
+def _running(model: nn.Module) -> list[str]:
+    return [f"{path}.running_mean" for path in batch_norm_layers(model)]
+
+
+def _take_statistics(model: nn.Module, images: Tensor, stop: Callable[[], bool]) -> None:
+    """Replaces the running statistics by those of the images; a single image has none, and the model keeps its own."""
+    if len(images) == 1:
+        return
+    layers = batch_norm_layers(model).values()
+    device = next(model.parameters()).device
+    before = [layer.momentum for layer in layers]
+    model.train()
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # the mean over all batches
+    with torch.no_grad():
+        for batch in images.split(batch_sizes(len(images), _IMAGES)):
+            if stop():
+                raise Stopped
+            model(batch.to(device))
+    for layer, momentum in zip(layers, before, strict=True):
+        layer.momentum = momentum

@@ -1,0 +1,35 @@
+"""Fine-tuning: at the end each site trains the model that it received a little further, on its own data.
+
+As a personalization step of its own it is as old as FedAvg; Yu, Bagdasaryan, Shmatikov: Salvaging federated learning by
+local adaptation. arXiv 2002.04758, 2020. Any method can have it. The rounds are selected by what was received.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.core.settings import Settings, setting
+from medpfl.training.loop import plain_objective, train_epochs
+
+
+class FineTuningSettings(Settings):
+    """How far."""
+
+    finetune_epochs: int = setting(0, "epochs that each site trains its model further at the end", ge=0)
+
+
+class FineTuning(Mechanism):
+    """Epochs on the site's own data, once, after the last round; all parameters, with the settings of training."""
+
+    settings_class = FineTuningSettings
+    name = "fine_tuning"
+    switch = "finetune_epochs"
+
+    def finish(self, round_: LocalRound) -> bool:
+        """The same order and start for the same round, so that the same question has the same answer."""
+        order = round_.order(f"fine-tuning of round {round_.message.round}")
+        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        objective = plain_objective(round_.model, round_.run.learned.loss)
+        train_epochs(round_.model, round_.data, round_.run.trainer, self.settings.finetune_epochs, order, objective)
+        return True

@@ -1,0 +1,111 @@
+"""``medpfl site audit``: attacks of a malicious server on this site, offline, on its own data."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from medpfl.cli.named_path import named_path
+from medpfl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.audit.run import Audit
+    from medpfl.config.run import RunConfig
+    from medpfl.site.policy import AuditThresholds, SitePolicy
+
+console = Console()
+
+
+def audit(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job folder, as `medpfl export` writes it.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="NAME=PATH: where the data are that the job calls NAME; or PATH.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(help="The site's kit, for its policy and data; else a hospital's default policy.")
+    ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="Whose part of the data, where the job divides one set.", show_default="the job's first"),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Minutes of the processor; an attack not begun by then fails.")
+    ] = 10.0,
+    out: Annotated[Path, typer.Option(help="Folder of the report and of pictures of patients; it stays here.")] = Path(
+        "audit"
+    ),
+) -> None:
+    """Attack this site's own code with a job, as a malicious server would, and say what comes back.
+
+    Nothing leaves this machine. Exit code 1 if an attack finds more than the limits allow.
+    """
+    from medpfl.audit.report import lines_of, passed, write_audit
+    from medpfl.data.site_manifest import read_policy, read_site_manifest
+    from medpfl.flare.job.folder import read_job
+    from medpfl.site.policy import HOSPITAL
+
+    config = read_job(job).config
+    named = dict(named_path(item) for item in data or [])
+    if unknown := [name for name in named if name != config.data]:
+        raise UserError(f"--data {unknown[0]}: the job's data are called {config.data}: {config.data}=PATH")
+    policy, begun = HOSPITAL, time.process_time()
+    if kit is not None:
+        policy = read_policy(kit / "local", rehearsal=False)
+        named = read_site_manifest(kit / "local") | named
+    thresholds = policy.audit
+    attacks = open_audit(config, named.get(config.data), site, policy, thresholds, 60 * minutes)
+    with console.status("Attacking") as status:
+        attacks.watch = lambda name: status.update(f"Attacking: {name}")
+        findings = attacks.run()
+    seconds = time.process_time() - begun
+    file = write_audit(
+        out, findings, job=job.name, site=attacks.site, policy=policy, thresholds=thresholds, seconds=seconds
+    )
+    for line in (line for finding in findings for line in lines_of(finding)):
+        _say(line)
+    tried = [finding for finding in findings if finding.verdict != "not tried"]
+    failed = [finding.attack for finding in tried if finding.verdict != "passes"]
+    _say(f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.")
+    _say("An attack that fails here is no proof that a better one would.")
+    _say(f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit.")
+    _say(f"Report and pictures, for this site alone: {file.parent}")
+    if not passed(findings):
+        raise typer.Exit(1)
+
+
+def open_audit(
+    config: RunConfig,
+    own: Path | None,
+    site: str | None,
+    policy: SitePolicy,
+    thresholds: AuditThresholds,
+    seconds: float,
+) -> Audit:
+    """The audit of a site of a run, on the CPU with the run's own number of threads.
+
+    Raises:
+        UserError: the run has no such site, the data cannot be used, or the site has no training sample.
+    """
+    import torch
+
+    from medpfl.audit.run import Audit
+    from medpfl.engine.federation import Federation
+
+    torch.set_num_threads(config.intra_op_threads)
+    config = config.model_copy(update={"device": "cpu"})
+    name = site or config.site_names[0]
+    if name not in config.site_names:
+        raise UserError(f"--site {name}: the job has {', '.join(config.site_names)}")
+    federation = Federation.of(config, own)
+    held = federation.source.site(name, federation.device)
+    if not held.samples("train"):
+        raise UserError(f"{name} has no training sample: there is nothing to attack")
+    return Audit(federation, name, held, policy, thresholds, seconds)
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,70 @@
+"""``medpfl algorithms`` and ``medpfl models``: what there is to choose from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from medpfl.algorithms.base import Algorithm
+
+console = Console()
+
+
+def algorithms(
+    name: Annotated[
+        str | None, typer.Argument(help="A method, for its settings one by one.", show_default=False)
+    ] = None,
+) -> None:
+    """List the algorithms with paper, choices and settings; or the settings of one."""
+    from medpfl.algorithms import algorithm
+    from medpfl.algorithms import algorithms as known
+    from medpfl.config.settings import described
+    from medpfl.core.settings import defaults, named_fields
+    from medpfl.training.trainer import Training
+
+    if name is not None:
+        _print_settings(algorithm(name))
+        return
+    table = Table(box=None, pad_edge=False)
+    for head in ("algorithm", "personal", "mixing", "settings", "paper"):
+        table.add_column(head, overflow="fold")
+    for a in known().values():
+        own = {n for part in (a.mixing, *a.mechanisms) for n in named_fields(part.settings_class)} | set(a.settings)
+        settings = ", ".join(f"{n}={value}" for n, value, _, _ in described(a) if n in own)
+        table.add_row(a.name, a.personal, a.mixing.name, settings or "-", a.paper)
+    console.print(table)
+    training = ", ".join(f"{k}={v:g}" for k, v in defaults(Training).items())
+    console.print(f"Training, for all: {training}. Change any with --set KEY=VALUE.")
+    for a in known().values():
+        own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
+        own += [f"{k}={v:g}" for k, v in a.training.items()]
+        if own:
+            console.print(f"{a.name} brings its own defaults: {', '.join(own)}.")
+
+
+def _print_settings(method: Algorithm) -> None:
+    from medpfl.config.settings import described
+
+    console.print(f"{method.title} ({method.paper}): {method.summary}.", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for head in ("--set", "default", "symbol", "what"):
+        table.add_column(head, overflow="fold")
+    for setting, default, symbol, what in described(method):
+        table.add_row(setting, str(default), symbol, what)
+    console.print(table)
+
+
+def models() -> None:
+    """List the networks."""
+    from medpfl.models import model_rows
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("model", "what", "input", "paper"):
+        table.add_column(head, overflow="fold")
+    for row in model_rows():
+        table.add_row(row.name, row.what, row.input, row.paper)
+    console.print(table)

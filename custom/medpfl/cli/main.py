@@ -1,0 +1,350 @@
+"""The command line. Commands import what they need when they run, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from medpfl.cli import options as opt
+from medpfl.cli.data import data_app
+from medpfl.cli.join import export_join_job, join_run, require_kit
+from medpfl.cli.lists import algorithms, models
+from medpfl.cli.site import site_app
+from medpfl.config.fields import PLACE, RUN
+from medpfl.core.errors import Interrupted, UserError, printable
+from medpfl.core.version import __version__
+from medpfl.report.progress import progress
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(data_app, name="data")
+app.add_typer(site_app, name="site")
+console = Console()
+_INTERRUPTED = 130
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        parts = ", ".join(f"{name} {version(name)}" for name in ("nvflare", "torch", "monai"))
+        print(f"medpfl {__version__} ({parts})")
+        raise typer.Exit()
+
+
+@app.callback()
+def _common(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the versions and end.")
+    ] = False,
+) -> None:
+    """Personalized federated learning for medical imaging on NVIDIA FLARE."""
+
+
+AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
+Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
+AnyEnv = Annotated[
+    str | None,
+    typer.Option(
+        help="sim: FLARE's simulator; inprocess: this process; poc: a server and sites on this machine; prod: a real "
+        "federation, by --kit.",
+        show_default="sim; inprocess with --join",
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="GPUs a real site's FLARE must give the job.",
+        show_default="1 with --device cuda",
+        rich_help_panel=PLACE,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Sites at once.",
+        show_default="all in the simulator, one a core in this process",
+        rich_help_panel=PLACE,
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Throw away what the folder holds.", rich_help_panel=RUN)]
+NewTest = Annotated[
+    bool | None,
+    typer.Option(
+        help="Test the average of all sites' models on all test data.",
+        show_default="if it takes few predictions",
+        rich_help_panel=RUN,
+    ),
+]
+Forgetting = Annotated[
+    bool | None,
+    typer.Option(
+        help="Measure what a round of local training makes the model forget of the other sites' data.",
+        show_default="with fedimpres",
+        rich_help_panel=RUN,
+    ),
+]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.",
+        show_default="tensorboard; none with inprocess",
+        rich_help_panel=RUN,
+    ),
+]
+Join = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of a finished run: new sites (--data, or those held out) join it; nothing else trains.",
+        rich_help_panel=RUN,
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.", rich_help_panel=RUN)]
+
+
+@app.command()
+@opt.takes_options()
+def run(
+    algorithm: AlgorithmName,
+    options: opt.Options,
+    env: AnyEnv = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option(
+            help="prod: startup kit of a user who may submit jobs.", show_default=False, rich_help_panel=PLACE
+        ),
+    ] = None,
+    gpus: Gpus = None,
+    byoc: Annotated[
+        bool, typer.Option("--byoc", help="prod: carry this package's code in the job.", rich_help_panel=PLACE)
+    ] = False,
+    threads: Threads = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="Name of the run.", show_default="algorithm-seed-S", rich_help_panel=RUN),
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    reference: Annotated[
+        bool | None,
+        typer.Option(
+            help="Train every site alone too, to compare with.",
+            show_default="yes, unless prod",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    new_test: NewTest = None,
+    forgetting: Forgetting = None,
+    track: Track = None,
+    join: Join = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
+) -> None:
+    """Train one algorithm and report every site's own model."""
+    simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
+    real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
+    env = env or ("inprocess" if join else "sim")
+    _require(env, "sim", "inprocess", "poc", "prod")
+    if join:
+        kept = {"--experiment": experiment, "--resume": resume, "--overwrite": overwrite}
+        kept["--track"] = track not in (None, "none")
+        yes_or_no = {k: v is not None for k, v in simulated.items()}  # their --no-... are ignored as well
+        _refuse({**yes_or_no, **kept}, "has no meaning with --join, where new sites join a finished run")
+        if env != "prod":
+            _refuse({**real, "--gpus": gpus is not None}, "is for runs where the sites are real (prod)")
+        join_run(console, algorithm, join, options, out or join, env=env, kit=kit, gpus=gpus, byoc=byoc)
+        return
+    from medpfl.report.terminal import print_run
+
+    tracker = _tracker(track, env)
+    config = options.config(algorithm)
+    folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
+    if env == "prod":
+        _refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
+    else:
+        _refuse(real, "is for runs where the sites are real (prod)")
+    with progress(console, algorithm, config.rounds) as watch:
+        common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
+        if env == "prod":
+            from medpfl.runs.real_sites import run_in_production
+
+            results = run_in_production(
+                config,
+                folder,
+                kit=require_kit(kit),
+                experiment=experiment,
+                gpus=_gpus(gpus, config),
+                byoc=byoc,
+                **common,
+            )
+        else:
+            from medpfl.runs.experiment import run_experiment
+
+            results = run_experiment(
+                config,
+                folder,
+                env=env,
+                threads=threads,
+                reference=reference is not False,
+                together=new_test,
+                forgotten=forgetting,
+                **common,
+            )
+    print_run(results, console)
+    if tracker:
+        _say_tracked(folder, tracker)
+    console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@opt.takes_options("personal", "mixing", "seed")
+def compare(
+    algorithms: Annotated[
+        list[str], typer.Argument(help="ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform.")
+    ],
+    options: opt.Options,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
+    env: Env = "inprocess",
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    new_test: NewTest = None,
+    forgetting: Forgetting = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
+        "runs/compare"
+    ),
+) -> None:
+    """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
+    _require(env, "sim", "inprocess")
+    from medpfl.report.terminal import comparison_table
+    from medpfl.runs.comparison import run_comparison
+
+    comparison = run_comparison(
+        options.configs(algorithms, seeds),
+        out,
+        env=env,
+        threads=threads,
+        overwrite=overwrite,
+        together=new_test,
+        forgotten=forgetting,
+        progress=lambda title, total: progress(console, title, total),
+    )
+    console.print(comparison_table(comparison, console.width))
+    console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+@opt.takes_options()
+def export(
+    algorithm: AlgorithmName,
+    job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
+    options: opt.Options,
+    byoc: Annotated[
+        bool, typer.Option("--byoc", help="Carry this package's code in the job.", rich_help_panel=PLACE)
+    ] = False,
+    track: Track = None,
+    gpus: Gpus = None,
+    join: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a run at a real federation: the job by which --sites join it.", rich_help_panel=RUN
+        ),
+    ] = None,
+) -> None:
+    """Write a FLARE job folder, ready to submit."""
+    if join:
+        _refuse({"--track": track not in (None, "none")}, "has no meaning with --join, which tracks nothing")
+        folder = export_join_job(algorithm, join, options, job, gpus=gpus, byoc=byoc)
+        console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+        return
+    from medpfl.flare.job.export import describe, export_job
+
+    config, replaced = options.config(algorithm), job.is_dir()
+    folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
+    console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+    for line in [*describe(folder), *(["Replaced the job that was there."] if replaced else [])]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    from medpfl.report.page import write_report
+    from medpfl.report.reading import load_results
+
+    page = write_report([load_results(folder, finished=False) for folder in folders], out)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+app.command()(algorithms)
+app.command()(models)
+
+
+def _tracker(name: str | None, env: str) -> str | None:
+    """What --track names or the environment has by default, checked before any work; None for none."""
+    if name == "none" or (name is None and env == "inprocess"):
+        return None
+    from medpfl.flare.transport.tracking import DEFAULT, check_tracker
+
+    name = name or DEFAULT
+    check_tracker(name)
+    return name
+
+
+def _say_tracked(folder: Path, tracker: str) -> None:
+    from medpfl.flare.transport.tracking import how_to_see
+
+    if command := how_to_see(folder, tracker):
+        console.print(f"Tracking: {command}", highlight=False, soft_wrap=True)
+
+
+def _require(env: str, *known: str) -> None:
+    if env not in known:
+        raise UserError(f"--env {env}: use {', '.join(known[:-1])} or {known[-1]}")
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value:
+            raise UserError(f"{name} {why}; leave it out")
+
+
+def _gpus(given: int | None, config: RunConfig) -> int:
+    return int(config.device.startswith("cuda")) if given is None else given
+
+
+def main() -> None:
+    """Entry point. A user's mistake is a line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        words = printable(f"medpfl: {error}")
+        Console(stderr=True).print(words, style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except Interrupted as stop:
+        _say_stopped(str(stop))
+        sys.exit(_INTERRUPTED)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # what typer makes of an interrupt
+            _say_stopped("stopped; the same command with --resume goes on from the last finished round")
+        raise
+
+
+def _say_stopped(words: str) -> None:
+    Console(stderr=True).print(f"medpfl: {words}", highlight=False, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""``--data NAME=PATH`` of the site's commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medpfl.core.errors import UserError
+
+
+def named_path(item: str) -> tuple[str, Path]:
+    """NAME and whole path of a ``--data`` value; a path alone gets its manifest's name, or its own."""
+    name, equals, rest = item.partition("=")
+    alone = not equals or Path(item).expanduser().exists()
+    path = Path(item if alone else rest).expanduser().absolute()
+    if alone and not path.exists():
+        raise UserError(f"--data {item}: there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")
+    if alone:
+        from medpfl.data.kinds.registry import kind_of
+
+        name = kind_of(str(path), {}).name_of(path)
+    if not name.strip(" .") or any(sign in name for sign in "/\\:=") or name.lower().endswith(".json"):
+        raise UserError(f"--data {item}: {name!r} is no name for data: give NAME=PATH, NAME without / \\ : = and .json")
+    return name, path

@@ -1,0 +1,76 @@
+"""``medpfl site review`` and ``medpfl site ledger``: what a job would do at a site, and what has left it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medpfl.core.errors import UserError, printable
+
+
+def review(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job's folder, as the coordinator sent it.")],
+    kit: Annotated[
+        Path | None, typer.Option(help="The site's kit, for its policy; else a hospital's defaults.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a job would do here, before anybody consents: classes, network, what leaves, how often, what it reveals.
+
+    Nothing of the job is run. Exit code 1 if the site's policy refuses it.
+    """
+    from medpfl.data.site_manifest import read_policy
+    from medpfl.flare.admin.review import require_job
+    from medpfl.flare.admin.review import review as read
+    from medpfl.site.policy import HOSPITAL
+
+    found = read(require_job(job))
+    policy = HOSPITAL if kit is None else read_policy(_local(kit), rehearsal=False)
+    if as_json:
+        print(json.dumps(found.to_json(policy), indent=1))
+    else:
+        print("\n".join(map(printable, found.lines(policy))))
+    if found.refusals(policy):
+        raise typer.Exit(1)
+
+
+def ledger(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit: the folder with startup/ and local/.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON.")] = False,
+) -> None:
+    """Show what has left this site, and verify that no entry was changed, moved or taken out.
+
+    Exit code 1 if the ledger is not as the site wrote it; the entries before the break are shown.
+    """
+    from medpfl.report.words import size
+    from medpfl.site.ledger import open_ledger
+    from medpfl.site.seal import SealBroken, read_key
+
+    opened = open_ledger(kit / "medpfl", read_key(_local(kit)))
+    number = total = 0
+    try:
+        for entry in opened.entries():
+            number, total = entry["n"], total + entry["bytes"]
+            if as_json:
+                print(json.dumps(entry))
+                continue
+            what = f"{len(entry['tensors'])} tensors, {size(entry['bytes'])}" if entry["tensors"] else "numbers"
+            line = (
+                f"{entry['time']}  {entry['data']}  {entry['task']} {entry['round']}  {what}  "
+                f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"
+            )
+            print(printable(line))
+    except SealBroken as error:
+        typer.echo(f"broken: {error}", err=True)
+        raise typer.Exit(1) from None
+    if not as_json:
+        print(f"{number} entries, {size(total)} in all; the chain is whole")
+
+
+def _local(kit: Path) -> Path:
+    if not (local := kit / "local").is_dir():
+        raise UserError(f"{kit}: no startup kit: it has no folder local")
+    return local

@@ -1,0 +1,124 @@
+"""``medpfl site``: prepares a hospital's FLARE startup kit."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from medpfl.cli.audit import audit
+from medpfl.cli.named_path import named_path
+from medpfl.cli.review import ledger, review
+from medpfl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+    from medpfl.data.finding import Finding
+
+site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
+site_app.command("audit")(audit)
+console = Console()
+
+
+@site_app.command("init")
+def init(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit: the folder with startup/ and local/.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=PATH: where the data are that jobs call NAME; or PATH. Repeatable."),
+    ] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
+        ),
+    ] = None,
+    allow_byoc: Annotated[
+        bool, typer.Option("--allow-byoc", help="Let jobs bring code that runs at this site; without it none may.")
+    ] = False,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the site's policy, e.g. least_patients=30 or measures=none. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and write nothing.")] = False,
+) -> None:
+    """Let this package's jobs run here, limit what may leave, and say where the data are.
+
+    Exit code 1 if data are not there, cannot be used or are not as the job says, or if the site's own list of what may
+    leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted.
+    """
+    from medpfl.flare.admin.kit import plan_kit
+    from medpfl.flare.admin.kit_policy import policy_fields
+    from medpfl.flare.job.folder import read_job
+    from medpfl.report.terminal import print_findings
+
+    named = dict(named_path(item) for item in data or [])
+    wanted = read_job(job) if job else None
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, policy=policy_fields(policy or []))
+    usable = True
+    for name, path in named.items():
+        _say(f"{name}: {path}")
+        described = wanted.config if wanted and wanted.config.data == name else None
+        usable &= print_findings(_findings(path, described), console)
+    if not usable:
+        _say("Nothing was written: put the data right first.")
+        raise typer.Exit(1)
+    for line in plan.changes:
+        _say(line)
+    for line in plan.notes:
+        _say(f"note: {line}")
+    if not plan.changes:
+        _say("Nothing was written." if plan.refusals else "Nothing to change.")
+    elif dry_run:
+        _say("Nothing was written (--dry-run).")
+    else:
+        plan.write()
+        _say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
+    for line in plan.refusals:
+        _say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
+    if plan.refusals:
+        raise typer.Exit(1)
+
+
+site_app.command("review")(review)
+site_app.command("ledger")(ledger)
+
+
+def _findings(path: Path, job: RunConfig | None) -> list[Finding]:
+    """What a check of the data found, and whether they are as the job that names them says."""
+    from medpfl.data.check import check
+    from medpfl.data.finding import Finding
+
+    if not path.exists():
+        return [Finding("error", f"there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")]
+    if job is None:
+        return [*check(path), *_several_centres(path, ())]
+    from medpfl.data.arguments import named_classes
+    from medpfl.data.fit import check_fit, other_kind
+
+    fit = other_kind(job, path) or check_fit(job, path)
+    if any(finding.level == "error" for finding in fit):
+        return fit
+    return [*check(path, job.data_args), *_several_centres(path, named_classes(job.data_args)), *fit]
+
+
+def _several_centres(path: Path, classes: tuple[str, ...]) -> list[Finding]:
+    """An error if the data are several centres': a site is one."""
+    from medpfl.data.finding import Finding
+    from medpfl.data.kinds.kind import CentreKind
+    from medpfl.data.kinds.registry import kind_of
+
+    names: tuple[str, ...] = ()
+    with suppress(UserError):  # the check has said what is wrong
+        if isinstance(kind := kind_of(str(path), {}), CentreKind):
+            _, names = kind.centres(str(path), classes)
+    if len(names) < 2:
+        return []
+    return [Finding("error", f"{path} has {len(names)} centres, and a site is one: give the data of one, {names[0]}")]
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Everything that defines a run, and where its fields come from."""

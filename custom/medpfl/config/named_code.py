@@ -1,0 +1,36 @@
+"""Code that a configuration names as ``module:name``, or by a method or a network of another package.
+
+A configuration may come from elsewhere. Whoever runs a command or a recipe permits what it names; at a real site the
+modules are those of ``code`` in ``local/medpfl.json``, or of a job that may bring code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from medpfl.algorithms import origin
+from medpfl.core.permitted_code import permit
+from medpfl.data.places import is_function
+from medpfl.models.installed import code_of
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+
+
+def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """``data``, ``model`` or ``method``, and the ``module:name`` of others' code that a configuration has for it."""
+    if is_function(config.data):
+        yield "data", config.data
+    if spec := code_of(config.model):
+        yield "model", spec
+    if module := origin(config.algorithm):
+        yield "method", f"{module}:{config.algorithm}"
+    for part in (*config.parts, config.learned):
+        if not (module := type(part).__module__).startswith("medpfl."):
+            yield "method", f"{module}:{type(part).__name__}"
+
+
+def permit_named(config: RunConfig) -> None:
+    """Permits what a configuration names: for whoever runs it here by a command or a program of their own."""
+    permit(*(spec.partition(":")[0] for _, spec in named_code(config)))

@@ -1,0 +1,269 @@
+"""Everything that defines a run, checked before anything starts; it travels to the sites as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from medpfl.algorithms import algorithm, mechanisms, mixings
+from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.bundle.plain import plain_problem
+from medpfl.config.fields import RunFields
+from medpfl.config.settings import Accepted, accepted
+from medpfl.core.errors import UserError
+from medpfl.core.settings import Value
+from medpfl.tasks import Task, tasks
+from medpfl.training.trainer import SGD, Trainer
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+class RunConfig(RunFields):
+    """A run, as the user asked for it. Unknown fields and senseless combinations are refused.
+
+    ``settings`` are what ``--set`` gave; :attr:`all_settings` has the defaults too.
+    """
+
+    @field_validator("held_out")
+    @classmethod
+    def _some_or_none(cls, held_out: int | str) -> int | str:
+        if isinstance(held_out, int) and held_out < 0:
+            raise ValueError(f"held_out must be a number of centres or their names, got {held_out}")
+        return held_out
+
+    @field_validator("names")
+    @classmethod
+    def _usable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known: dict[str, str] = {}
+        for name in names:
+            if not _SITE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"site name {name!r}: letters, digits, - and _ are allowed, as in FLARE's client names"
+                )
+            if name.casefold() == "server":
+                raise ValueError(f"site name {name!r} is the server's: choose another")
+            # They are folders' names too, and some file systems do not tell case.
+            if (other := known.setdefault(name.casefold(), name)) != name or names.count(name) > 1:
+                raise ValueError(f"site names must differ, and not in case alone: {other!r} and {name!r}")
+        return names
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, task: str) -> str:
+        if task not in tasks():
+            raise ValueError(f"task must be one of {', '.join(tasks())}, got {task!r}")
+        return task
+
+    @model_validator(mode="after")
+    def _known_measure(self) -> RunConfig:
+        names = [measure.name for measure in self.learned.measures]
+        if self.select_by not in names:
+            raise ValueError(f"select_by must be one of {', '.join(names)}, got {self.select_by!r}")
+        return self
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if device not in ("auto", "cpu") and not device.startswith("cuda"):
+            raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
+        return device
+
+    @model_validator(mode="before")
+    @classmethod
+    def _papers_names(cls, fields: Any) -> Any:
+        # Two papers may call a setting lambda: a setting of that name comes first, then the only one of that symbol.
+        if not isinstance(fields, dict) or not (given := fields.get("settings")) or "algorithm" not in fields:
+            return fields
+        known = accepted(algorithm(fields["algorithm"]), fields.get("personal"), fields.get("mixing"), given)
+        return fields | {"settings": {known.meant(name, given): value for name, value in given.items()}}
+
+    @model_validator(mode="after")
+    def _plain_network(self) -> RunConfig:
+        # Every site's bundle has them; what it cannot hold must not be found after the training.
+        if problem := plain_problem(self.model, "model") or plain_problem(self.model_args, "model_args"):
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _sensible(self) -> RunConfig:
+        if self.names and len(self.names) != self.sites:
+            raise ValueError(f"{len(self.names)} site names are given, and there are {self.sites} sites")
+        if self.min_sites > self.sites:
+            raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
+        if self.resolved_mixing not in mixings():
+            raise ValueError(f"unknown mixing {self.mixing!r}: use {', '.join(mixings())}")
+        if (self.personal or self.mixing) and _shares_nothing(self.algorithm):
+            raise ValueError(
+                f"{self.algorithm} training shares and mixes nothing: choose another algorithm to change its choices"
+            )
+        self._check_settings()
+        if self.resolved_personal == "everything" and self.resolved_mixing != "identity":
+            raise ValueError(
+                f"with everything personal there is nothing to mix by {self.resolved_mixing!r}: use --mixing identity"
+            )
+        for part in (self.mixer, *self.mechanisms):
+            if reason := part.refuses(self):
+                raise ValueError(reason)
+        if reason := self.trainer.refuses():
+            raise ValueError(reason)
+        return self
+
+    def _check_settings(self) -> None:
+        known = self._accepted
+        for name in self.settings:
+            if name in known.kinds:
+                continue
+            for kind in (*mixings().values(), *mechanisms().values()):
+                if reason := kind.lacking(name, self):
+                    raise ValueError(reason)
+            raise ValueError(
+                f"setting {name!r} has no meaning for {self.algorithm} with personal part "
+                f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; "
+                f"it has: {', '.join(known.defaults)}"
+            )
+        known.check(self.settings)
+
+    @cached_property
+    def _accepted(self) -> Accepted:
+        return accepted(algorithm(self.algorithm), self.personal, self.mixing, self.settings)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> RunConfig:
+        """A copy with some fields changed; what follows from them is made anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name, member in vars(type(self)).items():
+            if isinstance(member, cached_property):
+                copied.__dict__.pop(name, None)
+        return copied
+
+    @property
+    def learned(self) -> Task:
+        """What is learned."""
+        return tasks()[self.task]
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """How sites take their steps."""
+        return SGD.of(self.all_settings)
+
+    @cached_property
+    def mixer(self) -> Mixing:
+        """How the server mixes."""
+        kind = mixings()[self.resolved_mixing]
+        return kind(self._accepted.of(kind, self.settings))
+
+    @cached_property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What else the run has, in the order in which it takes effect."""
+        on = [kind for kind in self._accepted.in_force if not kind.switch or kind.is_on(self.all_settings)]
+        return tuple(kind(self._accepted.of(kind, self.settings)) for kind in on)
+
+    @property
+    def parts(self) -> tuple[Mechanism, ...]:
+        """The mixing and the mechanisms."""
+        return (self.mixer, *self.mechanisms)
+
+    @property
+    def resolved_mixing(self) -> str:
+        """The mixing in force."""
+        return self.mixing or algorithm(self.algorithm).mixing.name
+
+    @property
+    def resolved_personal(self) -> str:
+        """The personal part in force, as :func:`medpfl.core.declarations.parse_declaration` reads it."""
+        return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
+
+    @cached_property
+    def all_settings(self) -> dict[str, Value]:
+        """The settings in force, defaults included."""
+        return self._accepted.in_full(self.settings)
+
+    def settings_of_sites(self) -> dict[str, Value]:
+        """What the user gave, without what is the server's business alone: paths of what messages are made of."""
+        return {name: value for name, value in self.settings.items() if not self._accepted.at_server(name)}
+
+    @property
+    def quorum(self) -> int:
+        """The least number of usable updates a round needs.
+
+        By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
+        as it is. Robust mixing has three: of two updates none can be outvoted.
+        """
+        least = min(self.mixer.least_updates, self.sites)
+        return self.min_sites or max(least, (self.sites + 1) // 2)
+
+    @property
+    def site_names(self) -> list[str]:
+        """:attr:`names` if they are given, else ``site-1`` to ``site-N``, FLARE's own names in a simulation."""
+        return list(self.names) or [f"site-{i + 1}" for i in range(self.sites)]
+
+    @cached_property
+    def numbers(self) -> dict[str, tuple[float, float]]:
+        """What mechanisms report of a site in each round: by name the least and the most that it can be."""
+        return {name: limits for part in self.parts for name, limits in part.numbers.items()}
+
+    @property
+    def resists_forgetting(self) -> bool:
+        """Whether the method's aim is that local training forgets less, which is then measured."""
+        return any(part.resists_forgetting for part in self.mechanisms)
+
+    @property
+    def noise_at_sites(self) -> bool:
+        """Whether sites add noise of differential privacy, for which a real one needs a secret."""
+        return bool(self.privacy())
+
+    def privacy(self) -> dict[str, dict[str, Any]]:
+        """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
+        return {what: said for part in self.parts for what, said in part.privacy(self).items()}
+
+    def choices(self) -> dict[str, Any]:
+        """What the method is made of, for the results."""
+        terms = [term for part in self.mechanisms if (term := part.objective(self))]
+        return {
+            "personal": self.resolved_personal,
+            "mixing": self.resolved_mixing,
+            "objective": " + ".join(["cross-entropy", *terms]),
+            "server": [step for part in self.parts if (step := part.at_server(self))],
+        }
+
+
+def _shares_nothing(name: str) -> bool:
+    return algorithm(name).personal == "everything"
+
+
+def published_defaults(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Value]]:
+    """Fields of a run and settings of training that the papers of these algorithms fix, for a comparison of them.
+
+    Raises:
+        UserError: two papers fix them differently.
+    """
+    fixed = {n: (dict(a.schedule), dict(a.training)) for n in names if (a := algorithm(n)).schedule or a.training}
+    if not fixed:
+        return {}, {}
+    first, *others = fixed
+    for other in others:
+        if fixed[other] != fixed[first]:
+            raise UserError(
+                f"{first} and {other} were published with different models, rounds and training: compare them in two "
+                "comparisons"
+            )
+    return fixed[first]
+
+
+def make_config(**fields: Any) -> RunConfig:
+    """A checked configuration; None stands for the default, which is the method's own where its paper fixes one.
+
+    Raises:
+        UserError: a field is unknown or wrong, in one line.
+    """
+    method = algorithm(fields.get("algorithm", ""))
+    try:
+        return RunConfig(**{**method.schedule, **{k: v for k, v in fields.items() if v is not None}})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where}: {message}" if where else message) from None

@@ -1,0 +1,1 @@
+"""What everything stands on: messages, parameters, declarations, seeding, files of state, errors. No FLARE."""

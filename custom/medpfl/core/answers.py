@@ -1,0 +1,109 @@
+"""What numbers an answer to each task may hold: names, types, ranges and lengths. Both ends check against it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from medpfl.core.messages import Task
+
+MOST_SECONDS = 1e7
+"""What an answer may say at most of the time that it took."""
+
+_Count = Annotated[int, Field(ge=0, le=10**9)]
+_Loss = Annotated[FiniteFloat, Field(ge=-1e30, le=1e30)]
+_Round = Annotated[int, Field(ge=1, le=10**6)]
+
+
+Measured = TypeVar("Measured", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Samples(_Strict):
+    """Numbers of samples by part."""
+
+    train: Annotated[int, Field(ge=1, le=10**9)]
+    validation: _Count
+    test: _Count
+
+
+class Prepared(_Strict):
+    """Of the hello."""
+
+    samples: Samples
+
+
+class Trained(_Strict, Generic[Measured]):
+    """Of a round of training; ``validation`` is of the model as received."""
+
+    train_loss: _Loss | None
+    validation: Measured | None
+    numbers: Annotated[dict[Annotated[str, Field(max_length=40)], _Loss], Field(max_length=20)] | None = None
+    restored_round: _Count | None = None
+
+
+class Validated(_Strict, Generic[Measured]):
+    """Of the last mix."""
+
+    validation: Measured | None
+    restored_round: _Count | None = None
+
+
+class Which(_Strict, Generic[Measured]):
+    """Measures of the two models that are tested."""
+
+    selected: Measured | None
+    last: Measured | None
+
+
+class Rounds(_Strict):
+    """After which rounds' mixes the two were the site's."""
+
+    selected: _Round
+    last: _Round
+
+
+class Tested(_Strict, Generic[Measured]):
+    """Of the end."""
+
+    test: Which[Measured]
+    tested: Rounds
+
+
+class Joined(_Strict, Generic[Measured]):
+    """Of a site that joins a finished run."""
+
+    samples: Samples
+    received: Measured | None
+    adapted: Measured | None
+    alone: Measured | None
+    epoch: Annotated[int, Field(ge=0, le=10**4)]
+    alone_epoch: Annotated[int, Field(ge=0, le=10**4)] | None
+    validation: Annotated[list[Measured | None], Field(max_length=10**4)]
+    alone_validation: Annotated[list[Measured | None], Field(max_length=10**4)]
+
+
+class Nothing(_Strict):
+    """No number."""
+
+
+@cache
+def answers(measures: type[BaseModel]) -> dict[Task, type[BaseModel]]:
+    """The schema of the answer to each task.
+
+    Args:
+        measures: the schema of one model's measures on one part of a site's data, from what is learned.
+    """
+    return {
+        "prepare": Prepared,
+        "train": Trained[measures],
+        "validate": Validated[measures],
+        "test": Tested[measures],
+        "statistics": Nothing,
+        "join": Joined[measures],
+    }

@@ -1,0 +1,30 @@
+"""Exceptions: "the user can put this right", "the user wants no more of it", "the user waits no longer"."""
+
+
+class UserError(Exception):
+    """Wrong input or configuration; the message says what is wrong, where, and what would be right.
+
+    The command line prints it as it is and exits with code 2. Every other exception is a defect of ours.
+    """
+
+
+class NotInOnePlace(UserError):
+    """The sites' data are not together here; whoever needed them says what would do instead."""
+
+
+class Stopped(Exception):
+    """A run was ended from outside in the middle of a step; the step's result is not used."""
+
+
+class Interrupted(Exception):
+    """The user no longer waits for work that goes on elsewhere; the message says how to come back to it."""
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, with what the terminal would obey (escape sequences, turned writing) in ``\\x1b`` form."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or else its kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,87 @@
+"""What the server and a site say to each other; an engine only carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+
+Task = Literal["prepare", "train", "validate", "test", "statistics", "join"]
+"""The last two are for a site that joins a finished run, the others for sites that train."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """From the server to one site.
+
+    Attributes:
+        task: what to do.
+        round: the round it belongs to, counted from 1; 0 before training.
+        tensors: the site's own next shared state, or a whole model's for ``prepare``; entries with a / in their names
+            travel in a channel (:mod:`medpfl.core.channels`).
+        info: small JSON values; ``asked``: the channels whose tensors the answer shall bring.
+    """
+
+    task: Task
+    round: int
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        """The tensors that are the model's."""
+        return {name: tensor for name, tensor in self.tensors.items() if "/" not in name}
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The channels whose tensors the answer shall bring."""
+        asked = self.info.get("asked", ())
+        return tuple(asked) if isinstance(asked, list | tuple) and all(isinstance(a, str) for a in asked) else ("",)
+
+    def brought(self, channel: str) -> dict[str, Tensor]:
+        """What came in a channel, by name without the channel's."""
+        return of_channel(channel, self.tensors)
+
+
+@dataclass(frozen=True)
+class Update:
+    """From one site to the server.
+
+    Attributes:
+        site: the sender, as the transport knows it.
+        round: the round of the message that this answers.
+        tensors: the shared state after training, and what was asked for in channels. The server consumes them.
+        metrics: numbers about the site's model and data, nested by part (``validation``, ``test``).
+        seconds: time the site spent.
+    """
+
+    site: str
+    round: int
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A site's answer that did not come or cannot be used."""
+
+    site: str
+    round: int
+    reason: str
+
+
+Value = TypeVar("Value")
+
+
+def named(channel: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
+    """Tensors, or what is said of them, by the names under which they travel in a channel."""
+    return {f"{channel}/{name}": value for name, value in tensors.items()}
+
+
+def of_channel(channel: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
+    """The reverse of :func:`named`: those of the channel alone."""
+    prefix = f"{channel}/"
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

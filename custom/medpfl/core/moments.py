@@ -1,0 +1,68 @@
+"""Mean and variance per channel of layer inputs over a site's data, pooled exactly.
+
+Batches are combined with Chan's update in float64, so that the answer does not depend on the batch size; batch norm's
+own running statistics, with their momentum, are another thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.core.site_data import SiteData
+
+
+class _Moments:
+    """Count, mean and sum of squared deviations per channel, updated batch by batch (Chan et al. 1979)."""
+
+    def __init__(self, channel_dim: int) -> None:
+        self.channel_dim = channel_dim
+        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, x: Tensor) -> None:
+        flat = x.detach().double().movedim(self.channel_dim, 0).flatten(1)
+        n, mean = flat.shape[1], flat.mean(1)
+        squares = (flat - mean[:, None]).square().sum(1)
+        if self.count == 0:
+            self.count, self.mean, self.squares = n, mean, squares
+            return
+        total = self.count + n
+        delta = mean - self.mean
+        self.squares = self.squares + squares + delta.square() * (self.count * n / total)
+        self.mean = self.mean + delta * (n / total)
+        self.count = total
+
+
+def input_statistics(
+    model: nn.Module, layers: Mapping[str, nn.Module], batches: Iterable[Tensor]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and (biased) variance of every channel of the layers' inputs, with the model in eval mode.
+
+    Args:
+        model: run on every batch; its mode is restored.
+        layers: modules of the model by path; a layer's input is (B, channels, ...), a linear one's (B, ..., channels).
+        batches: model inputs.
+
+    Returns:
+        By path: mean and variance, float64, shape (channels,), on the CPU; of the layers that a batch reached.
+    """
+    # A linear layer's channels come last, also where it acts on a sequence of tokens.
+    moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
+    with ExitStack() as undo, torch.inference_mode():
+        for path, layer in layers.items():
+            handle = layer.register_forward_pre_hook(lambda _, inputs, m=moments[path]: m.add(inputs[0]))
+            undo.callback(handle.remove)
+        undo.callback(model.train, model.training)
+        model.eval()
+        for batch in batches:
+            model(batch)
+    return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
+
+
+def training_inputs(data: SiteData) -> Iterator[Tensor]:
+    """The inputs of the training part, in batches of about 256 images."""
+    at_once = max(1, min(256 // data.images_per_sample, data.samples("train")))
+    return (x for x, _ in data.batches("train", at_once))

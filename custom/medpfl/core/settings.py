@@ -1,0 +1,81 @@
+"""A mechanism's settings: each is defined once, with its range, its unit and the paper's symbol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Value = float | int | str
+
+
+class Settings(BaseModel):
+    """The settings of one mechanism; none unless it says some. Names are those of ``--set``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=False)
+
+
+def setting(default: Value, help: str, *, symbol: str = "", name: str | None = None, **more: Any) -> Any:
+    """A field of :class:`Settings`.
+
+    Args:
+        default: its value where nobody gives one.
+        help: what it is, with its unit.
+        symbol: the paper's name for it, where it has another here; accepted in its place.
+        name: on the command line, where Python cannot have it.
+        more: ``ge``, ``gt``, ``le``, ``lt``; ``at_server=True`` for what is the server's business alone; ``words`` for
+            the values of a path that are no path.
+    """
+    extra = {key: more.pop(key) for key in ("at_server", "words") if key in more}
+    return Field(default, description=help, alias=name, json_schema_extra={"symbol": symbol, **extra}, **more)
+
+
+def named_fields(kind: type[Settings]) -> dict[str, Any]:
+    """The fields by the names of ``--set``."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
+
+
+def extra(field: Any, key: str) -> Any:
+    """What :func:`setting` keeps beside a field."""
+    return (field.json_schema_extra or {}).get(key)
+
+
+def defaults(kind: type[Settings]) -> dict[str, Value]:
+    """The settings' values where nobody gives any."""
+    return {name: field.default for name, field in named_fields(kind).items()}
+
+
+def checked(kind: type[Settings], values: Mapping[str, Value]) -> Settings:
+    """Settings of these values.
+
+    Raises:
+        ValueError: one of them is out of its range: which, and what would be right.
+    """
+    for name, value in values.items():
+        annotation = named_fields(kind)[name].annotation
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf
+        if annotation is not str and not number:
+            raise ValueError(f"setting {name} must be a number, got {value!r}")
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise ValueError(f"setting {name} {_words(kind, name, first)}, got {values[name]}") from None
+
+
+def _words(kind: type[Settings], name: str, error: Mapping[str, Any]) -> str:
+    match error["type"]:
+        case "greater_than":
+            return "must be positive" if not error["ctx"]["gt"] else f"must be above {error['ctx']['gt']:g}"
+        case "greater_than_equal":
+            return f"must be >= {error['ctx']['ge']:g}"
+        case "less_than_equal":
+            return f"must lie between 0 and {error['ctx']['le']:g}"
+        case "less_than":
+            return f"must lie below {error['ctx']['lt']:g}"
+        case "int_from_float" | "int_type":
+            return "must be a whole number"
+    return error["msg"].lower()

@@ -1,0 +1,192 @@
+"""A site's data as training sees it: batches of model inputs and labels, already on the device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+Part = Literal["train", "validation", "test"]
+Batch = tuple[Tensor, Tensor]
+
+
+class SiteData(Protocol):
+    """What training and evaluation ask of a site's data."""
+
+    reproducible: bool
+    """Whether all randomness comes from the generator it is given, so that sites may run side by side."""
+
+    images_per_sample: int
+    """1, or the number of slices where a sample is a bag of them."""
+
+    def samples(self, part: Part) -> int:
+        """Number of samples of a part; 0 if the site has none."""
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """One epoch in random order: inputs (B, C, ...) float32, labels (B,) int64."""
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """A part in fixed order, unaugmented."""
+
+    def digest(self) -> bytes | None:
+        """Changes when the samples do, or which part they are in; None if that is not known."""
+
+    def bags(self, part: Part) -> Tensor | None:
+        """For each sample of a part, in the order of :meth:`batches`, the number of the patient it belongs to.
+
+        (n,) int64 from 0; None where every sample stands for itself.
+        """
+
+    def owners(self, part: Part) -> Tensor | None:
+        """For each sample of a part, in the order of :meth:`batches`, the number of the person it comes from.
+
+        (n,) int64; None where that is not known. Unlike :meth:`bags`, a person has one number whatever the labels.
+        """
+
+
+@dataclass
+class ImageTensors:
+    """Images, slices or bags of slices in memory, and brought to float32 in [-1, 1] on the device, batch by batch.
+
+    Attributes:
+        images: by part, (n, C, H, W) or bags (n, S, C, H, W), on the device; uint8, or floating in [-1, 1] already.
+        labels: by part, (n,) int64, on the device.
+        patients: by part, (n,) int64, which samples are one patient's; empty where every sample stands for itself.
+        persons: by part, (n,) int64, whose the samples are where ``patients`` does not say it, since a patient with two
+            labels is two of them.
+    """
+
+    images: Mapping[Part, Tensor]
+    labels: Mapping[Part, Tensor]
+    patients: Mapping[Part, Tensor] = field(default_factory=dict)
+    persons: Mapping[Part, Tensor] = field(default_factory=dict)
+    reproducible: bool = field(default=True, init=False)
+
+    @property
+    def images_per_sample(self) -> int:
+        """See :class:`SiteData`."""
+        return self.images["train"].shape[1] if self.images["train"].ndim == 5 else 1
+
+    def samples(self, part: Part) -> int:
+        """See :class:`SiteData`."""
+        return len(self.labels[part])
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """See :class:`SiteData`. A last batch of a single image joins the batch before it: batch norm needs two."""
+        order = torch.randperm(self.samples("train"), generator=generator).to(self.images["train"].device)
+        images, labels = self.images["train"], self.labels["train"]
+        for chosen in order.split(batch_sizes(len(order), batch_size)):
+            yield scale(images[chosen]), labels[chosen]
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """See :class:`SiteData`."""
+        for x, y in zip(self.images[part].split(batch_size), self.labels[part].split(batch_size), strict=True):
+            yield scale(x), y
+
+    def digest(self) -> bytes:
+        """See :class:`SiteData`: of labels, patients and every image's sum.
+
+        Sums are of the bits as whole numbers, so that another device or number of threads gives the same.
+        """
+        found = hashlib.blake2b(digest_size=16)
+        same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        for part in sorted(self.labels):
+            pixels = self.images[part]
+            pixels = pixels.view(same_size[pixels.element_size()]).flatten(1)
+            sums = pixels.sum(1, dtype=torch.int64)
+            for tensor in (self.labels[part], self.patients.get(part), sums):
+                if tensor is not None:
+                    found.update(tensor.cpu().contiguous().numpy().tobytes())
+        return found.digest()
+
+    def bags(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`."""
+        return self.patients.get(part)
+
+    def owners(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`."""
+        return self.persons.get(part, self.patients.get(part))
+
+
+@dataclass
+class SiteLoaders:
+    """The user's own loaders: any iterable of (inputs, labels) batches a part, e.g. a torch ``DataLoader``.
+
+    Attributes:
+        train: training batches, in a new order at every iteration.
+        validation: used to select the round; may be empty.
+        test: read once, at the end; may be empty.
+        device: where batches are moved; filled in by the engine.
+    """
+
+    train: Iterable[Batch]
+    validation: Iterable[Batch] = ()
+    test: Iterable[Batch] = ()
+    device: torch.device = field(default=torch.device("cpu"), init=False)
+    reproducible: bool = field(default=False, init=False)
+    images_per_sample: int = field(default=1, init=False)
+
+    def samples(self, part: Part) -> int:
+        """See :class:`SiteData`."""
+        loader = getattr(self, part)
+        return (
+            len(dataset)
+            if (dataset := getattr(loader, "dataset", None)) is not None
+            else sum(len(y) for _, y in loader)
+        )
+
+    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+        """See :class:`SiteData`. Batches are as the loader makes them; its order derives from the generator."""
+        torch.manual_seed(generator.initial_seed())
+        return self.batches("train", batch_size)
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
+        """See :class:`SiteData`."""
+        for x, y in getattr(self, part):
+            yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
+
+    def digest(self) -> None:
+        """See :class:`SiteData`: a loader may give other samples every time."""
+
+    def bags(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`: every sample stands for itself."""
+        return None
+
+    def owners(self, part: Part) -> Tensor | None:
+        """See :class:`SiteData`: a loader does not tell."""
+        return None
+
+
+def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    """Batches, in float32, of a set in random order, over and over; each pass has an order of its own."""
+    while True:
+        for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch_size):
+            yield images[chosen].float(), labels[chosen]
+
+
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
+    full, rest = divmod(samples, batch_size)
+    if rest == 1 and full:
+        return [batch_size] * (full - 1) + [batch_size + 1]
+    return [batch_size] * full + [rest] * (rest > 0)
+
+
+def padded(images: Tensor, edge: int) -> Tensor:
+    """Square images (..., H, H) with black around, (..., edge, edge)."""
+    size = images.shape[-1]
+    before = (edge - size) // 2
+    after = edge - size - before
+    return pad(images, (before, after, before, after)) if edge != size else images
+
+
+def scale(images: Tensor) -> Tensor:
+    """uint8 pixels to float32 in [-1, 1]; with raw pixels the first layer's statistics would rule all others'."""
+    if images.is_floating_point():
+        return images.to(torch.float32)
+    return images.to(torch.float32).sub_(127.5).div_(127.5)

@@ -1,0 +1,42 @@
+"""What ``--data-arg`` says of data: the names of the classes, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from medpfl.bundle.plain import require_plain
+from medpfl.core.errors import UserError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
+    """The class names that a job gives in ``classes``, none if it gives none; UserError if they are no names."""
+    if "classes" not in data_args:
+        return ()
+    names = data_args["classes"]
+    if isinstance(names, str) and "," in names:
+        names = [name.strip() for name in names.split(",")]
+    listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not listed or len(names) < 2 or len(set(names)) < len(names):
+        raise UserError(
+            f"--data-arg classes: {json.dumps(names)} is no list of at least two different names: "
+            """give e.g. 'classes=no emphysema,emphysema'"""
+        )
+    require_plain(names, "data_args.classes")
+    return tuple(names)
+
+
+def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
+    """What ``--data-arg`` says besides ``classes``; UserError names a wrong one and lists those that there are."""
+    try:
+        return model(**{k: v for k, v in data_args.items() if k != "classes"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join([*model.model_fields, "classes"])
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None

@@ -1,0 +1,111 @@
+"""Says in words whether folders of pictures can be used, before any training."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.data.arguments import named_classes, read_arguments
+from medpfl.data.files import files_below
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
+from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
+from medpfl.data.kinds.folders.repeats import repeated
+from medpfl.data.patients import split_patients
+from medpfl.data.split import PARTS
+
+_FRACTIONS = RunConfig.model_fields["fractions"].default
+_ORDER = (
+    "this order of the classes is that of the folders' sorted names, and the job's may differ: "
+    "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
+)
+_PATIENTS = (
+    "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
+    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
+)
+_MOST = 20
+"""Broken pictures that are listed for a centre; the rest is counted."""
+
+Seen = tuple[tuple[int, int], bool] | str
+"""Width and height of a picture, and whether all its pixels are alike; or why it cannot be read."""
+
+
+def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
+    """Reads every picture and lists what was found; never raises for wrong data.
+
+    Args:
+        data: the folder, or a name of one.
+        data_args: the job's: ``classes`` and those of :class:`~medpfl.data.kinds.folders.picture_file.Reading`.
+
+    Raises:
+        UserError: an argument that pictures do not have, or a wrong value of one.
+    """
+    asked, reading = named_classes(data_args), read_arguments(Reading, data_args)
+    try:
+        layout = read_layout(find_folder(data), asked, reading.patient)
+    except UserError as error:
+        return [Finding("error", str(error))]
+    number = len(layout.centres)
+    head = f"{layout.root.resolve().name}, {number} centre{'s' * (number != 1)}, classes: {', '.join(layout.classes)}"
+    report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
+    if not asked:
+        report.append(Finding("note", _ORDER))
+    if not reading.patient:
+        report.append(Finding("warning", _PATIENTS))
+    good: dict[str, list[Picture]] = {}
+    for centre, pictures in layout.centres.items():
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            seen = list(pool.map(_look, pictures))
+        good[centre] = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str)]
+        report += [Finding(level, f"{centre}: {message}") for level, message in _centre(layout, centre, seen)]
+    other = len(files_below(layout.root)) - sum(map(len, layout.centres.values()))
+    if other:
+        report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
+    return report + repeated(good, layout.classes)
+
+
+def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str, str]]:
+    pictures = layout.centres[centre]
+    counts = Counter(picture.label for picture in pictures)
+    listed = ", ".join(f"{name} {counts[label]:,}" for label, name in enumerate(layout.classes))
+    people = len({picture.patient for picture in pictures})
+    whose = f" of {people:,} patients" if people < len(pictures) else ""
+    found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
+    good = [what for what in seen if not isinstance(what, str)]
+    if good:
+        found.append(("ok", _sizes([size for size, _ in good])))
+    parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
+    shares = "/".join(f"{share:g}" for share in _FRACTIONS)
+    found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
+    if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:
+        found.append(("warning", f"no picture of class {', '.join(absent)}"))
+    if single := [name for label, name in enumerate(layout.classes) if counts[label] == 1]:
+        found.append(("warning", f"only one picture of class {', '.join(single)}: cannot be in training and in test"))
+    constant = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str) and what[1]]
+    if constant:
+        found.append(("warning", f"pictures of one colour: {len(constant):,}, the first is {constant[0].file}"))
+    broken = [what for what in seen if isinstance(what, str)]
+    found += [("error", what) for what in broken[:_MOST]]
+    if len(broken) > _MOST:
+        found.append(("error", f"and {len(broken) - _MOST:,} more like these"))
+    return found
+
+
+def _look(picture: Picture) -> Seen:
+    try:
+        pixels = read_picture(picture.file, Reading(fit="stretch"))
+        return picture_size(picture.file), bool((pixels == pixels[:, :1, :1]).all())
+    except UserError as error:
+        return str(error)
+
+
+def _sizes(sizes: Sequence[tuple[int, int]]) -> str:
+    """The smallest and the largest width and height."""
+    low, high = (tuple(map(limit, zip(*sizes, strict=True))) for limit in (min, max))
+    least = f"{low[0]:,}×{low[1]:,}"
+    return least + (" pixels" if low == high else f" to {high[0]:,}×{high[1]:,} pixels")

@@ -1,0 +1,188 @@
+"""Which centres, classes and patients a folder of pictures has, from its files' names alone.
+
+``FOLDER/CENTRE/CLASS/.../picture.png``; or, at a hospital, ``FOLDER/CLASS/.../picture.png``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from medpfl.bundle.plain import plain_problem
+from medpfl.core.errors import UserError
+from medpfl.data.files import PICTURES, holds_pictures, pictures_below
+from medpfl.data.kinds.folders.patient_pattern import patient_in
+from medpfl.data.places import folders, is_path, places
+
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A labelled image file.
+
+    Attributes:
+        centre: name of the centre's folder.
+        patient: what the file's name says, or ``id``; stays at the site.
+        label: index of the class.
+        id: path relative to the centre's folder.
+        file: where it is.
+        split: no part is given.
+    """
+
+    centre: str
+    patient: str
+    label: int
+    id: str
+    file: Path
+    split: None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a folder holds.
+
+    Attributes:
+        root: the folder.
+        classes: class names; a label is the index.
+        centres: pictures of each centre, by path; centres by name.
+        unused: sub-folders without a picture where others are classes, relative to ``root``.
+    """
+
+    root: Path
+    classes: tuple[str, ...]
+    centres: Mapping[str, tuple[Picture, ...]]
+    unused: tuple[str, ...]
+
+
+def find_folder(data: str) -> Path:
+    """The folder of pictures that a ``--data`` value names; UserError if there is none."""
+    if there := [place for place in places(data) if place.is_dir()]:
+        return next(filter(holds_pictures, there), there[0])
+    looked = "" if is_path(data) else f": no folder of that name in {' and '.join(map(str, folders()))}"
+    raise UserError(f"image folder {data!r} is not on this machine{looked}")
+
+
+def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> Layout:
+    """Finds the pictures of a folder; none is opened.
+
+    The sub-folders are classes, and the folder is one centre, if pictures lie directly in them or if all are called
+    like ``classes``; otherwise they are centres, whose sub-folders are classes. Below a class folder, pictures may lie
+    in further folders. Hidden files and files that are no pictures do not count.
+
+    Args:
+        root: the folder.
+        classes: their names in the order of the labels; by default all class folders, sorted (as numbers if they are).
+        patient: RE2's regular expression whose first group, found in a file's name, is the patient; by default every
+            picture is its own.
+
+    Raises:
+        UserError: no classes or centres can be made of it; the message names the folder or the file.
+    """
+    paths = [file.relative_to(root) for file in pictures_below(root)]
+    if not paths:
+        raise UserError(f"{root}: no picture is in it ({', '.join(PICTURES)})")
+    if stray := next((path for path in paths if len(path.parts) == 1), None):
+        raise UserError(f"{root}: {stray} lies in no class folder: a picture's class is the name of its folder")
+    one = _is_one_centre(root, paths, classes)
+    depth = 0 if one else 1
+    if stray := next((path for path in paths if len(path.parts) < depth + 2), None):
+        raise UserError(f"{root}: {stray} lies beside the class folders of {stray.parts[0]}: move it into one of them")
+    names = _class_names(root, paths, depth, classes)
+    labels = {name: label for label, name in enumerate(names)}
+    centres: dict[str, list[Picture]] = {}
+    for path in paths:
+        centre = root.resolve().name if one else path.parts[0]
+        known = path if one else path.relative_to(centre)
+        person = patient_in(root / path, patient) if patient else known.as_posix()
+        picture = Picture(centre, person, labels[path.parts[depth]], known.as_posix(), root / path)
+        centres.setdefault(centre, []).append(picture)
+    empty = _empty(root, {path.parts[0] for path in paths})
+    if empty and not one:
+        raise UserError(
+            f"{root}: {empty[0]}: no picture is in it, and every sub-folder is a centre: "
+            "fill it or take it out of the folder"
+        )
+    if not one:
+        empty = [f"{name}/{inside}" for name in centres for inside in _empty(root / name, _folders(paths, name))]
+    return Layout(root, names, {name: tuple(centres[name]) for name in sorted(centres)}, tuple(empty))
+
+
+def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) -> bool:
+    """Whether the sub-folders are classes, not centres."""
+    if classes and {path.parts[0] for path in paths} <= set(classes):
+        return True
+    if classes and {path.parts[1] for path in paths if len(path.parts) > 2} & set(classes):
+        return False
+    direct = next((path for path in paths if len(path.parts) == 2), None)
+    deeper = next((path for path in paths if len(path.parts) > 2), None)
+    if direct and deeper:
+        raise UserError(
+            f"{root}: {direct} lies directly in a sub-folder, {deeper} one deeper: are the sub-folders classes or "
+            f"centres? If centres, move {direct} into one of the class folders of {direct.parts[0]}; if classes, name "
+            "them with --data-arg classes"
+        )
+    return direct is not None
+
+
+def _class_names(root: Path, paths: Sequence[Path], depth: int, named: Sequence[str]) -> tuple[str, ...]:
+    where = {path.parts[depth]: Path(*path.parts[: depth + 1]) for path in reversed(paths)}
+    for level in range(depth + 1):
+        folders = {path.parts[level] for path in paths}
+        if len(folders) > 1 and {name.lower() for name in folders} <= _PARTS:
+            raise UserError(
+                f"{root}: {', '.join(sorted(folders))} are parts, not {'classes' if level == depth else 'centres'}: "
+                "put a class's pictures of all parts into one folder; --fractions divides them"
+            )
+    if named:
+        if unknown := next((name for name in where if name not in named), None):
+            raise UserError(f"{root / where[unknown]}: {unknown!r} is none of the classes {', '.join(named)}")
+        return tuple(named)
+    _refuse_alike(root, where)
+    if len(where) < 2:
+        raise UserError(
+            f"{root}: {next(iter(where))!r} is the only class folder; two are needed, in {root} itself or in the "
+            "folder of each centre, or --data-arg classes that names those that are not here"
+        )
+    if depth:
+        _refuse_unlike(root, paths)
+    numbers = all(name.isascii() and name.isdecimal() for name in where)
+    classes = tuple(sorted(where, key=(lambda name: (int(name), name)) if numbers else None))
+    if problem := plain_problem(classes, "classes"):
+        raise UserError(f"{root}: {problem}")
+    return classes
+
+
+def _refuse_alike(root: Path, where: Mapping[str, Path]) -> None:
+    alike: dict[str, str] = {}
+    for name in sorted(where):
+        first = alike.setdefault("".join(name.casefold().split()), name)
+        if first != name:
+            raise UserError(
+                f"{root}: the class folders {where[first]} and {where[name]} differ in case or spaces alone: "
+                "call them the same"
+            )
+
+
+def _refuse_unlike(root: Path, paths: Iterable[Path]) -> None:
+    """Centres without a class in common are more likely classes, and their classes patients."""
+    centres: dict[str, set[str]] = {}
+    for path in paths:
+        centres.setdefault(path.parts[0], set()).add(path.parts[1])
+    classes = [name for names in centres.values() for name in names]
+    if len(centres) > 1 and len(set(classes)) == len(classes):
+        raise UserError(
+            f"{root}: no class folder is in two of the centres {', '.join(sorted(centres))}: if these are classes, or "
+            "if it is meant, name the classes with --data-arg classes"
+        )
+
+
+def _folders(paths: Iterable[Path], centre: str) -> set[str]:
+    return {path.parts[1] for path in paths if path.parts[0] == centre}
+
+
+def _empty(folder: Path, used: set[str]) -> list[str]:
+    """Names of sub-folders that are not hidden and not in ``used``."""
+    inside = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path.name for path in inside if path.name not in used)

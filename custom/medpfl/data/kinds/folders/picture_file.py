@@ -1,0 +1,98 @@
+"""From an image file to the square that a model sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.folders.patient_pattern import compiled
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Reading(BaseModel):
+    """How pictures are read; travels with a job.
+
+    Attributes:
+        size: edge length of a square, pixels.
+        fit: how a picture becomes square: ``crop`` takes the largest square from its middle, ``pad`` adds black,
+            ``stretch`` changes its proportions.
+        channels: ``rgb`` or ``grey``; grey pictures have three equal channels in ``rgb``.
+        patient: RE2's regular expression whose first group, found in a file's name, is the patient; empty where every
+            picture is its own.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int = Field(default=64, ge=8, le=1024)
+    fit: Literal["crop", "pad", "stretch"] = "crop"
+    channels: Literal["rgb", "grey"] = "rgb"
+    patient: str = ""
+
+    @field_validator("patient")
+    @classmethod
+    def _with_a_group(cls, patient: str) -> str:
+        if patient:
+            compiled(patient)
+        return patient
+
+
+def read_picture(file: Path, reading: Reading) -> np.ndarray:
+    """A picture, upright as its EXIF data say, antialiased where it becomes smaller.
+
+    Transparent pixels are on black; 16-bit values are divided by 257. Of several pictures in a file it is the first.
+
+    Returns:
+        (C, size, size) uint8, C = 3 or 1.
+
+    Raises:
+        UserError: the file is no picture, is damaged, or has values that are neither 8 nor 16 bits; it is named.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(file) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            image = _eight_bits(upright).convert("RGB" if reading.channels == "rgb" else "L")
+    except Exception as error:  # Pillow raises errors of many kinds on damaged files.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
+    size, filter_ = (reading.size, reading.size), Image.Resampling.BILINEAR
+    if reading.fit == "crop":
+        image = ImageOps.fit(image, size, filter_)
+    elif reading.fit == "pad":
+        image = ImageOps.pad(image, size, filter_, color=0)
+    else:
+        image = image.resize(size, filter_)
+    pixels = np.asarray(image)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None].copy()
+
+
+def picture_size(file: Path) -> tuple[int, int]:
+    """Width and height in pixels, upright. Only the file's head is read, which must be good."""
+    from PIL import ExifTags, Image
+
+    with Image.open(file) as image:
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        return image.size[::-1] if turned else image.size
+
+
+def _eight_bits(image: Image) -> Image:
+    """Any picture as one of 8 bits, without transparency."""
+    from PIL import Image as images
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image).astype(np.float64)
+        low, high = values.min(), values.max()
+        if not (low >= 0 and high <= 65535) or image.mode == "F":
+            raise ValueError(f"values from {low:g} to {high:g}, mode {image.mode}: 8 or 16 bits are needed")
+        return images.fromarray(np.rint(values / 257).astype(np.uint8))
+    if image.has_transparency_data:
+        coloured = image.convert("RGBA")
+        return images.alpha_composite(images.new("RGBA", image.size, (0, 0, 0, 255)), coloured).convert("RGB")
+    return image

@@ -1,0 +1,219 @@
+"""Pictures in folders as the sites' data: every centre is a site, its pictures divided by patient."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.seeding import derive_seed, generator
+from medpfl.core.site_data import ImageTensors, SiteData, scale
+from medpfl.data.arguments import read_arguments
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere
+from medpfl.data.gathered import gathered
+from medpfl.data.inputs import Inputs, to_unit_range
+from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
+from medpfl.data.kinds.folders.picture_file import Reading
+from medpfl.data.patients import split_patients
+from medpfl.data.places import cache_folder
+from medpfl.data.split import PARTS, Part
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Folders(OfCentres):
+    """The centres of a folder. In a simulation the first is site-1 and so on; a hospital's own has one centre.
+
+    ``data_args`` are :class:`~medpfl.data.kinds.folders.picture_file.Reading`, the same at all sites, and ``classes``,
+    the class names, for hospitals that may lack a class and whoever makes the job without having the pictures.
+    """
+
+    config: RunConfig
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What there is."""
+        return read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
+
+    @cached_property
+    def centres(self) -> Centres:
+        """Which site is which centre."""
+        return Centres(tuple(self.layout.centres), self.layout.root, self.config)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """How pictures are read; UserError names a wrong ``--data-arg``."""
+        return read_arguments(Reading, self.config.data_args)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        channels = 3 if self.reading.channels == "rgb" else 1
+        classes = self._classes or self.layout.classes
+        return {"in_channels": channels, "num_classes": len(classes), "image_size": self.reading.size}
+
+    def prepare(self) -> None:
+        """Reads every picture once, into the cache, and warns of those that are there twice.
+
+        Raises:
+            UserError: a picture cannot be read.
+        """
+        from medpfl.data.kinds.folders.repeats import repeated
+
+        chosen = [*self.centres.sites.values(), *self.centres.held_out]
+        for centre in chosen:
+            self._images(centre)
+        for finding in repeated({centre: self.layout.centres[centre] for centre in chosen}, self.layout.classes):
+            log.warning("%s", finding.message)
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        centre = self.centres.of(name)
+        return self._tensors(centre, self._parts(centre), device)
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        if not self._all_here():
+            raise NotInOnePlace("hospitals' pictures are not pooled")
+        sites = [self.site(name, torch.device("cpu")) for name in self.centres.sites]
+        images = torch.cat([site.images["train"] for site in sites])
+        labels = torch.cat([site.labels["train"] for site in sites])
+        order = torch.randperm(len(labels), generator=generator(self.config.seed, "pretraining", "sample"))
+        chosen = {part: order[:0] for part in PARTS}
+        chosen["train"] = order[: max(1, round(share * len(order)))]
+        return ImageTensors(
+            images={part: images[rows].to(device) for part, rows in chosen.items()},
+            labels={part: labels[rows].to(device) for part, rows in chosen.items()},
+        )
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        found = {}
+        for centre in self.centres.held_out:
+            whole = {"train": [], "validation": [], "test": self.layout.centres[centre]}
+            found[centre] = self._tensors(centre, self._parts(centre) if divided else whole, device)
+        return found
+
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """See :class:`medpfl.data.source.DataSource`: the pictures that every site sets aside."""
+        if not self._all_here():
+            raise UserError("hospitals' pictures do not leave them")
+        aside = [self._rows(centre, self._aside(centre)) for centre in self.centres.sites.values()]
+        pool = torch.cat(aside)
+        if not len(pool):
+            raise UserError(f"--holdout {self.config.holdout}: too small a share, no site has a picture to set aside")
+        chosen = np.sort(rng.permutation(len(pool))[:count])
+        return gathered(len(chosen), tuple(pool.shape[1:]), lambda rows: scale(pool[chosen[rows]]))
+
+    def fitting_classes(self, called: str) -> tuple[str, ...]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        return self.layout.classes
+
+    def in_words(self) -> str:
+        """See :class:`medpfl.data.source.DataSource`."""
+        classes = ", ".join(f"{label} {name}" for label, name in enumerate(self.inputs().classes))
+        return f"each site's own pictures {self.config.data!r}, classes {classes}"
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`.
+
+        Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
+        than the job itself is known.
+        """
+        reading = {"reading": self.reading.model_dump(mode="json")}
+        if self._classes and not self._all_here():
+            return described_elsewhere(self.config.data, self._classes) | reading
+        sites = {}
+        for name, centre in self.centres.sites.items():
+            parts = self._parts(centre)
+            counts = Counter(picture.label for part in parts.values() for picture in part)
+            sites[name] = {
+                **{part: len(pictures) for part, pictures in parts.items()},
+                "classes": {str(c): counts[c] for c in range(len(self.layout.classes))},
+                "centre": centre,
+                "patients": len({picture.patient for part in parts.values() for picture in part}),
+            }
+        return {
+            "name": self.layout.root.resolve().name,
+            "source": str(self.layout.root),
+            "md5": self._checksum(),
+            "classes": list(self.layout.classes),
+            "partition": "natural",
+            "sites": sites,
+            "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
+            **reading,
+        }
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.source.DataSource`."""
+        settings = self.reading.model_dump(mode="json", exclude={"patient"})
+        read = {"_target_": "medpfl.bundle.pictures.ReadPictured", "keys": "image", **settings}
+        shape, classes = self.model_arguments(), tuple(self._classes or self.layout.classes)
+        size = shape["image_size"]
+        return Inputs("picture", classes, shape["in_channels"], size, None, [read, to_unit_range()], settings)
+
+    def _parts(self, centre: str) -> dict[Part, list[Picture]]:
+        """A centre's parts, without what is set aside."""
+        parts, aside = self._drawn(centre), set(self._aside(centre))
+        return {**parts, "train": [picture for picture in parts["train"] if picture not in aside]}
+
+    def _aside(self, centre: str) -> list[Picture]:
+        """The share ``holdout`` of a centre's training pictures, rounded down."""
+        training = self._drawn(centre)["train"]
+        rng = np.random.default_rng(derive_seed(self.config.seed, centre, "holdout"))
+        chosen = rng.permutation(len(training))[: int(self.config.holdout * len(training) + 1e-9)]
+        return [training[row] for row in np.sort(chosen)]
+
+    def _drawn(self, centre: str) -> dict[Part, list[Picture]]:
+        c = self.config
+        return split_patients(self.layout.centres[centre], c.fractions, c.train_fraction, c.seed, centre)
+
+    def _images(self, centre: str) -> Tensor:
+        """Pictures of a centre in the order of the layout, (n, C, H, W) uint8."""
+        from medpfl.data.kinds.folders.picture_cache import load_pictures
+
+        return load_pictures(self.layout.centres[centre], self.reading, cache_folder() / "folders")
+
+    def _rows(self, centre: str, pictures: Iterable[Picture]) -> Tensor:
+        place = {picture: row for row, picture in enumerate(self.layout.centres[centre])}
+        return self._images(centre)[[place[picture] for picture in pictures]]
+
+    def _tensors(self, centre: str, parts: Mapping[Part, Sequence[Picture]], device: torch.device) -> ImageTensors:
+        images = self._rows(centre, (picture for part in PARTS for picture in parts[part]))
+        pieces = images.split([len(parts[part]) for part in PARTS])
+        return ImageTensors(
+            images={part: piece.to(device) for part, piece in zip(PARTS, pieces, strict=True)},
+            labels={
+                part: torch.tensor([picture.label for picture in parts[part]], dtype=torch.long, device=device)
+                for part in PARTS
+            },
+            # Without an expression for patients every picture is one, and that is not known.
+            persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.reading.patient},
+        )
+
+    def _checksum(self) -> str:
+        """Of which file has which size and class at which centre."""
+        lines = [
+            f"{centre}\t{picture.id}\t{picture.label}\t{picture.file.stat().st_size}"
+            for centre in [*self.centres.sites.values(), *self.centres.held_out]
+            for picture in self.layout.centres[centre]
+        ]
+        return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+
+
+def _numbers(pictures: Sequence[Picture]) -> Tensor:
+    """Whose the pictures are, by number."""
+    known = {name: number for number, name in enumerate(dict.fromkeys(picture.patient for picture in pictures))}
+    return torch.tensor([known[picture.patient] for picture in pictures], dtype=torch.long)

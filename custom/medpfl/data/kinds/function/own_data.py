@@ -1,0 +1,118 @@
+"""Sites' data that a function of the user's own reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.permitted_code import permitted_module, require_own
+from medpfl.core.site_data import SiteData, SiteLoaders
+from medpfl.data.centres import described_elsewhere
+
+
+@dataclass
+class OwnData:
+    """The user's function ``(site, seed, **data_args) -> SiteLoaders | ImageTensors``."""
+
+    config: RunConfig
+
+    @cached_property
+    def function(self) -> Callable[..., SiteData]:
+        """The function that the configuration names."""
+        return import_object(self.config.data, "data")
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`: nothing is known, the model's own arguments must say it."""
+        return {}
+
+    def prepare(self) -> None:
+        """See :class:`medpfl.data.source.DataSource`.
+
+        Asks for the centres that are held out, which are needed at the very end.
+        """
+        self.held_out(torch.device("cpu"))
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
+        if isinstance(data, SiteLoaders):
+            return _moved(data, device)
+        return replace(
+            data,
+            images={p: x.to(device) for p, x in data.images.items()},
+            labels={p: y.to(device) for p, y in data.labels.items()},
+        )
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        raise NotInOnePlace("sites' own data cannot be pooled")
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`medpfl.data.source.DataSource`.
+
+        The function is asked for them by name, ``held-out-1`` and so on or as given; they are as it divides them.
+        """
+        if not self.config.held_out:
+            return {}
+        if isinstance(self.config.held_out, int):
+            names = [f"held-out-{k + 1}" for k in range(self.config.held_out)]
+        else:
+            names = self.config.held_out.split(",")
+        found = {}
+        for name in map(str.strip, names):
+            try:
+                found[name] = self.site(name, device)
+            except UserError:
+                raise
+            except Exception as error:  # the user's own function may raise anything
+                raise UserError(f"data of held-out centre {name}: {type(error).__name__}: {error}") from error
+        return found
+
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """See :class:`medpfl.data.source.DataSource`; nothing is known of one's own function's images."""
+        raise UserError("nothing is set aside of one's own function's images")
+
+    def fitting_classes(self, called: str) -> tuple[str, ...]:
+        """See :class:`medpfl.data.source.DataSource`: a job does not say which."""
+        return ()
+
+    def in_words(self) -> str:
+        """See :class:`medpfl.data.source.DataSource`."""
+        return f"what the function {self.config.data} returns at each site"
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`: the numbers come from the sites."""
+        return described_elsewhere(self.config.data)
+
+    def inputs(self) -> None:
+        """See :class:`medpfl.data.source.DataSource`: how the function reads files is not known."""
+
+
+def import_object(spec: str, what: str) -> Any:
+    """The object that ``package.module:name`` names.
+
+    Raises:
+        UserError: nobody has permitted the module, or it or the name is not there; it says which.
+    """
+    module, _, name = spec.partition(":")
+    try:
+        found = getattr(permitted_module(spec, what), name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported") from None
+    except AttributeError:
+        raise UserError(f"{what} {spec!r}: module {module!r} has no {name!r}") from None
+    require_own(found, spec, what)
+    return found
+
+
+def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
+    data.device = device
+    return data

@@ -1,0 +1,115 @@
+"""What data sets there are and where they lie on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from medpfl.core.errors import UserError
+from medpfl.data.dataset import ImageDataset
+from medpfl.data.kinds.npz.medmnist import MEDMNIST, SIZES, known_set, split_name
+from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.places import folders
+
+SAMPLE = "organamnist-sample"
+"""The set that comes with the package."""
+SAMPLE_IMAGES = 3800
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of ``medpfl data list``; ``where`` is a path, or what to do to get the set."""
+
+    name: str
+    what: str
+    images: int
+    classes: int
+    licence: str
+    where: str
+
+
+def has_images(data: str) -> bool:
+    """Whether a data set's file is here."""
+    try:
+        find(data)
+    except UserError:
+        return False
+    return True
+
+
+def is_set(data: str) -> bool:
+    """Whether it is a published set whose images are here."""
+    return known_set(data.lower()) is not None and has_images(data)
+
+
+def find(name_or_path: str | Path) -> Path:
+    """The file of a data set.
+
+    Args:
+        name_or_path: an existing path; ``organamnist-sample``; or a name such as ``bloodmnist`` or ``bloodmnist_64``,
+            whose npz file is looked for in :func:`folders`.
+
+    Raises:
+        UserError: there is no such file; the message says where was looked and how to get it.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_file():
+        return path
+    name = str(name_or_path).lower()
+    if name == SAMPLE and (sample := _sample()).is_file():
+        return sample
+    if path.suffix or len(path.parts) > 1:
+        raise UserError(f"{path}: {'a folder; an npz file is needed' if path.is_dir() else 'there is no such file'}")
+    for folder in folders():
+        for stem in (path.name, name):
+            if (found := folder / f"{stem}.npz").is_file():
+                return found
+    looked = " and ".join(map(str, folders()))
+    raise UserError(f"data set {name!r} is not on this machine (looked in {looked}): {_remedy(name)}")
+
+
+def open_dataset(name_or_path: str | Path) -> ImageDataset:
+    """Finds and reads a data set.
+
+    Raises:
+        UserError: see :func:`find` and :func:`medpfl.data.kinds.npz.npz_file.load`.
+    """
+    return load(find(name_or_path))
+
+
+def rows() -> list[Row]:
+    """The known sets, the embedded one first."""
+    organs = MEDMNIST["organamnist"]
+    listing = [
+        Row(SAMPLE, f"{organs.what}, a sample", SAMPLE_IMAGES, len(organs.classes), organs.licence, _where(SAMPLE))
+    ]
+    for name, known in MEDMNIST.items():
+        where = "cannot be used: several labels per image" if known.multi_label else _where(name)
+        listing.append(Row(name, known.what, known.images, len(known.classes), known.licence, where))
+    return listing
+
+
+def _sample() -> Path:
+    return Path(str(files("medpfl.data") / "sample" / f"{SAMPLE}.npz"))
+
+
+def _where(name: str) -> str:
+    try:
+        return str(find(name))
+    except UserError:
+        return f"medpfl data prepare {name}" if name in MEDMNIST else "missing: reinstall medpfl"
+
+
+def _remedy(name: str) -> str:
+    base, size = split_name(name)
+    if name == SAMPLE:
+        return "it should have come with the package; reinstall medpfl"
+    if base not in MEDMNIST:
+        return f"give the path of an npz file, or one of {', '.join([SAMPLE, *MEDMNIST])}"
+    for folder in folders():
+        for other in SIZES:
+            there = base if other == 28 else f"{base}_{other}"
+            if (folder / f"{there}.npz").is_file():
+                return f"use {there}, which is there, or run `medpfl data prepare {base} --size {size}`"
+    return f"run `medpfl data prepare {base}{'' if size == 28 else f' --size {size}'}`"

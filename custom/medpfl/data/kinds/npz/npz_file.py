@@ -1,0 +1,199 @@
+"""Reads MedMNIST's npz files, and anyone's npz file with the same keys.
+
+Keys: ``train_images``, ``train_labels`` and the same for ``val`` and ``test``. Images are (n, H, W) or (n, H, W, 3)
+uint8, labels (n,) or (n, 1) integers counted from 0. A file of one's own may add ``train_sites`` and so on, (n,) text
+or integers: the hospital of each image, which the partition ``natural`` uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from medpfl.core.errors import UserError
+from medpfl.data.dataset import ImageDataset
+from medpfl.data.kinds.npz.medmnist import known_set
+
+_PARTS = ("train", "val", "test")
+_TABLES = {
+    ".csv": "a table: give its folder",
+    ".xlsx": "a spreadsheet: save it as CSV, labels.csv, and give its folder",
+}
+_CHUNK = 1 << 20
+
+
+def load(path: str | Path) -> ImageDataset:
+    """Reads a file; besides the images themselves it needs a few megabytes of memory.
+
+    Raises:
+        UserError: the file is missing, damaged, or holds something else than 2-D images with one label each.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file" if not path.exists() else f"{path}: not a file but a folder")
+    if kind := _TABLES.get(path.suffix.lower()):
+        raise UserError(f"{path}: {kind} ({path.parent})")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if path.suffix.lower() == ".zip" and not any(name.endswith(".npy") for name in archive.namelist()):
+                raise UserError(f"{path}: a zip: unpack it and give the folder")
+            return _read(path, archive)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except MemoryError:
+        raise UserError(f"{path}: its images do not fit into this machine's memory") from None
+
+
+def file_md5(path: Path) -> str:
+    """MD5 of a file's content, as hexadecimal digits."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
+    present = {name.removesuffix(".npy") for name in archive.namelist()}
+    if missing := [key for p in _PARTS for key in (f"{p}_images", f"{p}_labels") if key not in present]:
+        raise UserError(f"{path}: has no {', '.join(missing)}: MedMNIST's keys are needed (it has {_some(present)})")
+    known = known_set(path.stem)
+    labels = [_labels(path, archive, part) for part in _PARTS]
+    shapes = [_image_shape(path, archive, part) for part in _PARTS]
+    for part, label, shape in zip(_PARTS, labels, shapes, strict=True):
+        if len(label) != shape[0]:
+            raise UserError(f"{path}: {part} has {shape[0]} images and {len(label)} labels; it must be one label each")
+        if shape[1:] != shapes[0][1:]:
+            raise UserError(f"{path}: {part}_images are {_by(shape[1:])}, train_images {_by(shapes[0][1:])}")
+    if not len(labels[0]):
+        raise UserError(f"{path}: train_images is empty")
+    classes = known.classes if known else _own_classes(path, labels)
+    for part, label in zip(_PARTS, labels, strict=True):
+        if len(label) and not 0 <= label.min() <= label.max() < len(classes):
+            wrong = label.min() if label.min() < 0 else label.max()
+            raise UserError(f"{path}: {part}_labels has the label {wrong}; right are 0 to {len(classes) - 1}")
+    sizes = [len(label) for label in labels]
+    return ImageDataset(
+        name=path.stem,
+        images=_images(path, archive, shapes),
+        labels=np.concatenate(labels),
+        split=np.repeat(np.arange(3, dtype=np.int8), sizes),
+        classes=classes,
+        source=str(path),
+        md5=file_md5(path),
+        site_ids=_site_ids(path, archive, present, sizes),
+    )
+
+
+def _own_classes(path: Path, labels: list[np.ndarray]) -> list[str]:
+    highest = max(int(label.max()) for label in labels if len(label))
+    # The number of classes is taken from the labels, so one stray value must not make a billion of them.
+    if highest >= max(2, sum(map(len, labels))):
+        raise UserError(f"{path}: has the label {highest}, but fewer images; labels are the classes 0, 1, 2, ...")
+    if highest < 1:
+        raise UserError(f"{path}: all images have the label {highest}; at least the two classes 0 and 1 are needed")
+    return [str(label) for label in range(highest + 1)]
+
+
+def _labels(path: Path, archive: zipfile.ZipFile, part: str) -> np.ndarray:
+    array = _small_array(path, archive, f"{part}_labels")
+    if array.ndim == 2 and array.shape[1] > 1:
+        raise UserError(
+            f"{path}: {part}_labels has {array.shape[1]} labels per image; classification with one label is needed"
+        )
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
+        raise UserError(
+            f"{path}: {part}_labels is {array.dtype} {_by(array.shape)}; (n,) or (n, 1) integers are needed"
+        )
+    return array.reshape(-1).astype(np.int64)
+
+
+def _site_ids(path: Path, archive: zipfile.ZipFile, present: set[str], sizes: list[int]) -> np.ndarray | None:
+    keys = [f"{part}_sites" for part in _PARTS]
+    if not present.intersection(keys):
+        return None
+    if missing := [key for key in keys if key not in present]:
+        raise UserError(f"{path}: has site names for some parts, but no {', '.join(missing)}")
+    arrays = [_small_array(path, archive, key) for key in keys]
+    for key, array, size in zip(keys, arrays, sizes, strict=True):
+        if array.shape != (size,) or array.dtype.kind not in "iuU":
+            raise UserError(
+                f"{path}: {key} is {array.dtype} {_by(array.shape)}; text or integers, ({size},), are needed"
+            )
+    return np.concatenate([array.astype(str) for array in arrays])
+
+
+def _small_array(path: Path, archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    with archive.open(f"{key}.npy") as stream:
+        try:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+        except ValueError as error:
+            raise UserError(f"{path}: {key} is not a plain array ({error})") from None
+
+
+def _header(path: Path, stream: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    try:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        return read[np.lib.format.read_magic(stream)](stream)
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{path}: {key} is not a plain array ({error})") from None
+
+
+def _image_shape(path: Path, archive: zipfile.ZipFile, part: str) -> tuple[int, ...]:
+    key = f"{part}_images"
+    with archive.open(f"{key}.npy") as stream:
+        shape, _, dtype = _header(path, stream, key)
+        announced, there = math.prod(shape), archive.getinfo(f"{key}.npy").file_size - stream.tell()
+    if dtype != np.uint8:
+        raise UserError(f"{path}: {key} is {dtype}; uint8 grey or colour values from 0 to 255 are needed")
+    if len(shape) == 5 or (len(shape) == 4 and shape[3] > 4):
+        raise UserError(f"{path}: {key} is {_by(shape)}, volumes it seems; only 2-D images can be used so far")
+    if len(shape) not in (3, 4) or shape[1] != shape[2] or not shape[1] or shape[3:] not in ((), (1,), (3,)):
+        raise UserError(f"{path}: {key} is {_by(shape)}; (n, H, H) or (n, H, H, 3), square images, are needed")
+    if announced != there:
+        raise UserError(f"{path}: {key} announces {announced} bytes and has {there}: damaged, get it again")
+    return shape[:3] if shape[-1] == 1 and len(shape) == 4 else shape
+
+
+def _images(path: Path, archive: zipfile.ZipFile, shapes: list[tuple[int, ...]]) -> np.ndarray:
+    """All parts in one array, decompressed in place: ``numpy.load`` and a concatenation would hold them twice."""
+    images = np.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=np.uint8)
+    start = 0
+    for part, shape in zip(_PARTS, shapes, strict=True):
+        target = images[start : start + shape[0]]
+        start += shape[0]
+        with archive.open(f"{part}_images.npy") as stream:
+            stored_shape, fortran, _ = _header(path, stream, f"{part}_images")
+            if fortran:
+                content = np.frombuffer(stream.read(), dtype=np.uint8)
+                target[...] = content.reshape(stored_shape, order="F").reshape(shape)
+            elif target.size:
+                _fill(memoryview(target.reshape(-1)), stream)
+    return images
+
+
+def _fill(target: memoryview, stream: IO[bytes]) -> None:
+    filled = 0
+    while filled < len(target):
+        chunk = stream.read(min(_CHUNK, len(target) - filled))
+        if not chunk:
+            raise EOFError("images end early")
+        target[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "a single number"
+
+
+def _some(keys: set[str], most: int = 8) -> str:
+    names = sorted(keys)
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "nothing"

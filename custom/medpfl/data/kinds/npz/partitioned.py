@@ -1,0 +1,192 @@
+"""One data set of images, divided over simulated sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors, SiteData, padded, scale
+from medpfl.data.dataset import ImageDataset
+from medpfl.data.gathered import gathered
+from medpfl.data.inputs import Inputs, stored_images
+from medpfl.data.kinds.npz.catalog import open_dataset
+from medpfl.data.kinds.npz.medmnist import image_shape, known_set
+from medpfl.data.partition.make import Partition, make_partition
+
+
+@dataclass
+class PartitionedImages:
+    """One data set of images, divided over simulated sites."""
+
+    config: RunConfig
+
+    @cached_property
+    def dataset(self) -> ImageDataset:
+        """All images."""
+        return open_dataset(self.config.data)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """Who has what."""
+        c = self.config
+        total = c.sites + _number_held_out(c)
+        partition = make_partition(
+            self.dataset,
+            c.partition,
+            total,
+            c.seed,
+            c.fractions,
+            c.train_fraction,
+            pooled=not c.official,
+            holdout=c.holdout,
+        )
+        return _named(partition, c)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        # Published sets are known without their file: whoever exports a job may not have it.
+        if (shape := image_shape(self.config.data)) and (known := known_set(self.config.data)):
+            channels, classes, size = shape[0], len(known.classes), shape[1]
+        else:
+            channels, classes, size = self.dataset.channels, self.dataset.n_classes, self.dataset.size
+        edge = self.config.data_args.get("pad", size)
+        if not isinstance(edge, int) or edge < size:
+            raise UserError(f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more")
+        return {"in_channels": channels, "num_classes": classes, "image_size": edge}
+
+    def prepare(self) -> None:
+        """See :class:`medpfl.data.source.DataSource`."""
+        _ = self.partition
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        parts = next((s for s in self.partition.sites if s.name == name), None)
+        if parts is None:
+            raise UserError(
+                f"the partition has no site {name!r}: it has {', '.join(s.name for s in self.partition.sites)}"
+            )
+        return self._tensors({p: getattr(parts, p) for p in ("train", "validation", "test")}, device)
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""
+        training = [s for s in self.partition.sites if s.name in self.config.site_names]
+        pooled = torch.cat([torch.as_tensor(s.train) for s in training])
+        order = torch.randperm(len(pooled), generator=generator(self.config.seed, "pretraining", "sample"))
+        chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
+        return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`medpfl.data.source.DataSource`: the last sites of the partition."""
+        found = {}
+        for site in self.partition.sites:
+            if site.name not in self.config.site_names:
+                parts = {p: getattr(site, p) for p in ("train", "validation", "test")}
+                if not divided:
+                    every = np.sort(np.concatenate(list(parts.values())))
+                    parts = {"train": every[:0], "validation": every[:0], "test": every}
+                found[site.name] = self._tensors(parts, device)
+        return found
+
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """See :class:`medpfl.data.source.DataSource`."""
+        aside = self.partition.holdout
+        chosen = np.sort(rng.permutation(aside)[:count])
+        shape = (self.dataset.channels, self._edge, self._edge)
+        return gathered(len(chosen), shape, lambda rows: scale(self._pixels(chosen[rows])))
+
+    def fitting_classes(self, called: str) -> tuple[str, ...]:
+        """See :class:`medpfl.data.source.DataSource`: the site's file must be of the shape of the set it stands for."""
+        data, known, shape = self.dataset, known_set(called), image_shape(called)
+        if known and shape:
+            for what, found, expected in (
+                ("classes", data.n_classes, len(known.classes)),
+                ("channels", data.channels, shape[0]),
+                ("pixels", data.size, shape[1]),
+            ):
+                if found != expected:
+                    raise UserError(
+                        f"{self.config.data}: images of {found} {what}; the job divides {called}, which has {expected}"
+                    )
+        return tuple(data.classes)
+
+    def in_words(self) -> str:
+        """See :class:`medpfl.data.source.DataSource`."""
+        classes, c = self.dataset.n_classes, self.config
+        return f"data set {c.data!r}, {classes} classes, the whole set at server and sites ({c.partition})"
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        counts = self.partition.counts(self.dataset.labels, self.dataset.n_classes)
+        sites = {
+            s.name: {
+                "train": len(s.train),
+                "validation": len(s.validation),
+                "test": len(s.test),
+                "classes": {str(c): int(n) for c, n in enumerate(counts[s.name])},
+            }
+            for s in self.partition.sites
+            if s.name in self.config.site_names
+        }
+        d = self.dataset
+        held_out = {s.name: len(s) for s in self.partition.sites if s.name not in sites}
+        return {
+            "name": d.name,
+            "source": d.source,
+            "md5": d.md5,
+            "classes": list(d.classes),
+            "partition": self.config.partition,
+            "sites": sites,
+            "held_out": held_out,
+        }
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.source.DataSource`."""
+        d = self.dataset
+        return stored_images(tuple(d.classes), d.channels, d.size, self.model_arguments()["image_size"])
+
+    def _pixels(self, rows: np.ndarray) -> Tensor:
+        return padded(self.dataset.images_chw(rows), self._edge)
+
+    @property
+    def _edge(self) -> int:
+        """Edge length of the images as models see them."""
+        return int(self.config.data_args.get("pad", 0)) or self.dataset.size
+
+    def _tensors(self, indices: dict[str, Any], device: torch.device) -> ImageTensors:
+        return ImageTensors(
+            images={part: self._pixels(rows).to(device) for part, rows in indices.items()},
+            labels={part: torch.from_numpy(self.dataset.labels[rows]).to(device) for part, rows in indices.items()},
+        )
+
+
+def _named(partition: Partition, config: RunConfig) -> Partition:
+    """The partition with the run's names: site-1 is the first of them, and so on; further sites are held out."""
+    usual = [f"site-{i + 1}" for i in range(config.sites + _number_held_out(config))]
+    wanted = [*config.site_names, *usual[config.sites :]]
+    found = {site.name for site in partition.sites}
+    if found == set(wanted) and len(found) == len(wanted):
+        return partition
+    if unknown := found ^ set(usual):
+        raise UserError(
+            f"partition {config.partition}: sites must be named site-1 to site-{len(usual)}, not {min(unknown)!r}"
+        )
+    if len(set(wanted)) < len(wanted):
+        raise UserError(f"--sites {','.join(config.names)}: a centre that is held out has one of these names")
+    names = dict(zip(usual, wanted, strict=True))
+    return replace(partition, sites=[replace(site, name=names[site.name]) for site in partition.sites])
+
+
+def _number_held_out(config: RunConfig) -> int:
+    if isinstance(config.held_out, str):
+        raise UserError(
+            f"--held-out {config.held_out}: {config.data} has no named centres; give a number of sites to draw more"
+        )
+    return config.held_out

@@ -1,0 +1,237 @@
+"""Says in words whether a hospital's CT volumes can be used, before any training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.data.arguments import named_classes, read_arguments
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.dicom_reader import SeriesReader
+from medpfl.data.kinds.scans.manifest import (
+    MANIFEST,
+    Manifest,
+    find_manifest,
+    open_manifest,
+    require_classes,
+    unused_folders,
+)
+from medpfl.data.kinds.scans.matching import Reading, examine, findings
+from medpfl.data.kinds.scans.preprocessing import Preprocessing
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.kinds.scans.series import Series
+from medpfl.data.kinds.scans.sharing import shared
+from medpfl.data.patients import split_patients
+from medpfl.data.split import PARTS, Part
+
+_FRACTIONS = RunConfig.model_fields["fractions"].default
+_SHARES = "/".join(f"{share:g}" for share in _FRACTIONS)
+_ORDER = (
+    "this order of the classes must be the job's: `medpfl data check PATH --data-arg classes=...` with the job's "
+    "classes tells whether it is"
+)
+_DERIVED = (
+    "this order of the classes is made of the labels, and the job's may differ: "
+    "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
+)
+_WHOLE_CHEST = 150.0
+"""mm that a scan covers at least if it shows both lungs of an adult."""
+_MOST = 20
+"""Problems of one level that are listed for a centre; the rest is counted."""
+
+
+def check_ct(path: str | Path, data_args: Mapping[str, Any]) -> list[Finding]:
+    """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data.
+
+    Args:
+        path: folder or manifest, or a name of one.
+        data_args: the job's; the classes must be those that it names.
+
+    Raises:
+        UserError: an argument that scans do not have, or a wrong value of one.
+    """
+    asked = named_classes(data_args)
+    read_arguments(Preprocessing, data_args)
+    try:
+        found = find_manifest(str(path))
+        manifest, unused = open_manifest(found, asked), unused_folders(found)
+        require_classes(manifest, asked)
+    except UserError as error:
+        return [Finding("error", str(error))]
+    classes = ", ".join(manifest.classes)
+    phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
+    report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, classes: {classes}")]
+    if not asked:
+        report.append(Finding("note", _ORDER if (manifest.root / MANIFEST).is_file() or found.is_file() else _DERIVED))
+    report += [Finding("warning", message) for message in unused]
+    readings: dict[str, Reading] = {}
+    for centre in manifest.centres:
+        try:
+            reading = readings[centre.name] = examine(manifest, centre.name)
+        except UserError as error:
+            report.append(Finding("error", f"{centre.name}: {error}"))
+            continue
+        report += [Finding("ok", f"{centre.name}: {line}") for line in _contents(manifest, reading, centre.name)]
+        report += _capped(findings(reading, manifest.skip_broken), centre.name)
+        report += _capped(_values(reading.scans, manifest.skip_broken), centre.name)
+        odd = _odd(manifest, reading) + _lacking(manifest, reading, centre.name)
+        report += [Finding("warning", f"{centre.name}: {line}") for line in odd]
+    return report + _across(readings)
+
+
+def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
+    scans = reading.scans
+    lines = [f"{_count(_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
+    if not scans:
+        return lines
+    counts = Counter(scan.label for scan in scans)
+    lines.append(", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(manifest.classes)))
+    if any(scan.split for scan in scans):
+        parts = Counter(scan.split for scan in scans)
+        lines.append("split given: " + ", ".join(f"{part} {parts[part]:,}" for part in PARTS))
+    elif drawn := _divided(reading, centre):
+        sizes = ", ".join(f"{part} {_people(drawn[part]):,}" for part in PARTS)
+        lines.append(f"patients by the default split ({_SHARES}): {sizes}")
+    lines.append(f"scans cover {_range(round(source.coverage) for source in reading.sources)} mm from bottom to top")
+    series = [source for source in reading.sources if isinstance(source, Series)]
+    volumes = [source for source in reading.sources if not isinstance(source, Series)]
+    if series:
+        files = [len(s.files) for s in series]
+        thickness = [s.thickness for s in series if s.thickness]
+        lines.append(
+            f"DICOM: {_range(files)} slices, {_range(s.spacing[2] for s in series)} mm apart"
+            + (f" and {_range(thickness)} mm thick" if thickness else "")
+            + f"; pixels {_range(s.spacing[0] for s in series)} mm, {_names(_by(s.matrix) for s in series)}"
+        )
+        lines.append(f"scanners: {_names(s.manufacturer for s in series)}; kernels: {_names(s.kernel for s in series)}")
+    if volumes:
+        lines.append(
+            f"NIfTI: {_names(_by(v.shape) for v in volumes)} voxels of {_range(v.spacing[0] for v in volumes)}, "
+            f"{_range(v.spacing[1] for v in volumes)} and {_range(v.spacing[2] for v in volumes)} mm"
+        )
+    if reading.ignored:
+        lines.append(f"{_count(reading.ignored, 'other file')} in the folder, not read")
+    return lines
+
+
+def _values(scans: Sequence[Scan], skip_broken: bool) -> list[Finding]:
+    """Decodes a slice from the middle of each volume, and looks whether its values can be HU."""
+    found = []
+    for scan in scans:
+        name = _place(scan)
+        try:
+            values = _middle(scan)
+        except UserError as error:
+            found.append(Finding("warning" if skip_broken else "error", str(error)))
+            continue
+        low, high = float(values.min()), float(values.max())
+        if low > -900:
+            message = f"no value below -900 in its middle slice, {low:.0f} to {high:.0f}: no air? are these HU?"
+            found.append(Finding("warning", f"{name}: {message}"))
+        elif high < 0:
+            message = f"no value above 0 in its middle slice, {low:.0f} to {high:.0f}: no soft tissue? are these HU?"
+            found.append(Finding("warning", f"{name}: {message}"))
+    return found
+
+
+def _middle(scan: Scan) -> np.ndarray:
+    file = scan.files[len(scan.files) // 2]
+    if scan.kind == "dicom":
+        reader = SeriesReader()
+        return reader.get_data(reader.read(file))[0]
+    try:
+        proxy = nibabel.load(file).dataobj
+        return np.asarray(proxy[:, :, proxy.shape[2] // 2])
+    except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+        raise UserError(f"{file}: cannot be read: {(str(error).splitlines() or [''])[0]}") from None
+
+
+def _odd(manifest: Manifest, reading: Reading) -> list[str]:
+    scans = reading.scans
+    there = {scan.label for scan in scans}
+    lines = []
+    if scans and (absent := [name for i, name in enumerate(manifest.classes) if i not in there]):
+        lines.append(f"no scan of class {', '.join(absent)}")
+    alone = len(scans) > 2 and _people(scans) == 1
+    single = [name for i, name in enumerate(manifest.classes) if _people(s for s in scans if s.label == i) == 1]
+    if single and not alone:
+        lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
+    if short := [i for i, source in enumerate(reading.sources) if source.coverage < _WHOLE_CHEST]:
+        lines.append(
+            f"{_count(len(short), 'scan')} of less than {_WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
+            f"{_place(scans[short[0]])} first, {reading.sources[short[0]].coverage:.0f} mm"
+        )
+    if alone:
+        lines.append("all scans are of one patient: has PatientID been removed? the table can name the patients")
+    return lines
+
+
+def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
+    """What the parts lack, the table's or else those of the default split."""
+    if not (parts := _divided(reading, centre)):
+        return []
+    by = "the table" if reading.scans[0].split else f"the default split ({_SHARES})"
+    lines = []
+    if empty := [part for part in PARTS[1:] if not parts[part]]:
+        lines.append(f"no patient for {' or '.join(empty)} by {by}")
+    unseen = {scan.label for scan in reading.scans} - {scan.label for scan in parts["train"]}
+    if unseen:
+        lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
+    return lines
+
+
+def _divided(reading: Reading, centre: str) -> dict[Part, list[Scan]]:
+    try:
+        return split_patients(reading.scans, _FRACTIONS, 1.0, 0, centre) if reading.scans else {}
+    except UserError:  # A patient in two parts is an error of the table already.
+        return {}
+
+
+def _people(scans: Iterable[Scan]) -> int:
+    return len({scan.patient for scan in scans})
+
+
+def _place(scan: Scan) -> Path:
+    return scan.files[0] if scan.kind == "nifti" else scan.files[0].parent
+
+
+def _across(readings: dict[str, Reading]) -> list[Finding]:
+    if not any(reading.scans for reading in readings.values()):
+        return [Finding("error", "there is no scan that can be used")]
+    return shared({centre: reading.scans for centre, reading in readings.items()})
+
+
+def _capped(listed: Sequence[Finding], centre: str) -> list[Finding]:
+    kept = []
+    for level in ("error", "warning"):
+        some = [f for f in listed if f.level == level]
+        kept += [Finding(level, f"{centre}: {f.message}") for f in some[:_MOST]]
+        if len(some) > _MOST:
+            kept.append(Finding(level, f"{centre}: and {len(some) - _MOST:,} more like these"))
+    return kept
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("s" if number != 1 and not noun.endswith("s") else "")
+
+
+def _range(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    low, high = (f"{value:.4g}" for value in (ordered[0], ordered[-1]))
+    return low if low == high else f"{low} to {high}"
+
+
+def _names(values: Iterable[str], most: int = 5) -> str:
+    names = sorted({value or "not said" for value in values})
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _by(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes))

@@ -1,0 +1,184 @@
+"""One DICOM file's header, and whether its pixels are all there; nothing is decoded."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pydicom import Dataset, dcmread
+from pydicom.errors import InvalidDicomError
+from pydicom.pixels import get_decoder
+from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+from medpfl.core.errors import UserError
+
+_TAGS = [
+    "SOPClassUID", "ImageType", "Modality", "Manufacturer", "ConvolutionKernel", "PatientID", "SeriesInstanceUID",
+    "InstanceNumber", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows",
+    "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "RescaleSlope", "RescaleIntercept", "RescaleType",
+]  # fmt: skip
+_ENHANCED = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
+_SUFFIXES = (".dcm", ".dicom", ".ima")
+_REMEDY = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or convert the series"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a slice's file says; lengths in mm, None for what is not there.
+
+    Attributes:
+        position: centre of the first voxel, in the patient's LPS coordinates.
+        orientation: unit vectors along a row and along a column.
+        pixel_spacing: distance of rows, distance of columns.
+        problem: what makes this file useless on its own, in words.
+    """
+
+    path: Path
+    uid: str
+    patient: str
+    modality: str
+    localizer: bool
+    multi_frame: bool
+    instance: int | None
+    position: tuple[float, ...] | None
+    orientation: tuple[float, ...] | None
+    pixel_spacing: tuple[float, ...] | None
+    thickness: float | None
+    matrix: tuple[int, int]
+    rescaled: bool
+    unit: str
+    manufacturer: str
+    kernel: str
+    problem: str | None
+
+
+def read_header(path: Path) -> Header | None:
+    """A file's header; None if it is no DICOM file, or one without an image (a report, a contour, a DICOMDIR).
+
+    Raises:
+        UserError: it should be a DICOM image, and cannot be read as one.
+    """
+    try:
+        with open(path, "rb") as file:
+            dataset = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
+            if _no_image(dataset):
+                return None
+            if not (dataset.get("SeriesInstanceUID") and dataset.get("Rows")):
+                raise UserError(f"{path}: a DICOM image without series or size: cut short in its header?")
+            return _header(path, dataset, _problem(file, dataset))
+    except InvalidDicomError:
+        if path.suffix.lower() in _SUFFIXES:
+            raise UserError(f"{path}: cannot be read as DICOM: damaged, empty, or another format") from None
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # pydicom raises errors of many kinds on damaged headers.
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path}: cannot be read as DICOM, damaged or cut short: {first}") from None
+
+
+def _no_image(dataset: Dataset) -> bool:
+    """Reports, contours, a DICOMDIR; but not an image that has lost its Rows."""
+    stored = dataset.file_meta.get("MediaStorageSOPClassUID")
+    if dataset.get("Rows") or stored is None:
+        return False
+    # A class that pydicom cannot name may be private, or the first half of an image's.
+    known = stored.name != stored or dataset.get("SOPClassUID") == stored
+    return known and "Image Storage" not in stored.name
+
+
+def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
+    frames = int(dataset.get("NumberOfFrames") or 1)
+    thickness, instance = dataset.get("SliceThickness"), dataset.get("InstanceNumber")
+    kernel = dataset.get("ConvolutionKernel") or ""
+    return Header(
+        path=path,
+        uid=str(dataset.SeriesInstanceUID),
+        patient=str(dataset.get("PatientID") or "").strip(),
+        modality=str(dataset.get("Modality") or ""),
+        localizer="LOCALIZER" in (dataset.get("ImageType") or ()),
+        multi_frame=frames > 1 or dataset.get("SOPClassUID") in _ENHANCED,
+        instance=None if instance is None else int(instance),
+        position=_numbers(dataset.get("ImagePositionPatient"), 3),
+        orientation=_numbers(dataset.get("ImageOrientationPatient"), 6),
+        pixel_spacing=_numbers(dataset.get("PixelSpacing"), 2),
+        thickness=None if thickness is None else float(thickness),
+        matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
+        rescaled=dataset.get("RescaleSlope") is not None and dataset.get("RescaleIntercept") is not None,
+        unit=str(dataset.get("RescaleType") or "HU"),
+        manufacturer=str(dataset.get("Manufacturer") or ""),
+        kernel=kernel if isinstance(kernel, str) else "/".join(kernel),
+        problem=problem,
+    )
+
+
+def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
+    numbers = tuple(float(v) for v in value) if value else ()
+    return numbers if len(numbers) == count else None
+
+
+def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
+    """What is wrong with the pixels; the file stands where they begin."""
+    syntax = dataset.file_meta.get("TransferSyntaxUID")
+    samples = int(dataset.get("SamplesPerPixel") or 1)
+    if samples != 1:
+        return f"a picture with {samples} colours, not a CT slice (a screen capture?)"
+    if syntax == DeflatedExplicitVRLittleEndian:
+        return None  # Reading it has inflated it all, so it is complete.
+    implicit, little = dataset.original_encoding
+    order = "<" if little else ">"
+    start = file.read(8 if implicit else 12)
+    if len(start) < (8 if implicit else 12) or struct.unpack(order + "HH", start[:4]) != (0x7FE0, 0x0010):
+        return "has no pixels: cut short?"
+    announced = struct.unpack(order + "L", start[-4:])[0]
+    left = _bytes_left(file)
+    if announced == 0xFFFFFFFF:
+        return _undecodable(syntax) or (None if _fragments_complete(file, left) else "cut short within its pixels")
+    bits = int(dataset.get("BitsAllocated") or 16)
+    expected = -(-int(dataset.Rows) * int(dataset.Columns) * int(dataset.get("NumberOfFrames") or 1) * bits // 8)
+    if (present := min(announced, left)) < expected:
+        return f"cut short: {present:,} of {expected:,} bytes of pixels are there"
+    return None
+
+
+def _bytes_left(file: IO[bytes]) -> int:
+    here = file.tell()
+    left = file.seek(0, 2) - here
+    file.seek(here)
+    return left
+
+
+def _undecodable(syntax: Any) -> str | None:
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        return f"compressed as {getattr(syntax, 'name', syntax)}, which pydicom cannot decode: convert the series"
+    return (
+        None if decoder.is_available else f"compressed as {syntax.name}, for which no decoder is installed: {_REMEDY}"
+    )
+
+
+def more_decoders(syntax: str) -> str:
+    """What else can be installed for pixels in a transfer syntax, and what else helps; empty if nothing can be."""
+    try:
+        missing = " ".join(get_decoder(syntax).missing_dependencies)
+    except NotImplementedError:
+        return ""
+    return _REMEDY if "pylibjpeg-libjpeg" in missing or "pylibjpeg-openjpeg" in missing else ""
+
+
+def _fragments_complete(file: IO[bytes], left: int) -> bool:
+    """Follows compressed pixels' fragments by their lengths to the delimiter at the end."""
+    while left >= 8:
+        group, element, length = struct.unpack("<HHL", file.read(8))
+        left -= 8 + length
+        if (group, element) == (0xFFFE, 0xE0DD):
+            return True
+        if (group, element) != (0xFFFE, 0xE000):
+            return False
+        file.seek(length, 1)
+    return False

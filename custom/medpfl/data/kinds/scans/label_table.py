@@ -1,0 +1,196 @@
+"""Label tables and MONAI datalists: which series is which class, of which patient, in which part."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medpfl.core.errors import UserError
+from medpfl.data.dataset import SPLITS
+
+if TYPE_CHECKING:
+    from medpfl.data.split import Part
+
+_SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One labelled scan as the table has it.
+
+    Attributes:
+        series: SeriesInstanceUID, or a path relative to the centre's folder.
+        label: class name or number, as text.
+        patient: None where the table does not say.
+        split: None where the table does not say.
+        where: file and line, for messages.
+    """
+
+    series: str
+    label: str
+    patient: str | None
+    split: Part | None
+    where: str
+
+
+@dataclass
+class Rows:
+    """A table's usable rows, what is wrong with it in words, and the series of the rows that cannot be used."""
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def is_nifti(name: str | Path) -> bool:
+    """Whether a file's name ends as NIfTI files' do."""
+    return str(name).lower().endswith((".nii", ".nii.gz"))
+
+
+def read_rows(path: Path) -> Rows:
+    """Reads ``labels.csv`` or a datalist, whichever the file is.
+
+    Raises:
+        UserError: the file cannot be read at all, or lacks a column; what is wrong with single rows is in the result.
+    """
+    found = _read_datalist(path) if path.suffix.lower() == ".json" else _read_table(path)
+    if not found.rows and not found.problems:
+        raise UserError(f"{path}: has no rows; one for each labelled series is needed")
+    first: dict[str, Row] = {}
+    for row in found.rows:
+        key = row.series.replace("\\", "/").removeprefix("./").rstrip("/")
+        if (before := first.setdefault(key, row)) is not row:
+            found.problems.append(f"{row.where}: {row.series} is there a second time, first in {before.where}")
+    found.rows = list(first.values())
+    without = [row for row in found.rows if row.split is None]
+    if without and len(without) < len(found.rows):
+        found.problems.append(
+            f"{without[0].where}: no split, while other rows have one; give train, validation or test for all or none"
+        )
+    return found
+
+
+def class_number(label: str, classes: Sequence[str]) -> int | None:
+    """Index of a label that is a class's name or else its number; None if it is neither."""
+    if label in classes:
+        return list(classes).index(label)
+    return int(label) if is_number(label) and int(label) < len(classes) else None
+
+
+def is_number(label: str) -> bool:
+    """Whether a label can be a class's number; Python reads no number of thousands of digits."""
+    return label.isdecimal() and len(label) <= 9
+
+
+def spreadsheet(folder: Path) -> str:
+    """What to do about a spreadsheet that lies where a table should be; empty if there is none."""
+    for name in ("labels.xlsx", "labels.xls", "labels.ods"):
+        if (folder / name).is_file():
+            return f"{name} is there: save it as CSV (UTF-8), labels.csv"
+    return ""
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's content; UserError with line and column if it has none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand lists in each other
+        raise UserError(f"{path}: cannot be read as JSON: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _read_table(path: Path) -> Rows:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        instead = spreadsheet(path.parent)
+        raise UserError(f"{path}: there is no such file" + (f"; {instead}" if instead else "")) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text: save the table as CSV in UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    # Spreadsheet programs write semicolons where the decimal sign is a comma.
+    delimiter = ";" if lines and ";" in lines[0] and "," not in lines[0] else ","
+    table = _records(path, lines, delimiter)
+    columns = [column.strip().lower() for column in next(table, (1, []))[1]]
+    for column in ("series", "label"):
+        if columns.count(column) != 1:
+            has = ", ".join(columns) or "nothing"
+            raise UserError(f"{path}: needs one column {column!r} in its first line, which has: {has}")
+    found = Rows()
+    for line, cells in table:
+        if any(cell.strip() for cell in cells):
+            values = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
+            _add(found, values, f"{path}, line {line}")
+    return found
+
+
+def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The table's records with the lines that they begin in."""
+    # Strict: otherwise a quotation mark that is never closed makes the rest of the table one cell, and nobody notices.
+    table = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    while True:
+        line = table.line_num + 1
+        try:
+            yield line, next(table)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            hint = "is there a stray quotation mark?"
+            raise UserError(f"{path}, line {line}: cannot be read as CSV: {error}; {hint}") from None
+
+
+def _add(found: Rows, values: dict[str, str], where: str) -> None:
+    split = values.get("split", "").lower()
+    for column in ("series", "label"):
+        if not values.get(column):
+            found.problems.append(f"{where}: {column} is empty")
+            found.refused.append(values.get("series", ""))
+            return
+    if split and split not in SPLITS:
+        found.problems.append(
+            f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
+        )
+        found.refused.append(values["series"])
+        return
+    patient = values.get("patient") or None
+    found.rows.append(Row(values["series"], values["label"], patient, split or None, where))
+
+
+def _read_datalist(path: Path) -> Rows:
+    content = read_json(path)
+    sections = {s: content[s] for s in _SECTIONS if content.get(s)} if isinstance(content, dict) else {}
+    if "training" not in sections:
+        raise UserError(f'{path}: needs "training": [{{"image": ..., "label": ...}}, ...], as MONAI\'s datalists have')
+    found = Rows()
+    for section, items in sections.items():
+        if not isinstance(items, list):
+            raise UserError(f"{path}: {section!r} is not a list")
+        for number, item in enumerate(items, start=1):
+            where = f"{path}, {section} {number}"
+            if not isinstance(item, dict) or not isinstance(item.get("image"), str):
+                found.problems.append(f'{where}: must be {{"image": path, "label": class}}, with one path')
+                continue
+            label = item.get("label")
+            if isinstance(label, float) and label.is_integer():
+                label = int(label)
+            if isinstance(label, bool) or not isinstance(label, int | str):
+                found.problems.append(f"{where}: label is {json.dumps(label)}; a class name or number is needed")
+                found.refused.append(item["image"])
+                continue
+            split = _SECTIONS[section] if len(sections) > 1 else ""
+            patient = item.get("patient")
+            patient = "" if patient is None else str(patient)
+            _add(found, {"series": item["image"], "label": str(label), "patient": patient, "split": split}, where)
+    return found

@@ -1,0 +1,182 @@
+"""Matches a centre's label table with what lies on its disk; headers only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medpfl.core.errors import UserError
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.label_table import Row, class_number, is_nifti, read_rows
+from medpfl.data.kinds.scans.manifest import Centre, Manifest
+from medpfl.data.kinds.scans.nifti import Volume, read_volume
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.kinds.scans.series import Folder, Series, read_folder
+
+
+@dataclass
+class Reading:
+    """What was found of a centre.
+
+    Attributes:
+        scans: what can be used, in the table's order.
+        sources: for each of ``scans``, what its header said.
+        lines: for each of ``scans``, where the table names it.
+        errors: what is wrong with the table or the centre as a whole.
+        broken: scans that cannot be used, by name; a manifest may allow to leave them out.
+        warnings: what is odd.
+        ignored: files beside the table that are no images.
+    """
+
+    scans: list[Scan] = field(default_factory=list)
+    sources: list[Series | Volume] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    ignored: int = 0
+
+
+def examine(manifest: Manifest, name: str) -> Reading:
+    """Reads a centre's table and headers and says everything that is wrong.
+
+    Raises:
+        UserError: there is no such centre, or its table or folder cannot be read at all.
+    """
+    centre = manifest.centre(name)
+    source = manifest.root / (centre.labels or centre.datalist)
+    rows = read_rows(source)
+    reading = Reading(errors=list(rows.problems))
+    base = manifest.root / centre.folder if centre.labels else source.parent
+    if not base.is_dir():
+        raise UserError(f"{base}: {'not a folder' if base.exists() else 'there is no such folder'} (centre {name})")
+    whole = read_folder(base) if centre.labels and centre.kind == "dicom" else None
+    if whole is not None:
+        reading.ignored = whole.ignored - source.is_relative_to(base)
+    used: dict[str, str] = {}
+    refused = list(rows.refused)
+    for row in rows.rows:
+        label = class_number(row.label, manifest.classes)
+        if label is None:
+            classes = ", ".join(manifest.classes)
+            reading.errors.append(f"{row.where}: label {row.label!r} is neither a class ({classes}) nor its number")
+            refused.append(row.series)
+            continue
+        try:
+            found = _find(row.series, base, centre, whole)
+        except UserError as error:
+            reading.broken.append(f"{row.where}: {error}")
+            continue
+        key = _key(found)
+        if (first := used.setdefault(key, row.where)) != row.where:
+            reading.errors.append(f"{row.where}: {row.series} is the series of {first} once more")
+            continue
+        _add(reading, row, label, found, base, name)
+    _patients(reading, rows.rows)
+    if centre.labels:
+        reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
+    return reading
+
+
+def _key(found: Series | Volume) -> str:
+    return found.uid if isinstance(found, Series) else str(found.path)
+
+
+def _named(names: list[str], base: Path, centre: Centre, whole: Folder | None) -> set[str]:
+    """What the rows that cannot be used mean, as far as it is there."""
+    keys = set()
+    for name in filter(None, names):
+        try:
+            keys.add(_key(_find(name, base, centre, whole)))
+        except UserError:
+            continue
+    return keys
+
+
+def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
+    path = base / name
+    if centre.kind == "nifti" if centre.labels else is_nifti(name):
+        if not path.is_file():
+            raise UserError(f"{path}: there is no such file{_hint(name, base)}")
+        return read_volume(path)
+    if whole is not None and name in whole.series:
+        return whole.series[name]
+    if not path.is_dir():
+        kind = "neither a series nor a folder of that name" if centre.labels else "no such folder or NIfTI file"
+        raise UserError(f"{name}: there is {kind} in {base}{_hint(name, base)}")
+    series = (whole or read_folder(path)).series.values()
+    inside = [s for s in series if path in (s.folder, *s.folder.parents)]
+    if len(inside) == 1:
+        return inside[0]
+    if not inside:
+        raise UserError(f"{path}: no DICOM series is in this folder")
+    raise UserError(f"{path}: {len(inside)} series are in this folder; name one by its SeriesInstanceUID")
+
+
+def _hint(name: str, base: Path) -> str:
+    """Why a name in the table may lead nowhere."""
+    if re.fullmatch(r"[\d.,]+E\+\d+", name, re.IGNORECASE):
+        return ": a spreadsheet program has made a number of it; keep that column as text"
+    if "\\" in name:
+        return ": write / in paths, not \\"
+    archive = name if name.lower().endswith(".zip") else f"{name}.zip"
+    return f": {archive} is there, unpack it" if (base / archive).is_file() else ""
+
+
+def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: Path, centre: str) -> None:
+    reading.warnings += [p.message for p in found.problems if p.level == "warning"]
+    if errors := [p.message for p in found.problems if p.level == "error"]:
+        reading.broken += errors
+        return
+    if isinstance(found, Series):
+        patient, kind, files, ident = row.patient or found.patient, "dicom", found.files, found.uid
+    else:
+        patient, kind, files = row.patient or _stem(found.path), "nifti", (found.path,)
+        ident = found.path.relative_to(base).as_posix() if found.path.is_relative_to(base) else row.series
+    if not patient:
+        reading.errors.append(f"{row.where}: no patient: the files have no PatientID, so the table must name one")
+        return
+    reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident))
+    reading.sources.append(found)
+    reading.lines.append(row.where)
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".nii")
+
+
+def _patients(reading: Reading, rows: list[Row]) -> None:
+    files = [s for s in reading.scans if s.kind == "nifti"]
+    named = {row.patient for row in rows if row.patient}
+    stems = Counter(s.patient for s in files if s.patient not in named)
+    if same := next((stem for stem, count in stems.items() if count > 1), None):
+        reading.errors.append(f"{stems[same]} files are called {same}: name each one's patient in the table")
+    parts: dict[str, tuple[str | None, str]] = {}
+    for scan, where in zip(reading.scans, reading.lines, strict=True):
+        part, first = parts.setdefault(scan.patient, (scan.split, where))
+        # Rows without a part beside rows with one have been refused.
+        if part and scan.split and part != scan.split:
+            reading.errors.append(
+                f"{where}: patient {scan.patient} is in {part} and in {scan.split} (first in {first}): "
+                "all of a patient's scans must be in one part"
+            )
+
+
+def _unlabelled(base: Path, whole: Folder | None, used: set[str]) -> list[str]:
+    if whole is not None:
+        others = [s for uid, s in sorted(whole.series.items()) if uid not in used and s.modality == "CT"]
+        return [f"{s.folder}: the series {s.uid} has no label and is not used" for s in others]
+    files = sorted(path for path in base.rglob("*.nii*") if is_nifti(path))
+    return [f"{path}: has no label and is not used" for path in files if str(path) not in used]
+
+
+def findings(reading: Reading, skip_broken: bool) -> list[Finding]:
+    """A reading's problems as findings; what the manifest allows to leave out is a warning."""
+    left_out = " (left out, as the manifest allows)" if skip_broken else ""
+    return [
+        *[Finding("error", message) for message in reading.errors],
+        *[Finding("warning" if skip_broken else "error", message + left_out) for message in reading.broken],
+        *[Finding("warning", message) for message in reading.warnings],
+    ]

@@ -1,0 +1,32 @@
+"""One labelled CT scan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from medpfl.data.kinds.scans.manifest import Format
+from medpfl.data.split import Part
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A labelled volume on disk.
+
+    Attributes:
+        centre: name in the manifest.
+        patient: as the table or the DICOM files have it; stays at the site.
+        label: index of the class.
+        split: the part that the table gives it to, or None.
+        kind: what the files are.
+        files: a DICOM series' files in the order of its slices, or one NIfTI file.
+        id: SeriesInstanceUID, or the file's path relative to the centre's folder.
+    """
+
+    centre: str
+    patient: str
+    label: int
+    split: Part | None
+    kind: Format
+    files: tuple[Path, ...]
+    id: str

@@ -1,0 +1,93 @@
+"""CT scans as a kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medpfl.core.errors import UserError
+from medpfl.data.arguments import named_classes
+from medpfl.data.files import holds_pictures
+from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.npz.catalog import has_images, is_set
+from medpfl.data.kinds.npz.medmnist import known_set
+from medpfl.data.kinds.scans.manifest import find_manifest, holds_scans, open_manifest
+from medpfl.data.places import is_path, places
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+    from medpfl.data.finding import Finding
+    from medpfl.data.source import DataSource
+
+
+class ScanKind(CentreKind):
+    """CT volumes of a manifest's centres, or of folders with label tables."""
+
+    name = "scans"
+    title = "CT scans"
+    form = "CT scans"
+    noun = "scans"
+
+    def is_here(self, data: str) -> bool:
+        """See :class:`~medpfl.data.kinds.kind.Kind`.
+
+        A path to a folder or JSON file is taken at its word, unless only pictures are there. Any folder may happen to
+        be called like a data set, so a bare name means scans only where a manifest or a label table is; a published
+        set whose images are here keeps its name.
+        """
+        there = places(data)
+        if any(map(holds_scans, there)):
+            return is_path(data) or not is_set(data)
+        if any(map(holds_pictures, filter(Path.is_dir, there))):
+            return False
+        if is_path(data) or not there:
+            return bool(there)
+        return Path(data).is_dir() and not (has_images(data) or known_set(data.lower()))
+
+    def is_said_by(self, data_args: Mapping[str, Any]) -> bool:
+        """See :class:`~medpfl.data.kinds.kind.Kind`: the classes are named, and nothing that only pictures have."""
+        return "classes" in data_args
+
+    def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
+        """See :class:`~medpfl.data.kinds.kind.Kind`."""
+        # DICOM and NIfTI readers take a second to import, and images need none of them.
+        from medpfl.data.kinds.scans.check_scans import check_ct
+
+        return check_ct(data, data_args)
+
+    def source(self, config: RunConfig) -> DataSource:
+        """See :class:`~medpfl.data.kinds.kind.Kind`."""
+        from medpfl.data.kinds.scans.scan_source import Scans
+
+        return Scans(config)
+
+    def path(self, data: str) -> Path:
+        """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
+        return find_manifest(data)
+
+    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+        """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
+        manifest = open_manifest(find_manifest(data), classes)
+        return manifest.root, tuple(centre.name for centre in manifest.centres)
+
+    def name_of(self, path: Path) -> str:
+        """See :class:`~medpfl.data.kinds.kind.Kind`: the manifest's name."""
+        return open_manifest(find_manifest(str(path))).name
+
+    def portable(self, config: RunConfig) -> RunConfig:
+        """See :class:`~medpfl.data.kinds.kind.Kind`: their manifest's name, or that they were found by, and classes."""
+        from medpfl.data.kinds.scans.scan_source import Scans
+
+        name, classes = config.data, named_classes(config.data_args)
+        if self.is_here(config.data):
+            manifest = Scans(config).manifest
+            classes = manifest.classes
+            if find_manifest(config.data) == Path(config.data).expanduser():
+                name = manifest.name
+        if not name.strip(" .") or any(sign in name for sign in "/\\:") or name.lower().endswith(".json"):
+            raise UserError(
+                f"{config.data}: a job names the scans, and sites cannot look for {name!r} in $MEDPFL_DATA: "
+                'give the manifest a "name" without / \\ : and .json'
+            )
+        return config.model_copy(update={"data": name, "data_args": config.data_args | {"classes": list(classes)}})

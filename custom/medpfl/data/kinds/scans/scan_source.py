@@ -1,0 +1,241 @@
+"""CT scans as the sites' data: every centre of a manifest is a site, its patients divided, its slices in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.data.arguments import read_arguments
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere
+from medpfl.data.files import files_below
+from medpfl.data.inputs import Inputs
+from medpfl.data.kinds.scans.manifest import Manifest, find_manifest, open_manifest, require_classes
+from medpfl.data.kinds.scans.preprocessing import Preprocessing, steps
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.kinds.scans.sharing import shared
+from medpfl.data.patients import split_patients
+from medpfl.data.places import cache_folder
+from medpfl.data.split import PARTS, Part
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Scans(OfCentres):
+    """The centres of a manifest. In a simulation the first is site-1 and so on; a hospital's own has one centre.
+
+    ``data_args`` are :class:`~medpfl.data.kinds.scans.preprocessing.Preprocessing`, the same at all sites, and
+    ``classes``, the class names, for whoever makes the job without having the data.
+    """
+
+    config: RunConfig
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What there is; UserError if its classes are not the job's."""
+        manifest = open_manifest(find_manifest(self.config.data), self._classes)
+        require_classes(manifest, self._classes)
+        return manifest
+
+    @cached_property
+    def centres(self) -> Centres:
+        """Which site is which centre."""
+        return Centres(tuple(centre.name for centre in self.manifest.centres), self.manifest.root, self.config)
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """How volumes become slices; UserError names a wrong ``--data-arg``."""
+        return read_arguments(Preprocessing, self.config.data_args)
+
+    def model_arguments(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        classes = self._classes or self.manifest.classes
+        return {"in_channels": 1, "num_classes": len(classes), "image_size": self.preprocessing.size}
+
+    def prepare(self) -> None:
+        """Reads and decodes every scan once, into the cache.
+
+        Raises:
+            UserError: a scan cannot be used, or is at two centres, or a patient is in different parts at two.
+        """
+        centres = [*self.centres.sites.values(), *self.centres.held_out]
+        for finding in shared({centre: self._scans(centre) for centre in centres}):
+            if finding.level == "error":
+                raise UserError(f"{self.manifest.root}: {finding.message}")
+            log.warning("%s", finding.message)
+        for centre in centres:
+            self._load([scan for part in self._parts(centre).values() for scan in part])
+
+    def site(self, name: str, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        return self._tensors(self._parts(self.centres.of(name)), device)
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """See :class:`medpfl.data.source.DataSource`."""
+        raise NotInOnePlace("hospitals' scans are not pooled")
+
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """See :class:`medpfl.data.source.DataSource`; there are none."""
+        raise UserError("no scans are set aside")
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        found = {}
+        for centre in self.centres.held_out:
+            whole: dict[Part, list[Scan]] = {"train": [], "validation": [], "test": self._scans(centre)}
+            found[centre] = self._tensors(self._parts(centre) if divided else whole, device)
+        return found
+
+    def fitting_classes(self, called: str) -> tuple[str, ...]:
+        """See :class:`medpfl.data.source.DataSource`."""
+        return self.manifest.classes
+
+    def in_words(self) -> str:
+        """See :class:`medpfl.data.source.DataSource`."""
+        classes = ", ".join(f"{label} {name}" for label, name in enumerate(self.inputs().classes))
+        return f"each site's own CT scans {self.config.data!r}, classes {classes}"
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`medpfl.data.source.DataSource`. Parts and classes are counted in patients.
+
+        Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
+        than the job itself is known.
+        """
+        if self._classes and not self._all_here():
+            known = described_elsewhere(self.config.data, self._classes)
+            return known | {"preprocessing": self.preprocessing.model_dump(mode="json")}
+        sites = {}
+        for name, centre in self.centres.sites.items():
+            parts = self._parts(centre)
+            labels = {scan.patient: scan.label for part in parts.values() for scan in part}
+            counts = Counter(labels.values())
+            sites[name] = {
+                **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
+                "classes": {str(c): counts[c] for c in range(len(self.manifest.classes))},
+                "centre": centre,
+                "description": self.manifest.centre(centre).description,
+                "scans": sum(map(len, parts.values())),
+            }
+        return {
+            "name": self.manifest.name,
+            "source": str(self.manifest.root),
+            "md5": self._checksum(),
+            "classes": list(self.manifest.classes),
+            "partition": "natural",
+            "sites": sites,
+            "held_out": {centre: len({s.patient for s in self._scans(centre)}) for centre in self.centres.held_out},
+            "phantom": self.manifest.phantom,
+            "preprocessing": self.preprocessing.model_dump(mode="json"),
+        }
+
+    def inputs(self) -> Inputs:
+        """See :class:`medpfl.data.source.DataSource`."""
+        how, bags = self.preprocessing, self.config.pooling == "attention"
+        made = steps(how)
+        if bags:
+            made.append(
+                {"_target_": "medpfl.data.kinds.scans.transforms.FixedSlicesd", "keys": "image", "count": how.slices}
+            )
+        made.append({"_target_": "monai.transforms.EnsureTyped", "keys": "image", "dtype": "$torch.float32"})
+        classes = self._classes or self.manifest.classes
+        settings = how.model_dump(mode="json")
+        return Inputs("scan", tuple(classes), 1, how.size, how.slices if bags else None, made, settings)
+
+    def _scans(self, centre: str) -> list[Scan]:
+        known = self.__dict__.setdefault("_known", {})
+        if centre not in known:
+            known[centre] = _read(self.manifest, centre, _stamp(self.manifest, centre))
+        return list(known[centre])
+
+    def _parts(self, centre: str) -> dict[Part, list[Scan]]:
+        c = self.config
+        return split_patients(self._scans(centre), c.fractions, c.train_fraction, c.seed, centre)
+
+    def _load(self, scans: Sequence[Scan]) -> list[Tensor | None]:
+        from medpfl.data.kinds.scans.slice_cache import load_scans
+
+        return load_scans(
+            scans,
+            self.preprocessing,
+            cache_folder() / "ct",
+            fixed=self.config.pooling == "attention",
+            skip_broken=self.manifest.skip_broken,
+        )
+
+    def _tensors(self, parts: Mapping[Part, Sequence[Scan]], device: torch.device) -> ImageTensors:
+        tensors = {part: self._part(parts[part]) for part in PARTS}
+        return ImageTensors(*({part: t[i].to(device) for part, t in tensors.items()} for i in range(4)))
+
+    def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Slices (or bags of slices) of a part, their labels, which patient is tested by them, and whose they are."""
+        loaded = [(scan, slices) for scan, slices in zip(scans, self._load(scans), strict=True) if slices is not None]
+        size = self.preprocessing.size
+        if not loaded:
+            none = torch.empty(0, dtype=torch.long)
+            return torch.empty(0, 1, size, size, dtype=torch.float16), none, none, none
+        # A patient whose scans have different labels (a follow-up) is tested once for each label.
+        bags = {key: i for i, key in enumerate(dict.fromkeys((s.patient, s.label) for s, _ in loaded))}
+        attention = self.config.pooling == "attention"
+        repeats = torch.tensor([1 if attention else len(slices) for _, slices in loaded])
+        labels = torch.tensor([scan.label for scan, _ in loaded])
+        patients = torch.tensor([bags[scan.patient, scan.label] for scan, _ in loaded])
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
+        persons = torch.tensor([numbers[scan.patient] for scan, _ in loaded])
+        images = [slices for _, slices in loaded]
+        return (
+            torch.stack(images) if attention else torch.cat(images),
+            labels.repeat_interleave(repeats),
+            patients.repeat_interleave(repeats),
+            persons.repeat_interleave(repeats),
+        )
+
+    def _checksum(self) -> str:
+        """Of which scan has which label at which centre."""
+        lines = [
+            f"{centre}\t{scan.id}\t{scan.label}"
+            for centre in [*self.centres.sites.values(), *self.centres.held_out]
+            for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
+        ]
+        return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
+
+
+@lru_cache(maxsize=128)
+def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
+    """:func:`~medpfl.data.kinds.scans.centre_scans.read_centre`, once in a process while the files stay as they are.
+
+    A header takes a millisecond, and a comparison of many runs would read those of every slice for each.
+    """
+    from medpfl.data.kinds.scans.centre_scans import read_centre
+
+    return tuple(read_centre(manifest, centre))
+
+
+def _stamp(manifest: Manifest, name: str) -> str:
+    """Changes when a file in the centre's folder or beside its table, or the table, does."""
+    centre = manifest.centre(name)
+    table = manifest.root / (centre.labels or centre.datalist)
+    stamp = hashlib.blake2b(digest_size=16)
+    for folder in filter(Path.is_dir, dict.fromkeys((manifest.root / centre.folder, table.parent))):
+        for path in files_below(folder):
+            # A dangling link must not end it; reading the series says what is wrong.
+            state = path.stat() if path.exists() else path.lstat()
+            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    if table.is_file():
+        stamp.update(table.read_bytes())
+    return stamp.hexdigest()

@@ -1,0 +1,187 @@
+"""MONAI dictionary transforms of ours, for a CT volume (1, X, Y, Z) on its way to axial slices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from monai.config import KeysCollection
+from monai.data import MetaTensor, NibabelReader
+from monai.transforms import MapTransform
+from scipy.ndimage import correlate1d
+from torch import Tensor
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.dicom_reader import SeriesReader
+from medpfl.data.kinds.scans.lung import lung_box, square
+from medpfl.data.kinds.scans.preprocessing import AIR
+
+Data = Mapping[Hashable, Any]
+
+
+class LoadScand(MapTransform):
+    """Files to a volume (X, Y, Z) in HU with its affine: a DICOM series' files, or one NIfTI file, as ``kind`` says.
+
+    A NIfTI file may have further dimensions of length 1.
+
+    MONAI's ``LoadImaged`` is not used because it tries its other readers after the one it was given has failed, and
+    they make something else of the same files: here a failure is one.
+
+    Raises:
+        UserError: a file cannot be read or decoded, by name.
+    """
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            files = out[key]
+            reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
+            try:
+                values, meta = reader.get_data(reader.read(files))
+            except UserError:
+                raise
+            except MemoryError:
+                raise UserError(f"{files[0]}: the volume does not fit into this machine's memory") from None
+            except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+                first = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"{files[0]}: cannot be read: {first}") from None
+            if values.ndim != 3:
+                raise UserError(f"{files[0]}: has {values.ndim} dimensions; one volume, 3, is needed")
+            out[key] = MetaTensor.ensure_torch_and_prune_meta(values.astype(np.float32, copy=False), meta)
+        return out
+
+
+class RaiseToAird(MapTransform):
+    """What is below air, or not a number, becomes air: scanners and converters mark what they did not see so."""
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = torch.nan_to_num(out[key], nan=AIR).clamp_(min=AIR)
+        return out
+
+
+class AntiAliasd(MapTransform):
+    """Averages over the length of a new voxel along every axis that becomes coarser.
+
+    Without it thin slices keep their noise when every fourth is taken, and a hospital's slice thickness shows in
+    its images.
+
+    Args:
+        keys: what to transform.
+        spacing: voxel edge lengths in mm to come; 0 keeps an axis.
+    """
+
+    def __init__(self, keys: KeysCollection, spacing: Sequence[float]):
+        super().__init__(keys)
+        self.spacing = tuple(spacing)
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume: MetaTensor = out[key]
+            for axis, (now, then) in enumerate(zip(volume.pixdim.tolist(), self.spacing, strict=True), start=1):
+                # Affines are rounded, so a ratio of 1.0001 is none.
+                if then > 1.001 * now:
+                    averaged = correlate1d(volume.numpy(), _box(then / now), axis=axis, mode="nearest")
+                    volume = MetaTensor(torch.from_numpy(averaged), meta=volume.meta)
+            out[key] = volume
+        return out
+
+
+class LungBoxd(MapTransform):
+    """Cuts out the lungs' bounding box, square in mm in-plane and filled with air where it leaves the image.
+
+    Args:
+        keys: what to transform.
+        crop: False only makes the slices square.
+    """
+
+    def __init__(self, keys: KeysCollection, crop: bool = True):
+        super().__init__(keys)
+        self.crop = crop
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume: MetaTensor = out[key]
+            spacing, voxels = volume.pixdim.tolist(), volume.as_tensor()[0]
+            box = lung_box(voxels.numpy(), spacing) if self.crop else None
+            if box is None:
+                box = tuple((0, n) for n in voxels.shape)
+            (x0, x1), (y0, y1) = square(box[:2], spacing[:2], voxels.shape[:2])
+            z0, z1 = box[2]
+            inside = voxels[max(x0, 0) : x1, max(y0, 0) : y1, z0:z1]
+            outside = (0, 0, max(-y0, 0), max(y1 - voxels.shape[1], 0), max(-x0, 0), max(x1 - voxels.shape[0], 0))
+            out[key] = F.pad(inside, outside, value=AIR)[None]
+        return out
+
+
+class AxialSlicesd(MapTransform):
+    """Takes at most ``count`` evenly spaced slices along the last axis."""
+
+    def __init__(self, keys: KeysCollection, count: int):
+        super().__init__(keys)
+        self.count = count
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            there = out[key].shape[-1]
+            out[key] = out[key][..., evenly(there, min(self.count, there))]
+        return out
+
+
+class FixedSlicesd(MapTransform):
+    """Exactly ``count`` of the slices (k, ...): evenly spaced ones, or the nearest repeated where there are fewer."""
+
+    def __init__(self, keys: KeysCollection, count: int):
+        super().__init__(keys)
+        self.count = count
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = out[key][evenly(len(out[key]), self.count)]
+        return out
+
+
+class ScreenSlicesd(MapTransform):
+    """(1, X, Y, k) in RAS to (k, 1, H, W) float16 as on a screen: anterior above, the patient's right on the left."""
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume: Tensor = out[key]
+            plain = volume.as_tensor() if isinstance(volume, MetaTensor) else volume
+            out[key] = plain.permute(3, 0, 2, 1).flip(2, 3).to(torch.float16).contiguous()
+        return out
+
+
+def evenly(there: int, wanted: int) -> list[int]:
+    """Indices of ``wanted`` evenly spaced slices of ``there``, each the middle one of its share.
+
+    >>> evenly(10, 5)
+    [1, 3, 5, 7, 9]
+    >>> evenly(2, 4)
+    [0, 0, 1, 1]
+    """
+    return [(2 * i + 1) * there // (2 * wanted) for i in range(wanted)]
+
+
+def _box(width: float) -> np.ndarray:
+    """Weights of a mean over ``width`` voxels around a voxel's centre; those at the ends count by what they cover."""
+    reach = int(np.ceil((width - 1) / 2))
+    weights = np.ones(2 * reach + 1)
+    weights[[0, -1]] = (width - (2 * reach - 1)) / 2
+    return weights / width

@@ -1,0 +1,1 @@
+"""Which site gets which images of one data set."""

@@ -1,0 +1,48 @@
+"""Where data lie on this machine, and how a ``--data`` value names them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from medpfl.core.errors import UserError
+
+
+def cache_folder() -> Path:
+    """Where downloads and decoded images are kept: ``$XDG_CACHE_HOME/medpfl`` or ``~/.cache/medpfl``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medpfl"
+
+
+def folders() -> list[Path]:
+    """Folders that are searched for a set's npz file, in order: ``$MEDPFL_DATA`` if it is set, then the cache."""
+    own = os.environ.get("MEDPFL_DATA")
+    return ([Path(own).expanduser()] if own else []) + [cache_folder()]
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder of the cache, for no other user to read, and returns it; UserError if it cannot be made."""
+    try:
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: the cache cannot be made: {error.strerror}") from None
+    return path
+
+
+def is_function(data: str) -> bool:
+    """Whether a ``--data`` value is ``module:function``."""
+    return ":" in data and "/" not in data and "\\" not in data
+
+
+def is_path(data: str) -> bool:
+    """Whether a ``--data`` value is written as a path, not as a name."""
+    return os.sep in data or Path(data).suffix.lower() == ".json"
+
+
+def places(data: str) -> list[Path]:
+    """Folders and JSON files that a ``--data`` value may mean: of that path, or of that name in :func:`folders`."""
+    found = [Path(data).expanduser()] if data else []
+    if data and not is_path(data) and not is_function(data):
+        found += [folder / name for folder in folders() for name in (data, f"{data}.json")]
+    return [place for place in found if place.is_dir() or (place.suffix.lower() == ".json" and place.is_file())]

@@ -1,0 +1,307 @@
+"""From a configuration to the parts that an engine needs: the seeded model, the server's plan, a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.algorithms.mechanism import Mechanism, ServerParts
+from medpfl.config.named_code import named_code
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.declarations import parse_declaration
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.seeding import derive_seed
+from medpfl.core.site_data import SiteData
+from medpfl.core.threads import intra_op_threads
+from medpfl.data.kinds.npz.medmnist import known_set
+from medpfl.data.kinds.npz.partitioned import PartitionedImages
+from medpfl.data.sites import open_source
+from medpfl.data.source import DataSource
+from medpfl.models import build_model, logits
+from medpfl.server.rounds import Plan
+from medpfl.site.book import Book
+from medpfl.site.contract import Contract
+from medpfl.site.delivery import Delivery
+from medpfl.site.gate import Gate
+from medpfl.site.guard import Guarded
+from medpfl.site.ledger import Ledger
+from medpfl.site.newcomer import Newcomer
+from medpfl.site.policy import OPEN, SitePolicy
+from medpfl.site.store import DiskStore, SiteStore
+from medpfl.site.worker import Site
+
+
+def pick_device(config: RunConfig) -> torch.device:
+    """The device that the configuration asks for; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        UserError: a GPU is asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if config.device == "auto":
+        return torch.device("cuda" if available else "cpu")
+    if config.device.startswith("cuda") and not available:
+        raise UserError(f"--device {config.device}: torch sees no GPU here; use --device cpu or auto")
+    return torch.device(config.device)
+
+
+def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
+    """The run's first model: the same values at the server and at every site."""
+    with torch.random.fork_rng(), intra_op_threads(1):
+        torch.manual_seed(derive_seed(config.seed, "model"))
+        arguments = source.model_arguments()
+        model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
+    return model.to(device)
+
+
+def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes: int, image_size: int) -> None:
+    """One forward pass of an empty image, so that a network which does not fit the data is refused before any work."""
+    where = f"{config.model} on the images of {config.data} ({in_channels}x{image_size}x{image_size})"
+    try:
+        with torch.inference_mode():
+            bag = (2,) if config.pooling == "attention" else ()
+            scores = logits(model.eval()(torch.zeros(2, *bag, in_channels, image_size, image_size)))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
+    finally:
+        model.train()
+    if scores.dim() != 2 or scores.shape[1] < num_classes:
+        raise UserError(
+            f"{where} gives an output of shape {list(scores.shape)}: a classifier of {num_classes} classes is needed"
+        )
+
+
+@dataclass
+class Federation:
+    """One run's parts, made as they are asked for.
+
+    Attributes:
+        config: the run.
+        source: where the sites' data come from.
+        device: where models live.
+        split: what is shared.
+        channels: what travels besides it, with the part of the method that each is of.
+        initial_personal: where every site's personal state starts.
+        public: the data are a published set that every party has whole.
+    """
+
+    config: RunConfig
+    source: DataSource
+    device: torch.device
+    split: ParameterSplit
+    channels: dict[Channel, Mechanism]
+    initial_shared: State
+    initial_personal: State
+    public: bool = False
+
+    @classmethod
+    def of(cls, config: RunConfig, own: Path | None = None) -> Federation:
+        """Builds the model once and resolves what is shared. Reads no images of any site.
+
+        Args:
+            config: the run.
+            own: where this site has its data, if it says so itself (:func:`medpfl.data.sites.open_source`).
+        """
+        source, device = open_source(config, own), pick_device(config)
+        model = seeded_model(config, source, torch.device("cpu"))
+        split = ParameterSplit(model, parse_declaration(config.resolved_personal))
+        if config.resolved_mixing != "identity" and not split.shared_names:
+            raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
+        if odd := next((name for name in split.shared_names if "/" in name), None):
+            raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
+        channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
+        if shape := source.model_arguments():
+            _try_out(config, model, **shape)
+        # What a site calls its own is never public, whatever a job calls it.
+        public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
+        shared, personal = split.shared_state(model), split.personal_state(model)
+        return cls(config, source, device, split, channels, shared, personal, public)
+
+    def model(self) -> nn.Module:
+        """A fresh model on the device."""
+        return seeded_model(self.config, self.source, self.device)
+
+    def plan(self, *, pretraining: bool = True, steps: bool = True, stop: Callable[[], bool] = lambda: False) -> Plan:
+        """The server's plan.
+
+        Args:
+            pretraining: make f where the mixing needs it; not needed where W is known already.
+            steps: with the mechanisms' steps after each round, which may read images to start from.
+            stop: ends the work of a step.
+        """
+        # Whoever lacks the accountant learns it before the first round.
+        self.config.privacy()
+        parts, mixer = self._parts(stop), self.config.mixer
+        pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
+        made = {part: part.server_step(parts) for part in self.config.mechanisms} if steps else {}
+        return Plan(
+            self.config,
+            self.split,
+            self.initial_shared,
+            self.channels,
+            pretrained,
+            {part: step for part, step in made.items() if step},
+        )
+
+    def _parts(self, stop: Callable[[], bool] = lambda: False) -> ServerParts:
+        return ServerParts(
+            self.config,
+            self.split,
+            self.model,
+            self.initial_shared,
+            self.initial_personal,
+            self.source,
+            self.device,
+            stop,
+        )
+
+    def given_pretrained(self) -> State | None:
+        """The state of f that the user gave, checked; None where f is not needed or is made by pretraining."""
+        return self.config.mixer.given(self._parts())
+
+    def leaving(self, *, joining: bool = False) -> dict[str, list[int] | None]:
+        """Names and shapes of the tensors that a site sends, in channels too.
+
+        Args:
+            joining: the site joins after the run, and sends no model.
+        """
+        gate = self.gate(joining=joining)
+        shapes = {name: shape for name, (shape, _) in gate.shared.items()}
+        shapes |= {name: entry.shape for channel in gate.channels for name, entry in channel.named.items()}
+        return {name: list(shape) for name, shape in shapes.items()}
+
+    def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN, secret: bytes | None = None) -> Site:
+        """A site with its data on the device.
+
+        Args:
+            name: its name.
+            store: its own.
+            policy: its own.
+            secret: see :class:`~medpfl.site.worker.Site`.
+        """
+        return Site(
+            name=name,
+            config=self.config,
+            split=self.split,
+            initial_personal=self.initial_personal,
+            data=self.source.site(name, self.device),
+            store=store,
+            channels=self.channels,
+            delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
+            selects=policy.measures == "none",
+            secret=secret,
+        )
+
+    def guarded(
+        self,
+        party: Site | Newcomer,
+        *,
+        policy: SitePolicy = OPEN,
+        contract: Contract | None = None,
+        book: Book | None = None,
+        ledger: Ledger | None = None,
+        job: str = "",
+        experiment: str = "",
+    ) -> Guarded:
+        """A site, or one that joins, behind the run's contract, its policy and its gate.
+
+        Args:
+            party: from :meth:`site` or :meth:`newcomer`.
+            policy: the site's.
+            contract: by default this run's, submitted by nobody.
+            book: keeps what was answered; by default in memory.
+            ledger: where what leaves is recorded.
+            job: FLARE's number of the job.
+            experiment: the name under which the site keeps the run.
+        """
+        joining = isinstance(party, Newcomer)
+        here = isinstance(party, Site)
+        return Guarded(
+            party=party,
+            contract=contract or Contract(self.config, self.config if joining else None),
+            policy=policy,
+            gate=self.gate(policy, joining=joining),
+            start={} if joining else self.initial_shared,
+            first=self.initial_shared,
+            check_shared=self.split.check_shared,
+            book=book or Book(),
+            public=self.public and not joining,
+            channels=self.channels,
+            received=party.received if here else lambda round_, model: None,
+            first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
+            ledger=ledger,
+            job=job,
+            experiment=experiment,
+        )
+
+    def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:
+        """What may leave a site in this run, by name, shape and type."""
+        shared = {} if joining else {name: (tuple(t.shape), t.dtype) for name, t in self.initial_shared.items()}
+        tasks = {"statistics", "join"} if joining else {"prepare", "train"}
+        channels = [c for c in self.channels if c.to_server and tasks & set(c.tasks)]
+        words = [name for c in channels for name in (c.name, *c.named)]
+        names = frozenset([*shared, *words, *self.split.personal_names, *self.split.description()])
+        return Gate(shared, channels, self.config.numbers, self.config.learned.schema, policy, names)
+
+    def newcomer(
+        self,
+        name: str,
+        source: DataSource,
+        data: SiteData,
+        folder: Path,
+        *,
+        here: bool = False,
+        secret: bytes | None = None,
+    ) -> Newcomer:
+        """A site that joins this run after its end.
+
+        Args:
+            name: its name.
+            source: where its data come from.
+            data: its own, on the device.
+            folder: where its model goes.
+            here: it is in the process of whoever asks.
+            secret: see :class:`~medpfl.site.worker.Site`.
+        """
+        return Newcomer(
+            name=name,
+            config=self.config,
+            split=self.split,
+            first={key: tensor.cpu() for key, tensor in self.model().state_dict().items()},
+            channels=self.channels,
+            data=data,
+            input_format=input_format(source),
+            delivery=self.delivery(folder, source),
+            here=here,
+            secret=secret,
+        )
+
+    def input_format(self) -> dict[str, Any]:
+        """See :func:`input_format`: of the run's data."""
+        return input_format(self.source)
+
+    def delivery(self, folder: Path, source: DataSource | None = None) -> Delivery:
+        """What leaves a site's models in a folder of its own; ``source`` where its data do not come from the run's."""
+        config = self.config
+        arguments = {"name": config.model, **self.source.model_arguments(), "model_args": config.model_args}
+        inputs = (source or self.source).inputs()
+        if own := [spec.partition(":")[0] for what, spec in named_code(config) if what == "model"]:
+            arguments["code"] = own  # the bundle permits it to whoever runs the bundle
+        return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
+
+
+def input_format(source: DataSource) -> dict[str, Any]:
+    """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
+
+    Numbers that an npz file has in the place of names are none. No image is read for it.
+    """
+    inputs = source.inputs()
+    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs and inputs.named else {})

@@ -1,0 +1,1 @@
+"""Startup kits, rights, submission and review of jobs."""

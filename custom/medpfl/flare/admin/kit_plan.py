@@ -1,0 +1,52 @@
+"""What is to be changed in a startup kit, collected before anything is written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import write_bytes
+from medpfl.site.seal import make_key
+
+RESOURCES = "resources.json"
+
+
+@dataclass
+class KitPlan:
+    """What is to be changed.
+
+    Attributes:
+        changes: one line each, with what was there before.
+        notes: what the site should know and this does not change.
+        refusals: why the site's own policy, which is kept, refuses the job.
+        contents: new content by file.
+        keys: ``local`` folders that get a key.
+    """
+
+    changes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    contents: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    keys: list[Path] = field(default_factory=list)
+
+    def change(self, file: Path, content: dict[str, Any], what: str, before: str, after: str) -> None:
+        """Adds a change to a file."""
+        self.contents[file] = content
+        self.changes.append(f"{file.name}: {what}: {before} -> {after}")
+
+    def write(self) -> None:
+        """Writes the files, each as a whole; UserError if one cannot be written."""
+        for local in self.keys:
+            make_key(local)
+        for file, content in self.contents.items():
+            like = file if file.exists() else file.with_name(RESOURCES + ".default")
+            try:
+                mode = like.stat().st_mode if like.exists() else None
+                write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
+                if mode is not None:
+                    file.chmod(mode)
+            except OSError as error:
+                raise UserError(f"{file}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,252 @@
+"""What a job would do at a site, read from its folder before anybody consents: in words, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.data.site_manifest import read_object
+from medpfl.engine.federation import Federation
+from medpfl.flare.job.classes import AT_SERVER, AT_SITE
+from medpfl.flare.job.folder import read_job
+from medpfl.report.words import size
+from medpfl.site.contract import Contract
+from medpfl.site.policy import SitePolicy
+
+_REVEALS = {
+    "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "
+    "images where an update rests on few of them",
+    "numbers": "from numbers: how many cases the site has, how well models do on them, and through that something of "
+    "its classes",
+}
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """One kind of thing that leaves a site in a job.
+
+    Attributes:
+        what: in words.
+        task: with which answer.
+        times: how often in the whole run, at most.
+        tensors: shape by name.
+        bytes: of one answer.
+        reveals: what may be learned from it.
+    """
+
+    what: str
+    task: str
+    times: int
+    tensors: Mapping[str, list[int]]
+    bytes: int
+    reveals: str
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a job is.
+
+    Attributes:
+        job: the folder's name.
+        config: its run.
+        data: of who says what data the sites have: the run's, or the newcomers' configuration.
+        hash: of its contract.
+        joining: sites join a finished run by it.
+        sites: who it is for.
+        classes: by ``sites`` and ``server``: the exact classes that it names.
+        foreign: those that no job of this package needs.
+        code: files that it brings.
+        unread: configurations in other forms than JSON, which FLARE reads too and this does not.
+        gpus: what it asks of each site.
+        leaving: what leaves a site.
+        parameters: of its network.
+        public: its data are a published set, unless the site calls something of its own so.
+    """
+
+    job: str
+    config: RunConfig
+    data: RunConfig
+    hash: str
+    joining: bool
+    sites: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]
+    foreign: tuple[str, ...]
+    code: tuple[str, ...]
+    unread: tuple[str, ...]
+    gpus: int
+    leaving: tuple[Leaving, ...]
+    parameters: int
+    public: bool
+
+    @property
+    def bytes(self) -> int:
+        """All that leaves one site."""
+        return sum(kind.times * kind.bytes for kind in self.leaving)
+
+    def refusals(self, policy: SitePolicy) -> list[str]:
+        """Why a policy would not take the job, as far as that can be told without the site's data."""
+        config, found = self.config, []
+        if policy.jobs == "approved" and self.hash not in policy.approved:
+            found.append("its contract is not approved (site init --job approves it)")
+        if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
+            found.append("it names no fingerprint of its pretrained model f")
+        if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
+            found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
+        if policy.rounds and config.rounds > policy.rounds:
+            found.append(f"it has {config.rounds} rounds, and the data may serve {policy.rounds}")
+        if self.foreign:
+            found.append(f"it names classes that are no part of this package's jobs: {', '.join(self.foreign)}")
+        if self.unread:
+            found.append(f"it has configurations that are not JSON and so not reviewed: {', '.join(self.unread)}")
+        if self.code:
+            found.append(f"it brings code (BYOC): {', '.join(self.code[:3])}{' ...' if len(self.code) > 3 else ''}")
+        return found
+
+    def to_json(self, policy: SitePolicy) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "job": self.job,
+            "hash": self.hash,
+            "joining": self.joining,
+            "sites": list(self.sites),
+            "submitter": None,
+            "algorithm": self.config.algorithm,
+            "network": {
+                "name": self.config.model,
+                "arguments": self.config.model_args,
+                "parameters": self.parameters,
+            },
+            "data": {"name": self.data.data, "arguments": self.data.data_args},
+            "rounds": self.config.rounds,
+            "local_epochs": self.config.local_epochs,
+            "classes": {where: list(names) for where, names in self.classes.items()},
+            "code": list(self.code),
+            "gpus": self.gpus,
+            "leaves": [vars(kind) for kind in self.leaving],
+            "bytes": self.bytes,
+            "measures": policy.measures,
+            "refused_because": self.refusals(policy),
+        }
+
+    def lines(self, policy: SitePolicy) -> Iterator[str]:
+        """All of it, in words."""
+        config = self.config
+        yield f"{self.job}: {config.algorithm}{', by which sites join a finished run' if self.joining else ''}"
+        yield f"contract {self.hash}"
+        yield "submitter: not in the folder; FLARE verifies the signature, and the site's ledger will have the name"
+        yield f"for: {', '.join(self.sites)}"
+        arguments = f" with {json.dumps(config.model_args)}" if config.model_args else ""
+        yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
+        told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
+        yield f"data: what the site calls {self.data.data!r}{told}"
+        yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
+        for where, names in self.classes.items():
+            yield f"classes at the {where}: {', '.join(names) or 'none'}"
+        yield f"code that it brings: {', '.join(self.code) or 'none'}"
+        for kind in self.leaving:
+            what = f"{len(kind.tensors)} tensors, {size(kind.bytes)}" if kind.tensors else "numbers alone"
+            times = "once" if kind.times == 1 else f"{kind.times} times"
+            yield f"leaves {times} ({kind.task}): {kind.what}, {what}"
+        yield "what may be learned"
+        yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
+        yield f"in all, besides numbers: {size(self.bytes)}"
+        yield f"measures leave {policy.measures} here"
+        refusals = self.refusals(policy)
+        yield "this site's policy takes it" if not refusals else "this site's policy refuses it:"
+        yield from (f"  {reason}" for reason in refusals)
+
+
+def review(folder: Path) -> Review:
+    """Reads a job folder. Nothing of it is run.
+
+    Raises:
+        UserError: it is no job of this package.
+    """
+    job, meta = read_job(folder), read_object(folder / "meta.json")
+    at_server = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_server.json"))]
+    at_sites = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_client.json"))]
+    arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
+    config = RunConfig(**arguments["run_config"])
+    newcomers = RunConfig(**arguments["newcomers"]) if "newcomers" in arguments else None
+    joining = newcomers is not None
+    classes = {
+        "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
+        "server": tuple(dict.fromkeys(name for content in at_server for name in _classes(content))),
+    }
+    foreign = [name for name in classes["sites"] if name not in AT_SITE]
+    foreign += [name for name in classes["server"] if name not in AT_SERVER]
+    federation = Federation.of(config.model_copy(update={"device": "cpu"}))
+    return Review(
+        job=job.name,
+        config=config,
+        hash=Contract(config, newcomers).hash,
+        data=newcomers or config,
+        joining=joining,
+        sites=tuple(name for targets in meta.get("deploy_map", {}).values() for name in targets if name != "server"),
+        classes=classes,
+        foreign=tuple(foreign),
+        code=tuple(str(f.relative_to(folder)) for f in sorted(folder.glob("*/custom/**/*")) if f.is_file()),
+        unread=tuple(
+            str(f.relative_to(folder)) for f in sorted(folder.glob("*/config/*")) if f.suffix.lower() != ".json"
+        ),
+        gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
+        leaving=tuple(_leaving(federation, joining)),
+        parameters=sum(p.numel() for p in federation.model().parameters()),
+        public=federation.public and not joining,
+    )
+
+
+def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
+    config, gate = federation.config, federation.gate(joining=joining)
+    if gate.shared:
+        shapes = {name: list(shape) for name, (shape, _) in gate.shared.items()}
+        sent = sum(t.nbytes for t in federation.initial_shared.values())
+        yield Leaving("the shared part of its model", "train", config.rounds, shapes, sent, _REVEALS["update"])
+    for channel in gate.channels:
+        shapes = {name: list(entry.shape) for name, entry in channel.named.items()}
+        task = "statistics" if joining else next(task for task in channel.tasks if task != "statistics")
+        times = 1 if channel.once or joining else config.rounds
+        yield Leaving(channel.what, task, times, shapes, channel.nbytes, channel.reveals)
+    if joining:
+        yield Leaving("measures before and after adapting", "join", 1, {}, 0, _REVEALS["numbers"])
+        return
+    yield Leaving("numbers of its samples", "prepare", 1, {}, 0, _REVEALS["numbers"])
+    numbers = "training loss, and measures on validation data"
+    yield Leaving(numbers, "train", config.rounds, {}, 0, _REVEALS["numbers"])
+    yield Leaving("measures on validation data", "validate", 1, {}, 0, _REVEALS["numbers"])
+    yield Leaving("measures on test data of two models", "test", 1, {}, 0, _REVEALS["numbers"])
+
+
+def _classes(content: Any) -> Iterator[str]:
+    """Every class that a configuration names, at any depth."""
+    for key in ("path", "class_path", "name"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), str) and "args" in content:
+            yield content[key]
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if key != "run_config" and key != "newcomers":
+                yield from _classes(value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _classes(value)
+
+
+def _values(content: Any, wanted: str) -> Iterator[Any]:
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if key == wanted:
+                yield value
+            else:
+                yield from _values(value, wanted)
+
+
+def require_job(folder: Path) -> Path:
+    """The folder; UserError if there is none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; give a job's, as `medpfl export` writes it")
+    return folder

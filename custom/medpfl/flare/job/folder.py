@@ -1,0 +1,80 @@
+"""What a job folder says about its sites: the run, what leaves, and the contract's hash."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.errors import UserError
+from medpfl.data.site_manifest import read_object
+from medpfl.flare.job.classes import AT_SITE, FILTER
+from medpfl.flare.transport.filter import flat
+from medpfl.site.contract import Contract
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job folder says about its sites.
+
+    Attributes:
+        name: the folder's.
+        config: the run.
+        allowed: names and shapes of the tensors that leave.
+        contract: its hash.
+    """
+
+    name: str
+    config: RunConfig
+    allowed: dict[str, list[int] | None]
+    contract: str = ""
+
+
+def read_job(folder: Path) -> Job:
+    """What a job's sites send and need, from its client configuration.
+
+    Raises:
+        UserError: the folder is no job of this package, or its sites send different things.
+    """
+    files = sorted(folder.glob("*/config/config_fed_client.json"))
+    if not files:
+        raise UserError(f"{folder}: no job folder: APP/config/config_fed_client.json is needed (`medpfl export`)")
+    found = []
+    for file in files:
+        content = read_object(file)
+        filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
+        allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]
+        given = [e.get("executor", {}).get("args", {}) for e in content.get("executors", [])]
+        runs = [args.get("newcomers") or args.get("run_config") for args in given]  # of a job by which sites join
+        if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
+            raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
+        try:
+            config, run = make_config(**runs[0]), make_config(**given[0]["run_config"])
+        except (UserError, KeyError, TypeError) as error:
+            raise UserError(f"{file}: not a job of this version of the package: {error}") from None
+        named = [e.get("executor", {}).get("path") for e in content.get("executors", [])]
+        if len(named) != 1 or named[0] not in AT_SITE:
+            raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
+        contract = Contract(run, config if "newcomers" in given[0] else None).hash
+        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract))
+    if any(other != found[0] for other in found):
+        raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
+    return found[0]
+
+
+def listed(file: Path, allowed: Any) -> dict[str, list[int] | None]:
+    """Shapes by name of a list of what may leave; UserError if it is none."""
+    if isinstance(allowed, list) and all(isinstance(name, str) for name in allowed):
+        return dict.fromkeys(allowed)
+    if isinstance(allowed, dict) and all(map(_is_shape, (shapes := flat(allowed)).values())):
+        return shapes
+    raise UserError(
+        f"{file}: `allowed` of what may leave must be names of tensors, or their shapes by name "
+        f'({{"conv1.weight": [6, 1, 5, 5], ...}}), not {json.dumps(allowed)[:80]}'
+    )
+
+
+def _is_shape(shape: Any) -> bool:
+    return shape is None or (isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape))

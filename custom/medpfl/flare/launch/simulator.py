@@ -1,0 +1,182 @@
+"""FLARE's simulator as an environment for the command line: its log goes to a file, and it dies with its caller."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from nvflare.job_config.api import FedJob
+from nvflare.recipe.sim_env import SimEnv
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.engine.progress import Progress, Watch, watch_nothing
+from medpfl.flare.job.recipes import PackageRecipe, PersonalizedRecipe
+
+_SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
+_DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) client ([^\s:,]+)")
+"""What FLARE's simulator logs of a site process that ended unasked. Its server would wait for that site's answer."""
+_POLL_SECONDS = 0.5
+_LAST_SECONDS = 10.0
+
+
+class LoggedSimEnv(SimEnv):
+    """:class:`SimEnv` whose output goes to ``log``.
+
+    Args:
+        log: file for all that the simulator prints.
+        clients: names of the simulated sites.
+        num_threads: how many sites live at once.
+        workspace_root: the simulator's workspace is made in it.
+
+    Attributes:
+        dead_site: the site whose process died and ended the run, if one did.
+    """
+
+    def __init__(self, log: Path, *, clients: list[str], num_threads: int, workspace_root: Path):
+        super().__init__(clients=clients, num_threads=num_threads, workspace_root=str(workspace_root))
+        self.log = log
+        self.dead_site: str | None = None
+
+    def deploy(self, job: FedJob) -> str:
+        """Runs the simulator to its end. Called by FLARE's ``Recipe.execute``."""
+        workspace = Path(self.workspace_root) / job.name
+        self._ensure_default_component_policy(str(workspace))
+        with TemporaryDirectory() as jobs, open(self.log, "ab") as log:
+            job.export_job(jobs)
+            command = [sys.executable, "-m", "medpfl.flare.launch.supervisor", sys.executable, "-m", _SIMULATOR]
+            command += [str(Path(jobs) / job.name), "-w", str(workspace)]
+            command += ["-c", ",".join(self.clients), "-t", str(self.num_threads)]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
+                try:
+                    code = self._wait(process)
+                finally:
+                    process.stdin.close()  # after an interrupt or a site's death, this ends the simulator
+        self.last_run_failed = code != 0
+        return job.name
+
+    def _wait(self, process: subprocess.Popen) -> int:
+        with open(self.log, "rb") as log:
+            log.seek(0, 2)
+            tail = b""
+            while True:
+                try:
+                    return process.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    tail = tail[-200:] + log.read()
+                if found := _DEAD_SITE.search(tail):
+                    return self._give_up(process, found[1].decode())
+
+    def _give_up(self, process: subprocess.Popen, site: str) -> int:
+        try:
+            return process.wait(_LAST_SECONDS)  # a site that dies while the run ends does no harm
+        except subprocess.TimeoutExpired:
+            self.dead_site = site
+            return 1
+
+
+def simulate(
+    config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing, track: str | None = None
+) -> float:
+    """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
+
+    A checkpoint in that folder is gone on from.
+
+    Args:
+        config: the run.
+        out: the run's folder; the simulator's workspace and log are kept in it.
+        threads: sites that live at once; fewer than the sites makes every task a fresh process.
+        watch: called after every step.
+        track: see :class:`medpfl.flare.job.recipes.PersonalizedRecipe`.
+
+    Returns:
+        Seconds until the first task was done: processes, imports, joining.
+
+    Raises:
+        UserError: the run ended early; the message says why and where the log is.
+    """
+    recipe = PersonalizedRecipe(
+        config, name=config.algorithm, experiment="state", state_dir=require_no_space(out), track=track
+    )
+    started = time.perf_counter()
+    found = run_simulator(recipe, out, threads=threads, watch=watch)
+    return time.perf_counter() - started - found["seconds"]["training"]
+
+
+def require_no_space(out: Path) -> Path:
+    """The folder's whole path; UserError if FLARE, which splits its own command line at spaces, cannot work in it."""
+    out = out.resolve()
+    if any(c.isspace() for c in str(out)):
+        raise UserError(f"--out {out}: FLARE cannot work in a folder with a space in its name")
+    return out
+
+
+def run_simulator(
+    recipe: PackageRecipe,
+    out: Path,
+    *,
+    threads: int,
+    watch: Watch = watch_nothing,
+    results_file: str = "results.json",
+    again: str = "the same command with --resume goes on from the last finished round",
+) -> dict[str, Any]:
+    """Runs a job in FLARE's simulator.
+
+    Args:
+        recipe: the job.
+        out: the simulator's workspace and log are kept in it.
+        threads: sites that live at once.
+        watch: called after every round.
+        results_file: what the job writes in its run folder.
+        again: what to do, in words, when a site's process died.
+
+    Returns:
+        The file's content.
+
+    Raises:
+        UserError: the job ended early; the message says why and where the log is.
+    """
+    workspace = require_no_space(out) / "flare"
+    log = workspace.with_suffix(".log")
+    env = LoggedSimEnv(log, clients=recipe.config.site_names, num_threads=threads, workspace_root=workspace)
+    run_folder = workspace / recipe.name / "server" / "simulate_job"
+    for stale in (results_file, "error.json"):
+        (run_folder / stale).unlink(missing_ok=True)
+    ended = threading.Event()
+    watcher = threading.Thread(target=_follow, args=(run_folder / "results.json", watch, ended), daemon=True)
+    watcher.start()
+    try:
+        recipe.execute(env)
+    finally:
+        ended.set()
+        watcher.join()
+    error = run_folder / "error.json"
+    if error.exists():
+        raise UserError(json.loads(error.read_text())["error"])
+    if env.dead_site:
+        raise UserError(
+            f"the process of {env.dead_site} died ({env.log} says when; the system kills processes where memory is "
+            f"short); {again}"
+        )
+    results = run_folder / results_file
+    found = json.loads(results.read_text()) if results.exists() else {}
+    if found.get("status") != "finished":
+        raise UserError(f"the simulation ended before the run was done; {env.log} says why")
+    return found
+
+
+def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:
+    seen = -1
+    while not ended.wait(0.3):
+        if results.exists():
+            now = json.loads(results.read_text())
+            if len(now["rounds"]) != seen:
+                seen = len(now["rounds"])
+                watch(Progress("train", seen))

@@ -1,0 +1,129 @@
+"""FLARE's site side: hands every task to the site's own code and answers in all cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from medpfl.core.memory import RoundEnd, keep_freed_memory
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from medpfl.config.run import RunConfig
+    from medpfl.flare.transport.place import Place
+    from medpfl.site.guard import Guarded
+
+TASKS = ("prepare", "train", "validate", "test")
+
+
+class PersonalizedExecutor(Executor):
+    """A site of a personalized federation. Its personal state lives in a folder of its own and is never sent.
+
+    Args:
+        run_config: :class:`medpfl.config.run.RunConfig` as a dict, the same as the controller's.
+        experiment: name that outlives the job, for the site's state.
+        state_dir: where the site's state lives; by default a folder in the site's workspace, outside the job's.
+    """
+
+    tasks: Sequence[str] = TASKS
+
+    def __init__(self, run_config: dict, experiment: str = "", state_dir: str | None = None):
+        super().__init__()
+        self.run_config = run_config
+        self.experiment = experiment
+        self.state_dir = state_dir
+        self._ready: tuple[Guarded, nn.Module] | None = None
+        self._tidy_up = RoundEnd()
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Does one task. Called by FLARE."""
+        if task_name not in self.tasks:
+            return self._refused(fl_ctx, "unknown task")
+        # Imported here: a job's processes should not pay for torch before they have work.
+        from medpfl.core.messages import Failure
+        from medpfl.flare.transport.filter import GATE
+        from medpfl.flare.transport.payload import REASON, message_of, update_to_shareable
+        from medpfl.flare.transport.policy import SiteForbids
+        from medpfl.site.answer import answer
+        from medpfl.site.store import StateNotKept
+
+        try:
+            site, model = self._site(fl_ctx)
+            message = message_of(task_name, shareable)
+        except (SiteForbids, StateNotKept) as error:
+            self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
+            return self._refused(fl_ctx, str(error), getattr(error, "names", frozenset()))
+        except Exception as error:
+            # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
+            # they go to the site's other log, and the error log has the kind of error alone.
+            text = f"cannot begin task {task_name}: {type(error).__name__}: {error}"
+            self.log_warning(fl_ctx, text, fire_event=False)  # a job's components may listen to log events
+            self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
+            return self._refused(fl_ctx, f"the site cannot begin: {type(error).__name__} (its log says more)")
+        reply = answer(site, message, model)
+        self._tidy_up()
+        if isinstance(reply, Failure):
+            split = message.info.get("split")
+            theirs = frozenset(map(str, split if isinstance(split, list) else ())) | frozenset(message.tensors)
+            refusal = self._refused(fl_ctx, reply.reason, theirs)
+            if (said := refusal.get_header(REASON)) != reply.reason:
+                self.log_warning(fl_ctx, f"task {task_name} failed: {reply.reason}", fire_event=False)
+            self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {said}")
+            return refusal
+        fl_ctx.set_prop(GATE, (site.gate, task_name), private=True, sticky=False)
+        return update_to_shareable(reply)
+
+    def _site(self, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
+        if self._ready is None:
+            import torch
+
+            from medpfl.config.run import RunConfig
+            from medpfl.flare.transport.place import Place
+            from medpfl.flare.transport.trust import check_job
+
+            keep_freed_memory()
+            config = RunConfig(**self.run_config)
+            check_job(config, self.state_dir, fl_ctx)
+            torch.set_num_threads(config.intra_op_threads)
+            self._ready = self._begin(config, Place.of(fl_ctx, self.state_dir, self.experiment), fl_ctx)
+        return self._ready
+
+    def _begin(self, config: RunConfig, place: Place, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
+        """The site and a model of the run.
+
+        Args:
+            config: the run.
+            place: the site.
+            fl_ctx: of the first task.
+        """
+        from medpfl.engine.federation import Federation
+        from medpfl.flare.transport.policy import check_policy
+
+        place.require_approved(config)
+        federation = Federation.of(config, place.own.get(config.data))
+        check_policy(fl_ctx, config.algorithm, federation.leaving())
+        site = federation.site(place.name, place.store(), place.policy, place.secret)
+        return place.guarded(federation, site), federation.model()
+
+    def _refused(self, fl_ctx: FLContext, reason: str, more: frozenset[str] = frozenset()) -> Shareable:
+        """An answer with a reason of the list of words, which the site's filter then lets pass."""
+        from medpfl.flare.transport.filter import GATE
+        from medpfl.site.gate import Gate
+
+        gate = self._ready[0].gate if self._ready else Gate({}, {})
+        words = gate.reason(reason, more)
+        fl_ctx.set_prop(GATE, (gate, None), private=True, sticky=False)
+        return _refusal(words)
+
+
+def _refusal(reason: str) -> Shareable:
+    from medpfl.flare.transport.payload import REASON
+
+    return make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON: reason})

@@ -1,0 +1,167 @@
+"""Values by round and by site, as SVG with a description for those who cannot see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from medpfl.report.svg import (
+    Scale,
+    dot,
+    drawing,
+    line,
+    path,
+    round_ticks,
+    shortened,
+    text,
+    text_width,
+    tick_label,
+    ticks,
+)
+
+COLOURS = 9
+"""As many as ``templates/page.css`` has."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart: (round, value) and, for a band, (round, lowest, highest)."""
+
+    name: str
+    points: list[tuple[int, float]]
+    band: list[tuple[int, float, float]] | None = None
+
+
+def line_chart(
+    title: str,
+    curves: Sequence[Curve],
+    level: tuple[str, float] | None = None,
+    mark: tuple[str, int] | None = None,
+    share: bool = False,
+) -> Markup:
+    """Values per round.
+
+    Args:
+        title: what the vertical axis shows.
+        curves: at least one, each with at least one point; named at their ends when there are several.
+        level: name and value of a dashed horizontal line.
+        mark: name and round of a vertical line.
+        share: the values lie in [0, 1], and the axis shows no more than that.
+    """
+    named = len(curves) > 1
+    names = [shortened(curve.name, 26) for curve in curves]
+    right = 18 + max(map(text_width, names)) if named else 14
+    left, top, bottom, width, height = 46, 22, 38, (420 + right) if named else 480, 280 if named else 250
+    lows = [value for curve in curves for value in _extent(curve)] + ([level[1]] if level else [])
+    rounds = [entry[0] for curve in curves for entry in curve.points] + ([mark[1]] if mark else [])
+    steps = ticks(max(min(lows), 0) if share else min(lows), min(max(lows), 1) if share else max(lows))
+    first, last = min(rounds), max(rounds)
+    x = Scale(first if last > first else first - 1, last if last > first else first + 1, left + 6, width - right)
+    y = Scale(steps[0], steps[-1], height - bottom, top)
+
+    parts = [text(0, 11, title, css="axis")]
+    for step in steps:
+        parts.append(line(left, y(step), width - right, y(step), "grid"))
+        parts.append(text(left - 6, y(step) + 4, tick_label(step, steps), "end", "tick"))
+    for step in round_ticks(first, last):
+        parts.append(text(x(step), height - bottom + 17, str(step), "middle", "tick"))
+    parts.append(text((left + width - right) / 2, height - 4, "round", "middle", "axis"))
+
+    if mark:
+        parts.append(line(x(mark[1]), top, x(mark[1]), height - bottom, "mark"))
+        near_right = x(mark[1]) > (left + width - right) / 2
+        at, anchor = (x(mark[1]) - 5, "end") if near_right else (x(mark[1]) + 5, "start")
+        marks = [text(at, height - bottom - 6, mark[0], anchor, "tick halo")]
+    else:
+        marks = []
+    for index, curve in enumerate(curves):
+        if curve.band:
+            outline = [(x(n), y(high)) for n, _, high in curve.band]
+            outline += [(x(n), y(low)) for n, low, _ in reversed(curve.band)]
+            parts.append(path(outline, "band", closed=True))
+        points = [(x(n), y(value)) for n, value in curve.points]
+        parts.append(path(points, f"curve c{index % COLOURS}{' again' if index >= COLOURS else ''}"))
+        if len(points) == 1:
+            parts.append(dot(*points[0], 3, f"f{index % COLOURS}"))
+    if level:
+        parts.append(line(left, y(level[1]), width - right, y(level[1]), "level"))
+        # Above the line unless that would leave the plot.
+        above = y(level[1]) - 6 > top + 8
+        parts.append(text(left + 6, y(level[1]) + (-5 if above else 14), f"{level[0]} {level[1]:.3f}", css="tick halo"))
+    parts += marks
+    if named:
+        ends = [y(curve.points[-1][1]) + 4 for curve in curves]
+        for index, at in enumerate(_apart(ends, 14, top + 4, height - bottom + 4)):
+            parts.append(text(width - right + 6, at, names[index], css=f"t{index % COLOURS}"))
+    return drawing(width, height, _told(title, curves, level), parts)
+
+
+def _extent(curve: Curve) -> list[float]:
+    values = [value for _, value in curve.points]
+    for _, low, high in curve.band or []:
+        values += (low, high)
+    return values
+
+
+def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None) -> str:
+    told = [
+        f"{curve.name}: {curve.points[0][1]:.3f} in round {curve.points[0][0]}, "
+        f"{curve.points[-1][1]:.3f} in round {curve.points[-1][0]}"
+        for curve in curves
+    ]
+    return f"{title} by round. {'; '.join(told)}." + (f" {level[0]}: {level[1]:.3f}." if level else "")
+
+
+def _apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
+    """Labels moved as little as needed so that none covers another, and kept between top and bottom if they fit."""
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    placed = list(positions)
+    for before, this in pairwise(order):
+        placed[this] = max(placed[this], placed[before] + gap)
+    limit = bottom
+    for this in reversed(order):
+        placed[this] = min(placed[this], limit)
+        limit = placed[this] - gap
+    lift = max(0.0, top - placed[order[0]])
+    return [position + lift for position in placed]
+
+
+def strip_plot(
+    title: str, rows: Sequence[tuple[str, dict[str, float]]], level: tuple[str, float] | None = None
+) -> Markup:
+    """One row for each algorithm, one dot for each site, a stroke at the mean, a dashed line at ``level``.
+
+    Args:
+        title: what the horizontal axis shows.
+        rows: label and the value of every site, at least one value in all.
+        level: name and value of the dashed line.
+    """
+    labels = [shortened(label, 30) for label, _ in rows]
+    left, top, step, right = 14 + max(map(text_width, labels)), 26, 28, 16
+    width, height = left + 440, top + step * len(rows) + 40
+    values = [value for _, sites in rows for value in sites.values()] + ([level[1]] if level else [])
+    steps = ticks(min(values), max(values), 6)
+    x = Scale(steps[0], steps[-1], left + 6, width - right)
+    floor = top + step * len(rows)
+    parts = []
+    for value in steps:
+        parts.append(line(x(value), top, x(value), floor, "grid"))
+        parts.append(text(x(value), floor + 17, tick_label(value, steps), "middle", "tick"))
+    parts.append(text((left + width - right) / 2, floor + 36, title, "middle", "axis"))
+    if level:
+        parts.append(line(x(level[1]), top - 6, x(level[1]), floor, "level"))
+        anchor = "end" if x(level[1]) > (left + width) / 2 else "start"
+        parts.append(text(x(level[1]), top - 12, f"{level[0]} {level[1]:.3f}", anchor, "tick"))
+    told = []
+    for index, (label, sites) in enumerate(rows):
+        middle = top + step * (index + 0.5)
+        parts.append(text(left - 6, middle + 4, labels[index], "end"))
+        parts += [dot(x(value), middle, 4.5, "site", f"{site}: {value:.3f}") for site, value in sites.items()]
+        if sites:
+            mean = sum(sites.values()) / len(sites)
+            parts.append(line(x(mean), middle - 9, x(mean), middle + 9, "mean"))
+            told.append(f"{label}: {min(sites.values()):.3f} to {max(sites.values()):.3f}, mean {mean:.3f}")
+    return drawing(width, height, f"{title}, a dot for each site. {'; '.join(told)}.", parts)

@@ -1,0 +1,94 @@
+"""Runs as one self-contained HTML page: no script, no font, nothing that is fetched from elsewhere.
+
+The templates and the style lie in ``templates/``. What results hold is escaped where a template puts it (Jinja2's
+autoescape), but for the drawings, which :mod:`medpfl.report.svg` has escaped.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from medpfl.core.errors import UserError
+from medpfl.report.page_comparison import comparison_section
+from medpfl.report.page_parts import Table
+from medpfl.report.page_run import run_section
+from medpfl.report.pairing import grouped
+from medpfl.report.reading import Results, selected, write_text
+from medpfl.report.side_by_side import compare
+from medpfl.report.words import count, data_name, method_name, score
+
+
+def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
+    """Write one page about a run, or about several: the comparison first, then each of them.
+
+    A run that has not ended is shown as far as it is. Runs that cannot be paired are shown one after the other, and
+    the page says why there is no comparison.
+
+    Args:
+        runs: results of :func:`medpfl.report.reading.load_results`.
+        path: the HTML file to write; its folder is made if need be.
+
+    Raises:
+        UserError: there are no runs.
+    """
+    if not runs:
+        raise UserError("Nothing to report: give at least one run.")
+    values = _single(runs[0]) if len(runs) == 1 else _several(runs)
+    return write_text(path, _templates().get_template("page.html").render(values))
+
+
+def table_html(table: Table) -> str:
+    """A table of the page alone, for a notebook."""
+    return str(_templates().get_template("parts.html").module.table(table))
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("medpfl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _single(run: Results) -> dict[str, Any]:
+    title = f"{method_name(run)} on {data_name(run['data'])}"
+    return {"title": title, "problem": "", "top": run_section(run, with_partition=True, alone=True), "folded": []}
+
+
+def _several(runs: list[Results]) -> dict[str, Any]:
+    try:
+        comparison = compare(runs)
+    except UserError as error:
+        return {
+            "title": f"{len(runs)} runs",
+            "problem": f"The runs are shown one by one, without a comparison. {error}",
+            "top": None,
+            "folded": [_folded(run, method_name(run), with_partition=True) for run in runs],
+        }
+    algorithms = len({group["algorithm"] for group in comparison["groups"]})
+    groups = grouped(runs)
+    return {
+        "title": f"{count(algorithms, 'algorithm')} on {comparison['data']['name']}",
+        "problem": "",
+        "top": comparison_section(comparison, groups),
+        # The splits are the same for all algorithms and stand above once.
+        "folded": [
+            _folded(run, label, with_partition=False) for label, by_seed in groups.items() for run in by_seed.values()
+        ],
+    }
+
+
+def _folded(run: Results, label: str, with_partition: bool) -> dict[str, Any]:
+    scores = selected(run)
+    accuracy = f", accuracy {score(scores['mean'].get('accuracy'))}" if scores else ", not finished"
+    summary = f"{label} on {data_name(run['data'])}, seed {run['config'].get('seed')}{accuracy}"
+    return {"summary": summary, "section": run_section(run, with_partition)}

@@ -1,0 +1,75 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from medpfl.core.errors import printable
+from medpfl.engine.progress import Progress as Moment
+from medpfl.engine.progress import Watch
+
+_PHASES = {
+    "submitted": "waiting for FLARE to start the job",
+    "unreachable": "no answer from FLARE's server",
+    "prepare": "preparing sites",
+    "train": "training",
+    "validate": "validating the last round",
+    "test": "testing",
+    "done": "done",
+    "join": "new sites adapt",
+}
+
+
+@contextmanager
+def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
+    """Shows a run's progress while the block runs; yields what the engine tells."""
+    if not console.is_terminal:
+        yield _lines(console, title, rounds)
+        return
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("round {task.completed:.0f}/{task.total}"),
+    ]
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(f"{title}: starting", total=rounds)
+
+        def watch(now: Moment) -> None:
+            done = now.round
+            if now.phase == "train" and now.expected:
+                done += now.answered / now.expected
+            bar.update(task, completed=done, description=f"{title}: {_PHASES[now.phase]}{_more(now)}")
+
+        yield watch
+
+
+def _more(now: Moment) -> str:
+    return f": {printable(now.note)}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
+
+
+def _lines(console: Console, title: str, rounds: int) -> Watch:
+    started, said = time.monotonic(), set[tuple[str, int, str]]()
+
+    def watch(now: Moment) -> None:
+        nonlocal started
+        if (now.phase, now.round, now.note) in said:
+            return
+        if not now.round:
+            started = time.monotonic()  # what rounds take is counted from where they begin
+        said.add((now.phase, now.round, now.note))
+        if now.phase == "train" and now.round:
+            spent = time.monotonic() - started
+            left = spent / now.round * (rounds - now.round)
+            console.print(
+                f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
+            )
+        elif now.phase != "train":
+            note = f": {printable(now.note)}" if now.note else ""
+            console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
+
+    return watch

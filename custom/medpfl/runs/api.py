@@ -1,0 +1,236 @@
+"""For notebooks and programs: ``medpfl.run`` and ``medpfl.compare``.
+
+    >>> import medpfl, torch
+    >>> run = medpfl.run("fedbn", sites=2, rounds=2, train_fraction=0.2, settings={"lr": 0.05})
+    >>> run
+    FedBN: 0... mean accuracy over 2 sites, ... local training (worst site ...)
+
+    >>> run.results["final"]["selected"]["sites"]["site-1"]["n"]
+    760
+    >>> run.models["site-2"](torch.zeros(3, 1, 28, 28)).shape
+    torch.Size([3, 11])
+    >>> run.report().name
+    'report.html'
+
+The names are the command line's (``medpfl run --help``), with ``_`` for ``-``; mistakes raise
+:class:`~medpfl.core.errors.UserError` in its words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import get_close_matches
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.site_data import SiteData
+from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.report.progress import progress
+from medpfl.runs.asked import as_meant, config_of, configs_of
+from medpfl.runs.comparison import run_comparison
+from medpfl.runs.experiment import Env, run_experiment
+from medpfl.runs.own_code import same_import_path, spec_of
+from medpfl.runs.shown import Comparison, Run
+
+Data = str | os.PathLike | Callable[..., SiteData]
+Model = str | Callable[..., nn.Module]
+
+
+def run(
+    algorithm: str,
+    *,
+    data: Data | None = None,
+    model: Model | None = None,
+    sites: int | Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | os.PathLike | None = None,
+    env: Env = "inprocess",
+    threads: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    reference: bool = True,
+    new_test: bool | None = None,
+    forgetting: bool | None = None,
+    track: str | None = None,
+    quiet: bool = False,
+    **fields: Any,
+) -> Run:
+    """Trains one algorithm.
+
+    Args:
+        algorithm: one of ``medpfl algorithms``.
+        data: a data set's name, a file or a folder; or a function ``(site, seed, **data_args)`` that returns
+            :class:`medpfl.SiteLoaders` or :class:`medpfl.ImageTensors`. By default the sample of OrganAMNIST.
+        model: a network's name; or a class or function that returns a ``torch.nn.Module``, called with ``model_args``
+            and with what it asks for of ``in_channels``, ``num_classes`` and ``image_size``.
+        sites: how many, or their names.
+        settings: of training and of the method (``medpfl algorithms NAME``), e.g. ``{"lr": 0.05, "lambda": 0.8}``.
+        out: the run's folder. None takes a temporary one, which is there as long as the object that is returned, at
+            most until Python ends (:meth:`~medpfl.runs.shown.Run.save` keeps it).
+        env: this process, FLARE's simulator (``sim``) or FLARE's POC (``poc``). A function or class of a notebook's
+            own is for this process alone.
+        threads: sites at once.
+        resume: go on with what is in the folder; a finished run with the same settings is only read.
+        overwrite: throw away what is in the folder.
+        reference: train every site alone too, for the difference to local training.
+        new_test: test the average of all sites' models too; None does so if it is cheap.
+        forgetting: measure what local training makes models forget; None does so where the method is against it.
+        track: ``tensorboard``, ``mlflow`` or ``wandb``, with ``sim`` and ``poc``.
+        quiet: no progress, which is otherwise shown on a terminal and in a notebook.
+        fields: further ones of :class:`medpfl.config.run.RunConfig`, such as ``rounds``, ``seed``, ``partition``,
+            ``model_args``, ``data_args`` or ``train_fraction``.
+
+    Raises:
+        UserError: what is wrong, in a line.
+
+    >>> def hospital(site, seed):
+    ...     images = torch.rand(8, 1, 16, 16)
+    ...     return medpfl.ImageTensors(
+    ...         images=dict.fromkeys(["train", "validation", "test"], images),
+    ...         labels=dict.fromkeys(["train", "validation", "test"], torch.arange(8) % 2),
+    ...     )
+    >>> class Net(torch.nn.Sequential):
+    ...     def __init__(self, width):
+    ...         super().__init__(torch.nn.Flatten(), torch.nn.Linear(256, width), torch.nn.Linear(width, 2))
+    >>> own = {"data": hospital, "model": Net, "model_args": {"width": 4}}
+    >>> medpfl.run("fedper", **own, sites=["north", "south"], rounds=1).models["north"][1]
+    Linear(in_features=256, out_features=4, bias=True)
+    >>> medpfl.run("fedbn", mu=0.1)
+    Traceback (most recent call last):
+        ...
+    medpfl.core.errors.UserError: mu=0.1: no option; a setting ... goes into settings={'mu': 0.1}
+    """
+    asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
+    with _folder(out) as (folder, temporary):
+        config = config_of(algorithm, asked)
+        with _shown(quiet, algorithm, config.rounds) as watch, _findable(env):
+            results = run_experiment(
+                config,
+                folder,
+                env=env,
+                threads=threads,
+                resume=resume,
+                overwrite=overwrite,
+                reference=reference,
+                together=new_test,
+                forgotten=forgetting,
+                track=track,
+                watch=watch,
+            )
+    return Run(results, folder, temporary, config)
+
+
+def compare(
+    algorithms: Sequence[str],
+    *,
+    seeds: int = 3,
+    data: Data | None = None,
+    model: Model | None = None,
+    sites: int | Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    out: str | os.PathLike | None = None,
+    env: Env = "inprocess",
+    threads: int | None = None,
+    overwrite: bool = False,
+    new_test: bool | None = None,
+    forgetting: bool | None = None,
+    quiet: bool = False,
+    **fields: Any,
+) -> Comparison:
+    """Trains algorithms on the same splits and seeds and compares them pair by pair; local is always among them.
+
+    Args:
+        algorithms: names, or variants such as ``fedap:lambda=0.8`` and ``fedprox:mu=0.1,personal=batch-norm``.
+        seeds: how many, from 0, each with a partition of its own.
+        data: see :func:`run`.
+        model: see :func:`run`; a variant may name another.
+        sites: see :func:`run`.
+        settings: each goes to the algorithms that have it.
+        out: the folder, in which finished runs are used again; None as with :func:`run`.
+        env: see :func:`run`.
+        threads: sites at once.
+        overwrite: run everything again.
+        new_test: see :func:`run`.
+        forgetting: see :func:`run`.
+        quiet: see :func:`run`.
+        fields: see :func:`run`, but for ``seed``, ``personal`` and ``mixing``, which a variant has.
+
+    Raises:
+        UserError: what is wrong, in a line.
+
+    >>> found = medpfl.compare(["fedavg", "fedprox:mu=1"], seeds=1, sites=2, rounds=1, train_fraction=0.1)
+    >>> [group["label"] for group in found.results["groups"]]
+    ['Local training', 'FedAvg', 'FedProx (mu=1)']
+    """
+    if isinstance(algorithms, str):
+        raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. ['fedavg', {algorithms!r}]")
+    for name in ("seed", "personal", "mixing"):
+        if name in fields:
+            hint = "seeds=K takes 0 to K-1" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
+            raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
+    asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
+    with _folder(out) as (folder, temporary), _findable(env):
+        results = run_comparison(
+            configs_of(algorithms, seeds, asked),
+            folder,
+            env=env,
+            threads=threads,
+            overwrite=overwrite,
+            together=new_test,
+            forgotten=forgetting,
+            progress=lambda title, rounds: _shown(quiet, title, rounds),
+        )
+    return Comparison(results, folder, temporary)
+
+
+def _asked(env: str, **given: Any) -> dict[str, Any]:
+    """All fields of a configuration, None for those of which nothing is said."""
+    if env not in ("inprocess", "sim", "poc"):
+        raise UserError(f"env={env!r}: use inprocess, sim or poc; real sites have `medpfl run --env prod`")
+    known = [name for name in RunConfig.model_fields if name not in ("algorithm", "names")]
+    for name, value in given.items():
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}? A" if close else "a"
+            raise UserError(
+                f"{name}={value!r}: no option; {hint} setting of training or of the method goes into "
+                f"settings={{{name!r}: {value!r}}}"
+            )
+    for name in ("data", "model"):
+        if callable(given[name]):
+            given[name] = spec_of(given[name], name, elsewhere=env != "inprocess")
+        elif isinstance(given[name], os.PathLike):
+            given[name] = os.fspath(given[name])
+    maps = {name: dict(given.get(name) or {}) for name in ("data_args", "model_args", "settings")}
+    return as_meant({**dict.fromkeys([*known, "names"]), **given, **maps})
+
+
+@contextmanager
+def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDirectory | None]]:
+    """The folder of a run, and its owner if it is a temporary one, which goes at once where the run fails."""
+    if out is not None:
+        yield Path(out).expanduser(), None
+        return
+    temporary = TemporaryDirectory(prefix="medpfl-")
+    try:
+        yield Path(temporary.name), temporary
+    except BaseException:
+        temporary.cleanup()
+        raise
+
+
+def _shown(quiet: bool, title: str, rounds: int) -> AbstractContextManager[Watch]:
+    console = Console()
+    return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress(console, title, rounds)
+
+
+def _findable(env: str) -> AbstractContextManager[None]:
+    return nullcontext() if env == "inprocess" else same_import_path()

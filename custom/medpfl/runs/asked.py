@@ -1,0 +1,140 @@
+"""From what a user asks for, by the names of a run's fields, to checked configurations: of commands and of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from medpfl.config.named_code import permit_named
+from medpfl.config.run import RunConfig, make_config, published_defaults
+from medpfl.config.settings import paths
+from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import permit
+from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.registry import kind_of, meant
+from medpfl.data.sites import fixed_sites
+from medpfl.models.installed import code_of
+from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
+
+Fields = Mapping[str, Any]
+"""Of :class:`~medpfl.config.run.RunConfig`; None where the user says nothing."""
+
+
+def as_meant(fields: Fields) -> dict[str, Any]:
+    """The fields with whole paths, ``sites`` that are names as ``names``, and a number of held-out centres as such."""
+    held_out = fields["held_out"]
+    return {
+        **fields,
+        "data": _whole_path(fields["data"]),
+        **_sites(fields["sites"]),
+        "partition": _partition(fields["partition"]),
+        "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
+        "settings": _settings(fields["settings"]),
+    }
+
+
+def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractContextManager] = nullcontext) -> RunConfig:
+    """The checked configuration; the code that it names is permitted.
+
+    Args:
+        algorithm: the method.
+        fields: of :func:`as_meant`. Partition and number of sites are the data's where they have centres of their own.
+        said_in: in which the configuration is checked, to say of a mistake where it may stand.
+
+    Raises:
+        UserError: what is wrong.
+    """
+    given = {"algorithm": algorithm, **fields}
+    data, partition = given["data"] or "organamnist-sample", given["partition"]
+    if isinstance(kind := kind_of(data, given["data_args"]), CentreKind):
+        if partition not in (None, "natural"):
+            raise UserError(
+                f"--partition {partition}: {kind.title} are their own centres'; give natural or leave it out"
+            )
+        given["partition"] = "natural"
+    if given["sites"] is None and given["partition"]:
+        given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
+    with said_in():
+        config = make_config(**given)
+    permit_named(config)
+    return config
+
+
+def configs_of(
+    algorithms: Sequence[str],
+    seeds: int,
+    fields: Fields,
+    said_in: Callable[[], AbstractContextManager] = nullcontext,
+) -> list[tuple[str, RunConfig]]:
+    """A comparison's runs, each with its folder's name: the variants and local training, under each seed.
+
+    Args:
+        algorithms: as :meth:`~medpfl.runs.comparison.Variant.parse` reads them.
+        seeds: how many, from 0.
+        fields: see :func:`config_of`; settings and arguments of models go to those that have them.
+        said_in: likewise.
+
+    Raises:
+        UserError: what is wrong.
+    """
+    variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
+    schedule, training = published_defaults([v.algorithm for v in variants])
+    usual = fields["model"] or schedule.get("model", "lenet5")
+    variants = with_local(variants, usual)
+    models = [v.choices.get("model", usual) for v in variants]
+    permit(*(spec.partition(":")[0] for model in models if (spec := code_of(model))))
+    with said_in():
+        each = settings_of(variants, training | fields["settings"])
+        arguments = model_arguments_of(list(dict.fromkeys(models)), fields["model_args"])
+    fields = {**fields, **{name: value for name, value in schedule.items() if fields[name] is None}}
+    return [
+        (
+            v.folder,
+            config_of(
+                v.algorithm,
+                {**fields, "seed": seed, "settings": own, "model_args": arguments[model], **v.choices},
+                said_in,
+            ),
+        )
+        for seed in range(seeds)
+        for v, own, model in zip(variants, each, models, strict=True)
+    ]
+
+
+def _whole_path(data: str | None) -> str | None:
+    if not data or not (path := Path(data)).exists():
+        return data
+    # A folder may happen to be called like a data set that is meant.
+    if path.is_dir() and meant(data) != path:
+        return data
+    # Sites run in other folders: a file is named by its whole path.
+    return str(path.resolve())
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    settings = dict(given)
+    for name, words in paths().items():
+        if isinstance(path := settings.get(name), str) and path not in words:
+            settings[name] = str(Path(path).resolve())
+    return settings
+
+
+def _partition(given: str | None) -> str | None:
+    if given and given.startswith("file:"):
+        return f"file:{Path(given.removeprefix('file:')).resolve()}"
+    return given
+
+
+def _sites(given: str | int | Sequence[str] | None) -> dict[str, Any]:
+    """``sites`` and ``names`` of a number, or of names in a list or with commas between."""
+    if given is None:
+        return {"sites": None, "names": None}
+    if isinstance(given, list | tuple):
+        return {"sites": len(given), "names": tuple(given)}
+    text = str(given).strip()
+    if text.removeprefix("-").isdecimal():
+        return {"sites": int(text), "names": None}
+    names = tuple(name.strip() for name in text.split(","))
+    return {"sites": len(names), "names": names}

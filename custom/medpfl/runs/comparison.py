@@ -1,0 +1,222 @@
+"""Several algorithms on the same splits and seeds: their runs, and the paired table over them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medpfl.algorithms import LOCAL, algorithm, mechanisms
+from medpfl.config.run import RunConfig
+from medpfl.config.settings import Accepted, accepted
+from medpfl.core.errors import UserError
+from medpfl.engine.federation import Federation
+from medpfl.engine.progress import Watch
+from medpfl.models import takes_argument
+from medpfl.report.compare_table import write_comparison
+from medpfl.report.page import write_report
+from medpfl.report.side_by_side import compare
+from medpfl.runs.experiment import RESULTS, Env, run_experiment
+
+ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An algorithm, possibly with choices changed, as ``NAME:mixing=uniform`` or ``NAME:lambda=0.8``.
+
+    Attributes:
+        text: as given; names the folder of its runs.
+        algorithm: the algorithm's name.
+        choices: ``personal``, ``mixing`` and ``model``, where they are changed.
+        settings: settings of this variant alone.
+    """
+
+    text: str
+    algorithm: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Variant:
+        """Reads ``ALGORITHM[:KEY=VALUE[,KEY=VALUE]]``; UserError if it is not of that form."""
+        name, colon, rest = text.partition(":")
+        choices: dict[str, str] = {}
+        settings: dict[str, Any] = {}
+        for item in rest.split(",") if colon else ():
+            key, equals, value = item.partition("=")
+            if not equals or not value:
+                raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
+            if key in ("personal", "mixing", "model"):
+                choices[key] = value
+            else:
+                settings[key] = _number(value)
+        return cls(text, name, choices, settings)
+
+    @property
+    def folder(self) -> str:
+        """The text as a folder name."""
+        return "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.text)
+
+
+def with_local(variants: Sequence[Variant], model: str) -> list[Variant]:
+    """The variants, with local training of every model among them in front, unless it is there.
+
+    Args:
+        variants: as given.
+        model: of the variants that name none.
+    """
+    models = dict.fromkeys(v.choices.get("model", model) for v in variants)
+    there = {v.choices.get("model", model) for v in variants if v.algorithm == LOCAL.name}
+    missing = [Variant.parse(LOCAL.name if m == model else f"{LOCAL.name}:model={m}") for m in models if m not in there]
+    return [*missing, *variants]
+
+
+def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each variant's settings: its own, and those of the common ones that have a meaning for it.
+
+    What some methods do and others could do too (the switch of a mechanism, such as ``mu``) is set for the former
+    alone, so that it stays a comparison of the two.
+
+    Raises:
+        UserError: a common setting has a meaning for none of them, or one of them has a setting by two names.
+    """
+    known = [
+        accepted(algorithm(v.algorithm), v.choices.get("personal"), v.choices.get("mixing"), {**common, **v.settings})
+        for v in variants
+    ]
+    alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
+    found: list[dict[str, Any]] = [{} for _ in variants]
+    for name, value in common.items():
+        own = [_own_name(name, of) for of in known]
+        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
+        takers = takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
+        for i in takers:
+            _put(found[i], own[i], value, variants[i])
+        if not takers:
+            raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
+    return [common | own for common, own in zip(found, alone, strict=True)]
+
+
+def _named(variant: Variant, known: Accepted) -> dict[str, Any]:
+    """A variant's settings by the names that its algorithm has for them."""
+    named: dict[str, Any] = {}
+    for name, value in variant.settings.items():
+        _put(named, _own_name(name, known) or name, value, variant)
+    return named
+
+
+def _put(settings: dict[str, Any], name: str, value: Any, variant: Variant) -> None:
+    if name in settings:
+        raise UserError(
+            f"{name} is given twice for {variant.algorithm}, by its name and by the paper's symbol: give it once, or "
+            f"for it alone, as {variant.algorithm}:{name}=VALUE"
+        )
+    settings[name] = value
+
+
+def _only_addable(setting: str, alone: Mapping[str, Any], known: Accepted, variant: Variant) -> bool:
+    """Whether a method could have a setting, is published without it, and the variant alone has none either."""
+    published = {part.settings_class for part in algorithm(variant.algorithm).mechanisms}
+    switches = {part.switch: part.settings_class for part in mechanisms().values() if part.switch}
+    return setting in switches and switches[setting] not in published and setting not in alone
+
+
+def _own_name(setting: str, known: Accepted) -> str | None:
+    """What an algorithm calls a setting; None if it has no such one. Two papers call theirs lambda."""
+    name = known.meant(setting, {})
+    return name if name in known.kinds else None
+
+
+def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By model: those of the arguments that it has.
+
+    Raises:
+        UserError: an argument that none of the models has.
+    """
+    for argument in common:
+        if not any(takes_argument(model, argument) for model in models):
+            raise UserError(f"--model-arg {argument}: none of {', '.join(models)} has such an argument")
+    return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
+
+
+def _number(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def run_comparison(
+    runs: Sequence[tuple[str, RunConfig]],
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None,
+    overwrite: bool,
+    together: bool | None = None,
+    forgotten: bool | None = None,
+    progress: ShowProgress,
+) -> dict[str, Any]:
+    """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
+
+    A comparison that was stopped goes on: finished runs are read, an unfinished one resumes.
+
+    Args:
+        runs: folder name and configuration of every run; they may differ in algorithm and seed.
+        out: folder; a run is in ``NAME/seed-S``.
+        env: engine for all.
+        threads: sites at once.
+        overwrite: run everything again.
+        together: see :func:`medpfl.runs.experiment.run_experiment`.
+        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
+        progress: shows a run's progress, from a title and the number of rounds.
+
+    Raises:
+        UserError: a run cannot be made, or the folder holds runs with other settings.
+    """
+    for i, (name, config) in enumerate(runs):
+        if twin := next((other for other, same in runs[:i] if same == config), None):
+            raise UserError(f"{name} and {twin} are the same run; give each once")
+    _try_out(runs, out, overwrite)
+    if forgotten is None:
+        forgotten = any(config.resists_forgetting for _, config in runs)
+    results = []
+    for i, (name, config) in enumerate(runs, 1):
+        title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
+        folder = out / name / f"seed-{config.seed}"
+        with progress(title, config.rounds) as watch:
+            results.append(
+                run_experiment(
+                    config,
+                    folder,
+                    env=env,
+                    threads=threads,
+                    resume=not overwrite,
+                    overwrite=overwrite,
+                    reference=False,
+                    together=together,
+                    forgotten=forgotten,
+                    watch=watch,
+                )
+            )
+    comparison = compare(results)
+    write_comparison(comparison, out)
+    write_report(results, out / "report.html")
+    return comparison
+
+
+def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
+    """Builds each variant's model once, so that one which cannot be is named before the others are trained."""
+    tried = set()
+    for name, config in runs:
+        begun = not overwrite and (out / name / f"seed-{config.seed}" / RESULTS).exists()
+        if name not in tried and not begun:
+            try:
+                Federation.of(config).given_pretrained()
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from None
+        tried.add(name)

@@ -1,0 +1,278 @@
+"""One run from a configuration to files: results.json, history.csv, models, partition, report."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from medpfl.algorithms import LOCAL
+from medpfl.config.named_code import permit_named
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.lock import run_folder
+from medpfl.core.memory import keep_freed_memory
+from medpfl.core.statefile import write_bytes, write_state
+from medpfl.data.kinds.function.own_data import OwnData
+from medpfl.data.kinds.npz.partitioned import PartitionedImages
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
+from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.report.history import history_csv
+from medpfl.report.page import write_report
+from medpfl.report.reading import load_results
+from medpfl.runs.forgetting import NOT_MEASURED, forgetting
+from medpfl.runs.new_test import NO_TEST, new_test
+from medpfl.runs.results import build_results, write_json
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
+from medpfl.server.rounds import Plan, ServerState
+from medpfl.site.book import Book
+from medpfl.site.guard import Guarded
+from medpfl.site.store import DiskStore, MemoryStore
+from medpfl.site.worker import final_state
+from medpfl.training.trainer import Training
+
+Env = Literal["sim", "poc", "inprocess"]
+RESULTS = "results.json"
+JOB = "job.json"
+"""What a folder of a run at a real federation keeps of its job (:mod:`medpfl.runs.real_sites`)."""
+JOIN_JOB = "join-job.json"
+"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.flare.launch.join_job`)."""
+
+
+def run_experiment(
+    config: RunConfig,
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    reference: bool = True,
+    together: bool | None = None,
+    forgotten: bool | None = None,
+    track: str | None = None,
+    watch: Watch = watch_nothing,
+) -> dict[str, Any]:
+    """Runs, or goes on with, one experiment and writes its folder.
+
+    Args:
+        config: the run.
+        out: the experiment's folder.
+        env: FLARE's simulator, FLARE's POC, or this process.
+        threads: sites at once; by default all in the simulator, one a core in this process. Always all in the POC.
+        resume: go on where an earlier call with the same settings stopped; a finished one is only read.
+        overwrite: throw away what is in the folder.
+        reference: train every site alone too, for the difference to local training.
+        together: test the average of all sites' models too (:mod:`medpfl.runs.new_test`); None does so if it is cheap.
+        forgotten: measure what local training makes models forget (:mod:`medpfl.runs.forgetting`); None does so where
+            the method's aim is to have less of it, and it is cheap.
+        track: ``tensorboard``, ``mlflow`` or ``wandb``, in the simulator or POC.
+        watch: told of the run's progress.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        UserError: the folder holds something else, the settings make no sense, or the run cannot go on.
+    """
+    keep_freed_memory()
+    permit_named(config)
+    if track and env == "inprocess":
+        raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
+    with run_folder(out):
+        finished = _prepare_folder(config, out, resume, overwrite)
+        if finished is not None:
+            asked = {"new": together, "forgetting": forgotten}
+            missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
+            return (
+                _with_further_tests(Federation.of(config), finished, out, missing)
+                if any(missing.values())
+                else finished
+            )
+        started = time.perf_counter()
+        federation = Federation.of(config)
+        federation.given_pretrained()  # a wrong file is named before any process starts
+        federation.source.prepare()
+        if isinstance(federation.source, PartitionedImages):
+            federation.source.partition.save(out / "partition.json")
+        if env in ("sim", "poc"):
+            plan, state, start = _in_flare(env, federation, out, threads, watch, track)
+        else:
+            plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
+        results = _results(plan, state, env, federation, started, start)
+        if reference and config.resolved_mixing != "identity" and not isinstance(federation.source, OwnData):
+            results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
+            results["seconds"]["total"] = time.perf_counter() - started
+        _write_models(federation, state, out)
+        write_json(out / RESULTS, results)
+        write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
+        write_report([results], out / "report.html")
+        if forgotten is None and not config.resists_forgetting:
+            forgotten = False
+        return _with_further_tests(federation, results, out, {"new": together, "forgetting": forgotten})
+
+
+def _with_further_tests(
+    federation: Federation, results: dict[str, Any], out: Path, wanted: Mapping[str, bool | None]
+) -> dict[str, Any]:
+    """The results with tests that need all sites' data in one place, or with notes why there are none; written again.
+
+    Args:
+        federation: of the finished run.
+        results: of the run.
+        out: its folder.
+        wanted: of ``new`` and ``forgetting``: yes, no, or None for if it is cheap.
+    """
+    kinds = {
+        "new": (NO_TEST, lambda asked: new_test(federation, out / "models", asked=asked)),
+        "forgetting": (NOT_MEASURED, lambda asked: forgetting(federation, out / "state", asked=asked)),
+    }
+    for part, (reason, measured) in kinds.items():
+        if wanted[part] is False:
+            continue
+        found = measured(bool(wanted[part]))
+        notes = [note for note in results["notes"] if not note.startswith(reason)]
+        results = results | ({"notes": [*notes, found]} if isinstance(found, str) else {"notes": notes, part: found})
+        write_json(out / RESULTS, results)
+        write_report([results], out / "report.html")
+    return results
+
+
+def local_reference(federation: Federation, threads: int) -> dict[str, Any]:
+    """Every site alone on the same data, rounds and seed: what federation has to beat."""
+    keep = {k: v for k, v in federation.config.all_settings.items() if k in Training.model_fields}
+    config = RunConfig(
+        **federation.config.model_dump(exclude={"algorithm", "personal", "mixing", "settings"}),
+        algorithm=LOCAL.name,
+        settings=keep,
+    )
+    local = Federation.of(config)
+    local.source = federation.source  # the same images need not be read twice
+    plan = local.plan()
+    sites = {name: local.site(name, MemoryStore()) for name in config.site_names}
+    workers = parallel_sites(sites, local.model(), local.device, threads)
+    state = run_in_process(plan, sites, local.model, workers=workers)
+    results = build_results(plan, state, env="inprocess", data={}, seconds={})
+    return {k: results[k] for k in ("algorithm", "selected_round", "final", "failures")}
+
+
+def _in_process(
+    federation: Federation, out: Path, threads: int, resume: bool, watch: Watch
+) -> tuple[Plan, ServerState, float]:
+    started = time.perf_counter()
+    plan = federation.plan()
+    folder = out / "state"
+    sites = {n: _site(federation, n, folder / n) for n in federation.config.site_names}
+    (folder / "server").mkdir(parents=True, exist_ok=True)
+    workers = parallel_sites(sites, federation.model(), federation.device, threads)
+    start = time.perf_counter() - started
+
+    def write(state: ServerState) -> None:
+        write_json(out / RESULTS, _results(plan, state, "inprocess", federation, started, start))
+
+    state = run_in_process(
+        plan,
+        sites,
+        federation.model,
+        workers=workers,
+        checkpoint=folder / "server",
+        resume=resume,
+        watch=watch,
+        after_step=write,
+    )
+    return plan, state, start
+
+
+def _site(federation: Federation, name: str, folder: Path) -> Guarded:
+    try:
+        site = federation.site(name, DiskStore(folder, durable=False))
+        return federation.guarded(site, book=Book(folder))
+    except UserError:
+        raise
+    except Exception as error:  # the user's own function may raise anything
+        raise UserError(f"data of {name}: {type(error).__name__}: {error}") from error
+
+
+def _in_flare(
+    env: Env, federation: Federation, out: Path, threads: int | None, watch: Watch, track: str | None
+) -> tuple[Plan, ServerState, float]:
+    sites = federation.config.sites
+    if env == "poc" and threads:
+        raise UserError("--threads: in a POC every site is a process of its own; leave it out")
+    if threads and threads > sites:
+        raise UserError(f"--threads {threads}: there are only {sites} sites to run side by side")
+    checkpoint = out / "state" / "server" / CHECKPOINT
+    start = 0.0
+    if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
+        # Only these engines need FLARE, whose import takes a second.
+        if env == "poc":
+            from medpfl.flare.launch.poc import run_in_poc
+
+            start = run_in_poc(federation.config, out, watch=watch, track=track)
+        else:
+            from medpfl.flare.launch.simulator import simulate
+
+            start = simulate(federation.config, out, threads=threads or sites, watch=watch, track=track)
+    state = load_checkpoint(checkpoint, federation.config)
+    return Plan(federation.config, federation.split, federation.initial_shared, federation.channels), state, start
+
+
+def _results(
+    plan: Plan, state: ServerState, env: Env, federation: Federation, started: float, start: float
+) -> dict[str, Any]:
+    seconds = {"total": time.perf_counter() - started, "start": start}
+    return build_results(plan, state, env=env, data=federation.source.describe(), seconds=seconds)
+
+
+def _write_models(federation: Federation, state: ServerState, out: Path) -> None:
+    """Every simulated site's own model, as it was selected, for whoever wants to look at it."""
+    folder = out / "models"
+    folder.mkdir(exist_ok=True)
+    for name, metrics in (state.final or {}).items():
+        round_ = metrics["tested"]["selected"]
+        model = final_state(DiskStore(out / "state" / name, durable=False), round_)
+        if model is not None:
+            info = {"model": federation.config.model, "site": name, "round": round_}
+            write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
+
+
+def holds_simulation(out: Path) -> bool:
+    """Whether a folder has the results of a run on this machine, or what one that was interrupted left.
+
+    What a real federation sent of a job by which sites joined lies in ``flare`` too, and is no such run.
+    """
+    left = (RESULTS, "state", "flare.log", "flare/project.yml")
+    return not (out / JOB).exists() and any((out / name).exists() for name in left)
+
+
+def clear_folder(out: Path) -> None:
+    """Removes all that a run of any kind writes into its folder."""
+    for name in ("state", "models", "flare", "joined", "flare-join"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in (RESULTS, JOB, JOIN_JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
+    """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
+    checkpoint = out / "state" / "server" / CHECKPOINT
+    before = any((checkpoint_exists(checkpoint), (out / RESULTS).exists(), (out / JOB).exists()))
+    if before and overwrite and not resume:
+        clear_folder(out)
+        return None
+    if (out / JOB).exists():
+        raise UserError(
+            f"{out} holds a run at a real federation: go on with it by --env prod --resume, give --overwrite alone, or "
+            "choose another --out"
+        )
+    if before and not resume:
+        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
+    if not checkpoint_exists(checkpoint):
+        return None
+    state = load_checkpoint(checkpoint, config)
+    done = state.phase == "done" and (out / "report.html").exists()
+    return load_results(out) if done else None

@@ -1,0 +1,131 @@
+"""What local training makes a model forget: a site's model on the other sites' data, before and after.
+
+Federated Impression for Learning with Distributed Heterogeneous Data (2024), figure 1. Measured once, in the round that
+would follow the last: every site receives its model, trains, and the result is tested instead of sent. That needs every
+site's data in one place, which only a simulation has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from medpfl.core.messages import Failure
+from medpfl.core.parameters import State
+from medpfl.core.site_data import SiteData
+from medpfl.core.threads import intra_op_threads
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import CHECKPOINT
+from medpfl.runs.new_test import MOST_PREDICTIONS
+from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.rounds import next_round
+from medpfl.site.answer import answer
+from medpfl.site.store import DiskStore, MemoryStore, SiteStore
+from medpfl.tasks import Task
+
+NOT_MEASURED = "forgetting was not measured: "
+"""How the reason begins."""
+_SHOWN = ("accuracy", "balanced_accuracy")
+
+Predictions = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str, Any] | str:
+    """Trains every site once more from what it last received, and tests it on its own and on the others' data.
+
+    Args:
+        federation: of a finished run.
+        folder: where that run's server and sites keep their state; only read.
+        asked: whether the user asked for it; if not, more than :data:`~medpfl.runs.new_test.MOST_PREDICTIONS` are not
+            made.
+
+    Returns:
+        ``round``, the one that would follow; ``sites``, by site ``own`` and ``others`` with the measures ``before`` and
+        ``after`` (without ``others`` where no other site has test data); ``mean``, over sites, of accuracy and balanced
+        accuracy. Or, in words, why it was not measured.
+    """
+    stores = {name: _Above(DiskStore(folder / name, durable=False)) for name in federation.config.site_names}
+    sites = {name: federation.site(name, store) for name, store in stores.items()}
+    tests = {name: site.data for name, site in sites.items() if site.data.samples("test")}
+    predictions = 2 * len(sites) * sum(data.samples("test") for data in tests.values())
+    if len(tests) < 2:
+        return f"{NOT_MEASURED}fewer than two sites have test samples"
+    if predictions > MOST_PREDICTIONS and not asked:
+        return f"{NOT_MEASURED}it takes {predictions:,} predictions; ask with --forgetting"
+    state = load_checkpoint(folder / "server" / CHECKPOINT, federation.config)
+    messages = next_round(federation.plan(pretraining=False), state)
+    found: dict[str, Any] = {}
+    with intra_op_threads(federation.config.intra_op_threads):
+        model = federation.model()
+        learned = federation.config.learned
+        received = _Received(learned)
+        for name, message in messages.items():
+            sites[name].load(message, model, state.round)
+            before = received.predictions(model, tests)
+            answered = answer(sites[name], message, model)
+            if isinstance(answered, Failure):
+                return f"{NOT_MEASURED}{name}: {answered.reason}"
+            found[name] = _of_site(learned, name, before, _predictions(learned, model, tests))
+    return {"round": state.round + 1, "sites": found, "mean": _mean(found)}
+
+
+class _Above(MemoryStore):
+    """A store that reads what another has and writes into memory: the run's own state stays as it is."""
+
+    def __init__(self, below: SiteStore) -> None:
+        super().__init__()
+        self._below = below
+
+    def get(self, kind: str, round_: int) -> State | None:
+        state = super().get(kind, round_)
+        return self._below.get(kind, round_) if state is None else state
+
+
+class _Received:
+    """Predictions of received models; where all sites receive the same, they are made once."""
+
+    def __init__(self, learned: Task) -> None:
+        self._learned = learned
+        self._last: State = {}
+        self._made: Predictions = {}
+
+    def predictions(self, model: nn.Module, tests: dict[str, SiteData]) -> Predictions:
+        now = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+        if not self._last or not all(torch.equal(self._last[name], t) for name, t in now.items()):
+            self._last = {name: t.clone() for name, t in now.items()}
+            self._made = _predictions(self._learned, model, tests)
+        return self._made
+
+
+def _predictions(learned: Task, model: nn.Module, tests: dict[str, SiteData]) -> Predictions:
+    return {name: learned.predict(model, data, "test") for name, data in tests.items()}
+
+
+def _of_site(learned: Task, name: str, before: Predictions, after: Predictions) -> dict[str, Any]:
+    """The measures on the site's own test data and on all others' pooled."""
+    whose = {"own": [name] if name in before else [], "others": [other for other in before if other != name]}
+    return {
+        which: {"before": _pooled(learned, before, names), "after": _pooled(learned, after, names)}
+        for which, names in whose.items()
+        if names
+    }
+
+
+def _pooled(learned: Task, predictions: Predictions, names: list[str]) -> dict[str, Any]:
+    return learned.pooled([predictions[name] for name in names])
+
+
+def _mean(sites: dict[str, Any]) -> dict[str, Any]:
+    """Over the sites that have it."""
+    return {
+        which: {
+            when: {m: float(np.mean([s[which][when][m] for s in sites.values() if which in s])) for m in _SHOWN}
+            for when in ("before", "after")
+        }
+        for which in ("own", "others")
+        if any(which in s for s in sites.values())
+    }

@@ -1,0 +1,203 @@
+"""Sites that join a finished run: what the user asks for, checked, and the steps in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medpfl.algorithms import LOCAL
+from medpfl.config.fields import flag_of
+from medpfl.config.named_code import permit_named
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.errors import UserError
+from medpfl.core.lock import run_folder
+from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.threads import intra_op_threads
+from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.sites import fixed_sites, open_source
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import CHECKPOINT
+from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
+from medpfl.runs.experiment import JOB
+from medpfl.runs.results import write_json
+from medpfl.server.checkpoint import checkpoint_exists
+from medpfl.server.newcomer import Welcome, require_new
+from medpfl.site.answer import answer
+from medpfl.site.newcomer import Newcomer
+from medpfl.training.trainer import Training
+
+_DATA = ("data", "data_args", "partition", "sites", "names", "fractions", "train_fraction", "official")
+_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout"}
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Who joins which run.
+
+    Attributes:
+        run: the run's folder.
+        config: the run, with the time that newcomers get.
+        trained: the same with the newcomers' training settings and device.
+        newcomers: says which data they have and how they are called; None for the centres that the run held out.
+        epochs: how long they adapt, at most.
+    """
+
+    run: Path
+    config: RunConfig
+    trained: RunConfig
+    newcomers: RunConfig | None
+    epochs: int
+
+    @classmethod
+    def of(
+        cls, algorithm: str, run: Path, config: RunConfig, said: Mapping[str, Any], *, real: bool = False
+    ) -> Joining:
+        """What the user asks for.
+
+        Args:
+            algorithm: must be the run's.
+            run: the run's folder.
+            config: the run.
+            said: fields of a configuration that the user gave: ``data`` and what belongs to it, by default the run's
+                held-out centres; ``local_epochs`` to train at the new site; ``settings`` of that training; ``device``;
+                ``timeout`` of a newcomer's answer, by default the run's.
+            real: the newcomers are real sites, whose data are where they are; by default of the run's own name.
+
+        Raises:
+            UserError: the run is another algorithm's, or the user asks for what a newcomer may not choose.
+        """
+        if config.algorithm != algorithm:
+            raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
+        trained = _with_training(config, run, said)
+        config = config.model_copy(update={"timeout": trained.timeout})
+        newcomers = _newcomers(config, run, said, real)
+        permit_named(config)  # the run is the user's own
+        if newcomers:
+            permit_named(newcomers)
+            require_new(newcomers.site_names, config.site_names)
+        return cls(run, config, trained, newcomers, said.get("local_epochs", EPOCHS))
+
+    def write(self, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
+        """Writes join.json: what the server says, with the run's folder and the newcomers' configuration."""
+        run = {"folder": self.run.name, **results["run"]}
+        whole = {**results, "run": run, "config": self.trained.model_dump(mode="json")}
+        write_json(out / JOINED, whole)
+        return whole
+
+
+def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Lets sites join a finished run of this machine, in this process, and writes ``join.json`` and their models.
+
+    Args:
+        algorithm: must be the run's.
+        run: the run's folder.
+        said: see :meth:`Joining.of`.
+        out: where to write.
+
+    Returns:
+        The content of join.json: ``run``, ``rules``, ``epochs``, and for each site how it started, the epochs kept,
+        and measures on its test data ``received``, ``adapted`` and ``alone`` (from the first model, as long).
+
+    Raises:
+        UserError: the run has not ended, is another algorithm's, or the new data do not fit it.
+    """
+    file = checkpoint_of(run)
+    config, server = finished(file, f"--join {run}")
+    joining = Joining.of(algorithm, run, config, said)
+    with run_folder(out):
+        federation = Federation.of(config.model_copy(update={"device": joining.trained.device}))
+        sites = _sites(joining, out)
+        model = federation.model()
+
+        def exchange(messages: Mapping[str, Message]) -> Iterator[Update | Failure]:
+            return (answer(sites[name], message, model) for name, message in messages.items())
+
+        with torch.random.fork_rng(), intra_op_threads(config.intra_op_threads):
+            welcome = Welcome(federation.plan(steps=False), server, federation.input_format(), joining.epochs)
+            found = welcome.run(list(sites), exchange)
+        return joining.write(joined_results(welcome.plan, server, model, joining.epochs, found), out)
+
+
+def checkpoint_of(run: Path) -> Path:
+    """Where the server of a run on this machine keeps its state; UserError if there is none."""
+    file = run / "state" / "server" / CHECKPOINT
+    if (run / JOB).exists():
+        raise UserError(f"--join {run}: it is a run at a real federation; give --env prod and --kit")
+    if not checkpoint_exists(file):
+        raise UserError(f"--join {run}: there is no run in it ({file} is missing); give the --out of a run")
+    return file
+
+
+def _with_training(config: RunConfig, run: Path, said: Mapping[str, Any]) -> RunConfig:
+    for name, value in said.items():
+        if name not in _MAY_CHANGE and value != getattr(config, name):
+            raise UserError(
+                f"{flag_of(name)} {value}: the run in {run} has {getattr(config, name)!r}, which a new site "
+                "must share; leave it out"
+            )
+    own = said.get("settings", {})
+    if fixed := [
+        name for name in own if name not in Training.model_fields and own[name] != config.all_settings.get(name)
+    ]:
+        raise UserError(
+            f"--set {fixed[0]}: a new site may choose {', '.join(Training.model_fields)}; the rest is the run's"
+        )
+    fields = config.model_dump()
+    fields |= {name: said[name] for name in ("device", "timeout") if name in said}
+    return make_config(**fields | {"settings": {**config.settings, **own}})
+
+
+def _newcomers(config: RunConfig, run: Path, said: Mapping[str, Any], real: bool) -> RunConfig | None:
+    """A configuration that has the newcomers' data; None for the centres that the run held out."""
+    if "data" in said:
+        return _given(config, said, real)
+    if config.held_out:
+        if other := next((name for name in _DATA if name in said), None):
+            raise UserError(f"{flag_of(other)}: the held-out centres of {run} are divided as the run says")
+        return None
+    if real and config.partition == "natural":
+        return _given(config, {"data": config.data, **said}, real)
+    raise UserError(
+        f"--join {run}: that run {'divided one data set' if real else 'held no centre out'}; give the new site's data "
+        "with --data"
+    )
+
+
+def _given(before: RunConfig, said: Mapping[str, Any], real: bool) -> RunConfig:
+    data = said["data"]
+    # New data on this machine say their classes; a hospital's are told them, as they were told the run's sites.
+    inherited = {k: v for k, v in before.data_args.items() if real or k != "classes"}
+    kind = kind_of(data, inherited | said.get("data_args", {}))
+    if not real:
+        inherited = kind.kept_arguments(inherited)
+    arguments = inherited | said.get("data_args", {})
+    centres = isinstance(kind, CentreKind)
+    usual = before.partition if real and before.partition == "natural" else "iid"
+    partition = "natural" if centres else said.get("partition", usual)
+    number = said.get("sites") or fixed_sites(data, partition, arguments) or 1
+    names = said.get("names") or tuple(f"new-{i + 1}" for i in range(number))
+    fields = {k: said[k] for k in ("fractions", "train_fraction", "official") if k in said}
+    new = {"data": data, "data_args": arguments, "partition": partition, "sites": number, "names": names}
+    new |= {"held_out": 0, "min_sites": 0}
+    # Any method can be asked for the data alone; the run's own may need more sites than join.
+    alone = {"algorithm": LOCAL.name, "personal": None, "mixing": None, "settings": {}, "holdout": 0}
+    return make_config(**before.model_dump() | fields | new | alone)
+
+
+def _sites(joining: Joining, out: Path) -> dict[str, Newcomer]:
+    """The newcomers by name, with the data that this machine has of them."""
+    federation = Federation.of(joining.trained)
+    source, device = federation.source, federation.device
+    if joining.newcomers is None:
+        data = source.held_out(device, divided=True)
+    else:
+        source = open_source(joining.newcomers)
+        data = {name: source.site(name, device) for name in joining.newcomers.site_names}
+    return {
+        name: federation.newcomer(name, source, own, out / "joined" / name, here=True) for name, own in data.items()
+    }

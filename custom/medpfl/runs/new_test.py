@@ -1,0 +1,65 @@
+"""How the sites' models do where the site is unknown: on all sites' test data pooled, and at centres not in training.
+
+The probabilities of all sites' models are averaged: the "new test" of Liang et al., arXiv:2001.01523, and of Shen et
+al., IEEE JBHI 2023. That needs every site's whole model in one place, which only a simulation has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+
+from medpfl.core.site_data import SiteData
+from medpfl.engine.federation import Federation
+
+NO_TEST = "no test of all sites' models together: "
+"""How the reason begins."""
+MOST_PREDICTIONS = 100_000
+"""Models times samples that are predicted without being asked to; every model sees every sample."""
+
+
+def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, Any] | str:
+    """The measures of the average prediction of all sites' models.
+
+    Args:
+        federation: with the sites' data.
+        models: folder with a safetensors file for each site that has a model.
+        asked: whether the user asked for it; if not, more than :data:`MOST_PREDICTIONS` are not made.
+
+    Returns:
+        ``models``, their number; ``pooled``, on all sites' test data, or None where there are none; ``held_out``, by
+        centre. Or, in words, why there is no such test.
+    """
+    files = [file for n in federation.config.site_names if (file := models / f"{n}.safetensors").exists()]
+    sites = {name: federation.source.site(name, federation.device) for name in federation.config.site_names}
+    centres = federation.source.held_out(federation.device)
+    data = {name: d for name, d in (sites | centres).items() if d.samples("test")}
+    predictions = len(files) * sum(d.samples("test") for d in data.values())
+    if not predictions:
+        return f"{NO_TEST}there are no models or no test samples"
+    if predictions > MOST_PREDICTIONS and not asked:
+        return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
+    learned = federation.config.learned
+    found = _averaged(federation, files, data)
+    pooled = [found[name] for name in data if name in sites]
+    return {
+        "models": len(files),
+        "pooled": learned.pooled(pooled) if pooled else None,
+        "held_out": {name: learned.pooled([found[name]]) for name in data if name in centres},
+    }
+
+
+def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteData]) -> dict[str, Any]:
+    """By data set: the mean of all models' probabilities (n, classes), and the labels (n,)."""
+    model = federation.model()
+    sums: dict[str, np.ndarray] = {}
+    labels: dict[str, np.ndarray] = {}
+    for file in files:
+        model.load_state_dict(load_file(file, device=str(federation.device)))
+        for name, samples in data.items():
+            probabilities, labels[name] = federation.config.learned.predict(model, samples, "test")
+            sums[name] = sums[name] + probabilities if name in sums else probabilities
+    return {name: (total / len(files), labels[name]) for name, total in sums.items()}

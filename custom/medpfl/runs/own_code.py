@@ -1,0 +1,55 @@
+"""Functions and classes that a program hands over, by names under which its run finds them again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from medpfl.core.errors import UserError
+
+_MAIN = "__main__"
+
+
+def spec_of(thing: Callable[..., Any], what: str, *, elsewhere: bool) -> str:
+    """``module:name`` of a function or class; a notebook's and a script's own are of the module ``__main__``.
+
+    Args:
+        thing: the function or class.
+        what: ``model`` or ``data``, for messages.
+        elsewhere: processes of their own are to find it too, which a notebook's or a script's they cannot.
+
+    Raises:
+        UserError: it has no such name: it is a lambda, was made in a function, or is an object.
+    """
+    name, module = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", "")
+    if not name:
+        hint = "its class" if what == "model" else "a function, and its arguments by data_args,"
+        raise UserError(f"{what}={type(thing).__name__}(...): give {hint}: every site calls it by its name")
+    if getattr(sys.modules.get(module), name, None) is not thing:
+        raise UserError(
+            f"{what}={name}: sites call it by its name, and {module} has none such at its top level: define it there "
+            "by def or class, or in a module"
+        )
+    if elsewhere and module == _MAIN:
+        raise UserError(
+            f"{what}={name} is this session's own, and the sites of FLARE are processes of their own: put it into a "
+            'file, import it from there, or use env="inprocess"'
+        )
+    return f"{module}:{name}"
+
+
+@contextmanager
+def same_import_path() -> Iterator[None]:
+    """Processes that are started meanwhile find the modules that this one finds, a notebook's folder among them."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(place) for place in sys.path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,150 @@
+"""results.json: what every run writes, atomically and after every round."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medpfl.algorithms import algorithm, mechanisms
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.config.run import RunConfig
+from medpfl.core.differential_privacy import in_words
+from medpfl.core.statefile import write_bytes
+from medpfl.core.version import __version__
+from medpfl.server.state import Plan, ServerState
+from medpfl.server.weighing import mixing_matrix
+from medpfl.tasks.measures import summary
+
+SCHEMA = 1
+
+
+def build_results(
+    plan: Plan,
+    state: ServerState,
+    *,
+    env: str,
+    data: Mapping[str, Any],
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    """The results of a run as far as it has come.
+
+    Args:
+        plan: the server's.
+        state: after the last step.
+        env: where it ran: ``sim``, ``inprocess``, ``poc`` or ``prod``.
+        data: what is known of the sites' data.
+        seconds: ``total`` and ``start``; training is taken from the rounds.
+    """
+    config = plan.config
+    rounds = list(state.history)
+    return {
+        "schema": SCHEMA,
+        "status": "finished" if state.phase == "done" else "running",
+        "algorithm": config.algorithm,
+        "title": algorithm(config.algorithm).title,
+        "choices": config.choices(),
+        "heads": _heads(plan),
+        **_shown(plan, state),
+        "privacy": config.privacy() or None,
+        "config": config.model_dump(mode="json") | {"settings": config.all_settings},
+        "environment": environment(env),
+        "data": dict(data),
+        "rounds": rounds,
+        "selected_round": (state.best_round or state.round) if state.phase == "done" else None,
+        "final": _final(plan, state),
+        "mixing": _mixing(plan, state),
+        "traffic": dict(state.traffic),
+        "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
+        "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
+        "notes": _notes(config, state),
+    }
+
+
+def environment(env: str) -> dict[str, Any]:
+    """Where a run was made: engine, versions, processor."""
+    return {
+        "env": env,
+        "medpfl": __version__,
+        "nvflare": version("nvflare"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON atomically; NaN and infinity, which JSON does not have, are refused."""
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), durable=False)
+
+
+def _heads(plan: Plan) -> dict[str, Any] | None:
+    """How many attention heads are personal: the realised p is what the number of heads lets it be."""
+    if not (counts := plan.split.heads):
+        return None
+    personal, heads = (sum(column) for column in zip(*counts.values(), strict=True))
+    return {"layers": len(counts), "personal": personal, "of": heads, "p": personal / heads}
+
+
+def _shown(plan: Plan, state: ServerState) -> dict[str, dict[str, Any] | None]:
+    """What mechanisms show at the end, under their names; None while the run goes on, and of those it has not."""
+    there = {part.name: part for part in plan.config.mechanisms}
+    showing = [name for name, kind in mechanisms().items() if kind.shown is not Mechanism.shown]
+    done = state.phase == "done"
+    return {name: there[name].shown(state) if done and name in there else None for name in showing}
+
+
+def _final(plan: Plan, state: ServerState) -> dict[str, Any] | None:
+    if state.final is None:
+        return None
+    final = {}
+    for which in ("selected", "last"):
+        tested = {site: metrics["test"][which] for site, metrics in state.final.items()}
+        sites = {site: values for site, values in tested.items() if values is not None}
+        final[which] = {"sites": sites, **summary(sites, [measure.name for measure in plan.config.learned.measures])}
+    return final
+
+
+def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:
+    names = plan.config.site_names
+    present = [i for i, name in enumerate(names) if name in state.samples]
+    matrix = mixing_matrix(plan, state, present) if present and plan.split.shared_names else None
+    if matrix is None:
+        return None
+    return {"sites": [names[i] for i in present], "matrix": matrix[present].tolist()}
+
+
+def _notes(config: RunConfig, state: ServerState) -> list[str]:
+    notes = []
+    if privacy := config.privacy():
+        notes += in_words(privacy)
+    notes += [note for part in config.parts for note in part.notes(config, state)]
+    if state.phase == "done" and not state.best_round:
+        notes.append("There were no validation images, so the last round is reported.")
+    if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
+        notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
+    for site, metrics in (state.final or {}).items():
+        tested = metrics["tested"]
+        if state.best_round and tested["selected"] != state.best_round:
+            notes.append(
+                f"{site} was absent when round {state.best_round} was validated, or its file is damaged; its last "
+                "model was tested instead."
+            )
+    return notes
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

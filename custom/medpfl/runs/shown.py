@@ -1,0 +1,150 @@
+"""A finished run and a finished comparison as objects: their figures, tables and models."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table as RichTable
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import read_state
+from medpfl.data.sites import open_source
+from medpfl.engine.federation import seeded_model
+from medpfl.report.compare_table import comparison_rows
+from medpfl.report.page import table_html
+from medpfl.report.page_parts import Table as PageTable
+from medpfl.report.page_tables import site_table
+from medpfl.report.terminal import comparison_table, run_table
+from medpfl.report.words import summary
+
+_WIDTH = 100
+
+
+class Shown:
+    """A table: text where it is printed, HTML where a notebook shows it."""
+
+    def __init__(self, text: RichTable, page: PageTable):
+        self._text, self._page = text, page
+
+    def __repr__(self) -> str:
+        lines = StringIO()
+        Console(file=lines, width=_WIDTH, force_jupyter=False).print(self._text)
+        return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        return table_html(self._page)
+
+
+class Models(Mapping[str, nn.Module]):
+    """By site, the network with the weights that the site uses; each is made when it is first asked for.
+
+    On the CPU, in eval mode. Inputs are what training gave it: float32 in [-1, 1], (B, C, H, W).
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, temporary: TemporaryDirectory | None):
+        self._folder, self._config = folder, config
+        self._temporary = temporary  # there as long as this is, too
+        self._made: dict[str, nn.Module] = {}
+
+    def __getitem__(self, site: str) -> nn.Module:
+        if site not in self._made:
+            if site not in list(self):
+                raise KeyError(f"no model of {site!r}: there are {', '.join(self) or 'none'}")
+            model = seeded_model(self._config, open_source(self._config), torch.device("cpu"))
+            model.load_state_dict(read_state(self._folder / f"{site}.safetensors")[0])
+            self._made[site] = model.eval()
+        return self._made[site]
+
+    def __iter__(self) -> Iterator[str]:
+        there = {file.stem for file in self._folder.glob("*.safetensors")}
+        return (name for name in self._config.site_names if name in there)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"models of {', '.join(self)}"
+
+
+class _Kept:
+    """What a finished piece of work left in a folder.
+
+    Attributes:
+        results: its figures.
+        folder: where its files are. One that the user did not name goes when this object does.
+    """
+
+    def __init__(self, results: dict[str, Any], folder: Path, temporary: TemporaryDirectory | None):
+        self.results, self.folder = results, folder
+        self._temporary = temporary
+
+    def report(self) -> Path:
+        """The page about it, one self-contained HTML file."""
+        return self.folder / "report.html"
+
+    def table(self) -> Shown:
+        """Its figures as a table."""
+        raise NotImplementedError
+
+    def save(self, folder: str | Path) -> Path:
+        """Copies all its files to a folder, which must not be there or be empty.
+
+        Raises:
+            UserError: something is in it.
+        """
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"{target}: something is there; choose another folder")
+        shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        return target
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class Run(_Kept):
+    """A finished run: what :func:`medpfl.run` gives.
+
+    Attributes:
+        results: the content of results.json.
+        folder: where its files are. One that the user did not name goes when this object does.
+        models: by site, the network with the weights that the site uses (:class:`Models`).
+    """
+
+    def __init__(self, results: dict[str, Any], folder: Path, temporary: TemporaryDirectory | None, config: RunConfig):
+        super().__init__(results, folder, temporary)
+        self.models = Models(folder / "models", config, temporary)
+
+    def table(self) -> Shown:
+        """One row for every site: its test measures at the selected round; then mean and worst."""
+        return Shown(run_table(self.results, _WIDTH), site_table(self.results))
+
+    def __repr__(self) -> str:
+        return summary(self.results)
+
+
+class Comparison(_Kept):
+    """A finished comparison: what :func:`medpfl.compare` gives.
+
+    Attributes:
+        results: the content of comparison.json.
+        folder: where its files are, each run's in ``VARIANT/seed-S``. One that the user did not name goes when this
+            object does.
+    """
+
+    def table(self) -> Shown:
+        """One row for every variant: means over sites and seeds, and the differences to local training."""
+        page = PageTable("Algorithms compared", *comparison_rows(self.results))
+        return Shown(comparison_table(self.results, _WIDTH), page)
+
+    def __repr__(self) -> str:
+        return repr(self.table())

@@ -1,0 +1,102 @@
+"""The run's mechanisms at a site, through one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.config.run import RunConfig
+from medpfl.core.messages import named
+from medpfl.core.parameters import State, StateError
+from medpfl.core.site_data import SiteData
+from medpfl.training.loop import Epochs, Objective
+from medpfl.training.objective import objective_of
+from medpfl.training.part import Outcome, Part
+
+
+@dataclass
+class Method:
+    """The mixing and the mechanisms of a run, each with its view of the task.
+
+    Attributes:
+        config: the run.
+        rounds: by mechanism.
+    """
+
+    config: RunConfig
+    rounds: dict[Mechanism, LocalRound]
+    _parts: dict[Mechanism, Part] = field(default_factory=dict, init=False)
+    _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def of(cls, config: RunConfig, view: Callable[[Mechanism], LocalRound]) -> Method:
+        """With a view for each mechanism."""
+        return cls(config, {part: view(part) for part in config.parts})
+
+    def begin(self, *, joining: bool = False) -> None:
+        """Asks each for its part in the training that follows."""
+        found = {m: m.adapts(r) if joining else m.begin(r) for m, r in self.rounds.items()}
+        self._parts = {m: part for m, part in found.items() if part is not None}
+
+    def objective(self, model: nn.Module) -> Objective:
+        """What is minimised."""
+        return objective_of(model, list(self._parts.values()), self.config.learned.loss)
+
+    def train(self, model: nn.Module, data: SiteData, epochs: int, order: torch.Generator) -> float:
+        """The epochs of a round; the mean loss per sample."""
+        parts = self._parts.values()
+        steps = [part.before_step for part in parts if part.before_step]
+        work = Epochs(model, data, self.config.trainer, epochs, order, self.objective(model), steps)
+        own = next((part.train for part in parts if part.train), None)
+        return own(work) if own else work.run()
+
+    def end(self) -> None:
+        """After the epochs of a round."""
+        self._outcomes = {m: part.end() for m, part in self._parts.items() if part.end}
+
+    def states(self) -> dict[str, State]:
+        """What mechanisms keep for the next round, by mechanism."""
+        return {m.name: o.state for m, o in self._outcomes.items() if o.state is not None}
+
+    def numbers(self) -> dict[str, float]:
+        """What they report."""
+        return {name: value for o in self._outcomes.values() for name, value in o.numbers.items()}
+
+    def leaving(self, shared: State) -> State:
+        """The shared state on its way out, through each mechanism's step."""
+        for mechanism, round_ in self.rounds.items():
+            shared = mechanism.leaving(shared, round_)
+        return shared
+
+    def sent(self, channels: Iterable[tuple[str, Mechanism]]) -> State:
+        """What was asked for in channels, by the names under which it travels, on the CPU."""
+        found: State = {}
+        for channel, mechanism in channels:
+            outcome = self._outcomes.get(mechanism)
+            tensors = outcome.sends[channel] if outcome and channel in outcome.sends else None
+            if tensors is None:
+                tensors = mechanism.measured(channel, self.rounds[mechanism])
+            found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
+        return found
+
+    def in_use(self) -> State | None:
+        """The state that the site uses instead of the one that it received, if a mechanism has one."""
+        found = (m.in_use(r) for m, r in self.rounds.items())
+        return next((state for state in found if state is not None), None)
+
+    def finish(self) -> bool:
+        """Lets mechanisms change the model that the site is going to use; whether one did."""
+        return any([m.finish(r) for m, r in self.rounds.items()])
+
+
+def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:
+    """The channels that a message asks for, with their mechanisms; StateError if the run has no such channel."""
+    there = dict(known)
+    for name in asked:
+        if name not in there:
+            raise StateError(f"mixing {config.resolved_mixing} needs no 'other' tensors, so none leave")
+    return [(name, there[name]) for name in asked]

@@ -1,0 +1,39 @@
+"""What is learned: labels, loss, predictions, measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+
+from medpfl.core.errors import UserError
+from medpfl.tasks.classification import Classification
+from medpfl.tasks.task import Measure, Task
+
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
+"""This package's, by name."""
+GROUP = "medpfl.tasks"
+"""Entry points of other packages: each a :class:`~medpfl.tasks.task.Task`."""
+
+__all__ = ["TASKS", "Measure", "Task", "tasks"]
+
+
+def tasks() -> Mapping[str, Task]:
+    """All tasks by name, this package's first; UserError if another package's cannot be loaded or is none."""
+    return {**_installed(), **TASKS}
+
+
+@cache
+def _installed() -> Mapping[str, Task]:
+    found = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            task = entry.load()
+        except Exception as error:  # somebody else's package may raise anything
+            raise UserError(f"entry point {entry.name!r}, {entry.value}, cannot be loaded: {error}") from error
+        if not isinstance(task, Task):
+            raise UserError(
+                f"entry point {entry.name!r}: {entry.value} must be a medpfl Task, not {type(task).__name__}"
+            )
+        found[task.name] = task
+    return found

@@ -1,0 +1,1 @@
+"""How a site takes its steps."""

@@ -1,0 +1,161 @@
+"""Local training: epochs on a site's objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.core.layers import batch_norm_layers
+from medpfl.core.site_data import SiteData
+from medpfl.models import logits
+from medpfl.training.trainer import Trainer
+
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From a batch of inputs and labels to the task's loss on it, and to what is minimised."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From a network's output and labels to the mean over the batch (:meth:`medpfl.tasks.task.Task.loss`)."""
+
+
+class TrainingDiverged(RuntimeError):
+    """Local training left the finite numbers; the round's result is not used."""
+
+
+def plain_objective(model: nn.Module, loss: Loss) -> Objective:
+    """A task's loss of the model and nothing else."""
+    return partial(_plain, model, loss)
+
+
+def _plain(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    found = loss(logits(model(x)), y)
+    return found, found
+
+
+@contextmanager
+def batch_norm_for(model: nn.Module, images: int) -> Iterator[None]:
+    """Inside, a single image goes by batch norm's running statistics: it has none of a batch."""
+    alone = images == 1
+    for layer in batch_norm_layers(model).values() if alone else ():
+        layer.eval()
+    yield
+    if alone:
+        model.train()
+
+
+@contextmanager
+def only_these(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Inside, no other parameter of the model has a gradient, and none is computed for it."""
+    chosen = {id(p) for p in parameters}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
+    for parameter in others:
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter in others:
+            parameter.requires_grad_(True)
+
+
+def train_epochs(
+    model: nn.Module,
+    data: SiteData,
+    trainer: Trainer,
+    epochs: int,
+    generator: torch.Generator,
+    objective: Objective,
+    *,
+    parameters: Sequence[nn.Parameter] | None = None,
+    before_step: Sequence[Callable[[], None]] = (),
+) -> float:
+    """Trains the model in place; the optimizer starts afresh.
+
+    Args:
+        model: on the data's device.
+        data: the site's data; its training part must not be empty.
+        trainer: takes the steps.
+        epochs: passes over the training data.
+        generator: the order of the samples.
+        objective: what every step minimises.
+        parameters: the only ones that are trained; all by default.
+        before_step: called in every step with the gradients there.
+
+    Returns:
+        Mean of the task's loss per sample over all epochs, without what the objective adds to it.
+
+    Raises:
+        TrainingDiverged: the loss became NaN or infinite.
+    """
+    model.train()
+    trained = list(model.parameters() if parameters is None else parameters)
+    optimizer = trainer.optimizer(trained)
+    # Summed on the device: reading the loss at every step would make the device wait.
+    total, count = 0.0, 0
+    with only_these(model, trained):
+        for _ in range(epochs):
+            for x, y in data.training_batches(trainer.batch_size, generator):
+                with batch_norm_for(model, len(y) * data.images_per_sample):
+                    optimizer.zero_grad()
+                    loss, minimised = objective(x, y)
+                    minimised.backward()
+                    for change in before_step:
+                        change()
+                    optimizer.step()
+                total = total + loss.detach().double() * len(y)
+                count += len(y)
+    return finite_mean(total, count, trainer)
+
+
+def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
+    """The mean loss of a training.
+
+    Raises:
+        TrainingDiverged: it is NaN or infinite.
+    """
+    mean = float(total) / max(count, 1)
+    if not math.isfinite(mean):
+        raise TrainingDiverged(
+            f"the training loss became {mean}: lower the learning rate (lr={trainer.lr}) or check the data"
+        )
+    return mean
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """A round's training, for whoever goes about it in another way.
+
+    Attributes:
+        model: in training, on the device.
+        data: the site's.
+        trainer: takes the steps.
+        number: of epochs.
+        order: of the samples.
+        objective: what every step minimises.
+        before_step: called in every step with the gradients there.
+    """
+
+    model: nn.Module
+    data: SiteData
+    trainer: Trainer
+    number: int
+    order: torch.Generator
+    objective: Objective
+    before_step: Sequence[Callable[[], None]] = ()
+
+    def run(self, number: int | None = None, parameters: Sequence[nn.Parameter] | None = None) -> float:
+        """Trains, by default all parameters for :attr:`number` epochs; the mean loss per sample."""
+        return train_epochs(
+            self.model,
+            self.data,
+            self.trainer,
+            self.number if number is None else number,
+            self.order,
+            self.objective,
+            parameters=parameters,
+            before_step=self.before_step,
+        )

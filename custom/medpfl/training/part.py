@@ -1,0 +1,60 @@
+"""What one mechanism does in one round of local training at one site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from medpfl.core.parameters import State
+from medpfl.core.site_data import Batch
+from medpfl.training.loop import Epochs
+
+Forward = Callable[[Tensor], tuple[Tensor, Tensor | float]]
+"""From a batch of inputs to the model's logits and to what the model itself adds to the loss."""
+Term = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Batches that go through the model together with the site's own, and how much their loss weighs."""
+
+    batches: Iterator[Batch]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round leaves.
+
+    Attributes:
+        state: the mechanism's own, which the site keeps for its next round.
+        sends: by channel, what goes to the server.
+        numbers: what is reported.
+    """
+
+    state: State | None = None
+    sends: Mapping[str, State] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Each may be None.
+
+    Attributes:
+        forward: replaces the model's own; of all parts of a round one at most may have it.
+        beside: batches beside the site's own; likewise.
+        term: is added to what is minimised, once a step.
+        before_step: with all gradients there, before the optimizer's step.
+        train: replaces the epochs of the round; likewise one at most. Returns the mean loss per sample.
+        end: after the epochs.
+    """
+
+    forward: Forward | None = None
+    beside: Beside | None = None
+    term: Term | None = None
+    before_step: Callable[[], None] | None = None
+    train: Callable[[Epochs], float] | None = None
+    end: Callable[[], Outcome] | None = None

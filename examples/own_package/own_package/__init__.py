@@ -1,0 +1,1 @@
+"""A method and a network for medpfl."""

@@ -1,0 +1,313 @@
+"""The method as a whole: warm-up, what travels, what a site minimises, what goes on when a synthesis fails."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny import config, last_models, objective_with, same, sites_of
+from torch.nn.functional import cross_entropy
+
+from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
+from medpfl.algorithms.fedimpres.start_images import fitted, noise, public_images, start_images
+from medpfl.config.run import make_config
+from medpfl.core import scratch
+from medpfl.core.declarations import Nothing
+from medpfl.core.errors import Stopped, UserError
+from medpfl.core.messages import named
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import endless_batches
+from medpfl.data.sites import open_source
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.models import build_model, logits
+from medpfl.runs.experiment import run_experiment
+from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
+from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.site.store import MemoryStore
+
+SMALL = {"warmup": 1, "images": 6, "admm_iterations": 2, "inner_steps": 2}
+
+
+def small(algorithm="fedimpres", **fields):
+    settings = SMALL | fields.pop("settings", {})
+    defaults = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05, "device": "cpu"}
+    return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
+
+
+def run(run_config):
+    """The final state, and the sites."""
+    federation = Federation.of(run_config)
+    sites = sites_of(federation)
+    return run_in_process(federation.plan(), sites, federation.model, workers=1), sites
+
+
+def steps(run_config):
+    """The run step by step: plan, and the states after each."""
+    federation = Federation.of(run_config)
+    plan = federation.plan()
+    sites = {name: federation.site(name, MemoryStore()) for name in run_config.site_names}
+    states, state = [], ServerState()
+    while state.phase != "done":
+        outgoing = messages(plan, state)
+        states.append((state, outgoing))
+        state = advance(plan, state, [sites[n].handle(m, federation.model()) for n, m in outgoing.items()], 0.0)
+    return plan, [*states, (state, {})]
+
+
+def impression(state):
+    """What goes with the next round's messages."""
+    return state.common.get("impression", {})
+
+
+@pytest.fixture(scope="module")
+def made():
+    return steps(small())
+
+
+def test_the_impression_comes_after_the_warm_up_and_with_training_alone(made):
+    _, states = made
+    sent = {
+        (message.task, message.round): {name for name in message.tensors if name.startswith("impression/")}
+        for _, outgoing in states
+        for message in outgoing.values()
+    }
+    both = {"impression/images", "impression/labels"}
+    assert [sent["train", r] for r in (1, 2, 3)] == [set(), both, both]
+    assert not sent["validate", 3]
+    final = states[-1][0]
+    assert ["impression" in record for record in final.history] == [True, True, False]
+    said = final.history[0]["impression"]
+    assert said["images"] == 6
+    assert len(said["loss"]) == len(said["constraint"]) == 3
+
+
+def test_it_is_counted_in_what_sites_receive(made):
+    final = made[1][-1][0]
+    received = [record["sites"]["site-1"]["received_bytes"] for record in final.history]
+    pixels = 6 * 28 * 28 * 2 + 6  # float16 and a byte for each label
+    assert pixels <= received[1] - received[0] <= pixels + 200
+
+
+def test_nothing_of_it_is_sent_back(made):
+    plan, states = made
+    assert all(not name.startswith("impression/") for name in plan.split.shared_names)
+    assert all(not name.startswith("impression/") for state, _ in states for s in state.shared.values() for name in s)
+
+
+def test_the_same_run_gives_the_same_impression(made):
+    again = steps(small())[1]
+    assert all(same(impression(a), impression(b)) for (a, _), (b, _) in zip(made[1], again, strict=True))
+
+
+def test_a_checkpoint_keeps_it(made, tmp_path):
+    plan, states = made
+    state = next(s for s, _ in states if impression(s))
+    save_checkpoint(tmp_path / "server", plan.config, state, durable=False)
+    assert same(impression(load_checkpoint(tmp_path / "server", plan.config)), impression(state))
+
+
+def test_without_beta_it_is_fedavg_bit_for_bit():
+    fedavg = last_models(*run(_fedavg()))
+    without = last_models(*run(small(settings={"beta": 0})))
+    assert all(same(fedavg[site], without[site]) for site in fedavg)
+
+
+def _fedavg():
+    settings = {"batch_size": 16}
+    fields = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05}
+    return make_config(algorithm="fedavg", settings=settings, device="cpu", **fields)
+
+
+def test_the_objective_is_two_means():
+    torch.manual_seed(0)
+    model = build_model("lenet5", in_channels=1, num_classes=3, image_size=28)
+    x, y = torch.randn(5, 1, 28, 28), torch.tensor([0, 1, 2, 0, 1])
+    images, labels = torch.randn(8, 1, 28, 28), torch.arange(8) % 3
+    mechanism = Impression(ImpressionSettings(beta=0.5))
+    brought = named("impression", {"images": images, "labels": labels})
+    model.eval()  # so that batches do not see each other
+    split = ParameterSplit(model, Nothing())
+    reported, minimised = objective_with(mechanism, model, split, brought, settings={"batch_size": 8})(x, y)
+    torch.testing.assert_close(reported, cross_entropy(logits(model(x)), y))
+    torch.testing.assert_close(minimised - reported, 0.5 * cross_entropy(logits(model(images)), labels))
+
+
+def test_endless_batches_show_every_image_once_a_pass():
+    batches = endless_batches(torch.arange(5.0), torch.arange(5), 2, generator(0))
+    first, second = ([next(batches) for _ in range(3)] for _ in range(2))
+    for one_pass in (first, second):
+        assert sorted(torch.cat([y for _, y in one_pass]).tolist()) == [0, 1, 2, 3, 4]
+        assert all(torch.equal(x, y.float()) for x, y in one_pass)
+    assert [y.tolist() for _, y in first] != [y.tolist() for _, y in second]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"personal": "batch-norm"},
+        {"settings": {"mu": 0.01}},
+        {"mixing": "similarity", "personal": "batch-norm", "settings": {"pretrain_epochs": 1}},
+        {"mixing": "uniform", "personal": "top:1"},
+        {"settings": {"constraint": 0}},
+        {"settings": {"admm_iterations": 0}},
+    ],
+    ids=str,
+)
+def test_it_composes(fields):
+    state, _ = run(small(**fields))
+    assert state.phase == "done"
+    assert all(record["impression"]["images"] == 6 for record in state.history[:2])
+
+
+def test_a_failing_synthesis_ends_no_run():
+    state, _ = run(small(settings={"pixel_lr": 1e30}))
+    assert state.phase == "done"
+    assert "lower pixel_lr" in state.history[0]["impression"]["failed"]
+    assert not impression(state)
+
+
+def test_a_set_without_space_on_disk_ends_no_run(monkeypatch, tmp_path):
+    federation = Federation.of(small())
+    plan = federation.plan()
+    monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    assert state.phase == "done"
+    assert "no temporary file" in state.history[0]["impression"]["failed"]
+
+
+@pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
+def test_a_set_in_a_file_gives_the_same_run(monkeypatch, personal):
+    usual = run(small(personal=personal))
+    monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)
+    filed = run(small(personal=personal))
+    assert same(impression(usual[0]), impression(filed[0]))
+    assert all(same(a, last_models(*filed)[site]) for site, a in last_models(*usual).items())
+
+
+def test_a_run_that_is_stopped_keeps_the_step_before(tmp_path):
+    federation = Federation.of(small())
+    asked = []
+
+    def stop():
+        asked.append(None)
+        return len(asked) == 20  # an impression asks 15 times: before 4 steps and whenever images or labels are fetched
+
+    plan, saved = federation.plan(stop=stop), []
+    with pytest.raises(Stopped):
+        run_in_process(
+            plan, sites_of(federation), federation.model, workers=1, checkpoint=tmp_path, after_step=saved.append
+        )
+    assert len(asked) == 20
+    kept = load_checkpoint(tmp_path / "server.safetensors", plan.config)
+    assert kept.round == saved[-1].round == 1
+    assert same(impression(kept), impression(saved[-1]))
+
+
+def test_holdout_images_belong_to_no_site():
+    source = open_source(small(holdout=0.1, settings={"start": "holdout", "images": 50}))
+    start = start_images(source.config.all_settings, source, source.config.seed)
+    assert start.shape == (50, 1, 28, 28)
+    used = np.concatenate([np.concatenate([s.train, s.validation, s.test]) for s in source.partition.sites])
+    assert not set(used) & set(source.partition.holdout)
+    assert -1 <= start.min() < start.max() <= 1
+
+
+def test_padding_keeps_the_image_in_the_middle():
+    source = open_source(small(data_args={"pad": 32}))
+    assert source.model_arguments()["image_size"] == 32
+    image = source.site("site-1", torch.device("cpu")).images["train"][0, 0]
+    assert image.shape == (32, 32)
+    assert not image[:2].any()
+    assert image[2:30, 2:30].any()
+    with pytest.raises(UserError, match="pad=20: images of 28 pixels"):
+        open_source(small(data_args={"pad": 20})).model_arguments()
+
+
+def test_noise_and_public_images(tmp_path):
+    assert torch.equal(noise(4, (3, 8, 8), 1), noise(4, (3, 8, 8), 1))
+    for number in range(5):
+        Image.new("RGB", (10, 12), (50 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    images = public_images(tmp_path, 3, (1, 8, 8), seed=0)
+    assert images.shape == (3, 1, 8, 8)
+    assert public_images(tmp_path, 99, (3, 10, 10), seed=0).shape == (5, 3, 10, 10)
+    assert fitted(torch.zeros(2, 3, 4, 4), (1, 8, 8)).shape == (2, 1, 8, 8)
+
+
+def test_a_broken_or_missing_start_is_named(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"broken\.png cannot be read"):
+        public_images(tmp_path, 3, (1, 8, 8), seed=0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no image"):
+        public_images(tmp_path / "empty", 3, (1, 8, 8), seed=0)
+    source = open_source(small(settings={"start": "nowhere"}))
+    with pytest.raises(UserError, match="use noise, holdout, or the path"):
+        start_images(source.config.all_settings, source, source.config.seed)
+
+
+def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
+    for number in range(4):
+        Image.effect_noise((40, 40), 50).save(tmp_path / f"{number}.jpg")
+    broken = tmp_path / "2.jpg"
+    broken.write_bytes(broken.read_bytes()[:500])  # the header is whole
+    said = set()
+    for seed in range(20):
+        try:
+            said.add(len(public_images(tmp_path, 2, (3, 8, 8), seed)))
+        except UserError as error:
+            said.add(str(error).partition(" (")[0])
+    assert said == {2, f"start image {broken} cannot be read"}
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_more_classes_than_images(images):
+    state, _ = run(small(rounds=2, settings={"images": images}))
+    assert state.history[0]["impression"]["images"] == images
+    assert not state.failures
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_server_without_the_gpu_that_is_asked_for():
+    with pytest.raises(UserError, match="--device cuda: torch sees no GPU here; use --device cpu or auto"):
+        Federation.of(small(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"settings": {"start": "holdout"}}, "give --holdout"),
+        ({"settings": {"images": 0}}, "images must be positive"),
+        ({"settings": {"beta": -1}}, "beta must be >= 0"),
+    ],
+)
+def test_what_makes_no_sense(fields, message):
+    with pytest.raises(UserError, match=message):
+        small(**fields)
+
+
+def test_own_loaders_do_not_tell_the_size_of_images():
+    with pytest.raises(UserError, match="do not tell"):
+        run(config("fedimpres", settings=SMALL))
+
+
+def test_plan_has_no_impression_for_other_methods():
+    federation = Federation.of(_fedavg())
+    assert isinstance(federation.plan(), Plan)
+    assert federation.plan().steps == {}
+    assert len(Federation.of(small()).plan().steps) == 1
+
+
+def test_the_report_shows_the_images_and_what_was_done(tmp_path):
+    results = run_experiment(small(), tmp_path, env="inprocess", reference=False)
+    assert results["impression"]["images"] == 6
+    assert results["impression"]["picture"].startswith("data:image/png;base64,")
+    page = (tmp_path / "report.html").read_text()
+    assert "Federated impression" in page
+    assert results["impression"]["picture"] in page
+    picture = Image.open(io.BytesIO(base64.b64decode(results["impression"]["picture"].partition(",")[2])))
+    assert picture.size == (8 * 29 - 1, 28)

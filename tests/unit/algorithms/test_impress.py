@@ -1,0 +1,42 @@
+"""The impression as it leaves the server."""
+
+import pytest
+import torch
+from tiny import Net
+
+from medpfl.algorithms.fedimpres.impress import impression_maker
+from medpfl.core.declarations import parse_declaration
+from medpfl.core.errors import Stopped
+from medpfl.core.parameters import ParameterSplit
+
+SETTINGS = {"admm_iterations": 1, "inner_steps": 2, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "batch_size": 4}
+
+
+def make_model():
+    torch.manual_seed(0)
+    return Net()
+
+
+def maker(images, personal="batch-norm", **options):
+    split = ParameterSplit(make_model(), parse_declaration(personal))
+    start = torch.randn(images, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    settings = SETTINGS | {"constraint": 1}
+    impress = impression_maker(split, make_model, split.personal_state(make_model()), start, settings, **options)
+    return impress, split.shared_state(make_model())
+
+
+@pytest.mark.parametrize("images", [1, 2, 257])
+def test_any_number_of_images_where_batch_norm_is_personal(images):
+    impress, shared = maker(images)
+    tensors, report = impress(shared)
+    assert tensors["images"].shape == (images, 1, 4, 4)
+    assert tensors["images"].dtype == torch.float16
+    assert report["images"] == images
+    assert "failed" not in report
+
+
+@pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
+def test_it_can_be_stopped_from_the_first_look_at_the_images_on(personal):
+    impress, shared = maker(9, personal, stop=lambda: True)
+    with pytest.raises(Stopped):
+        impress(shared)

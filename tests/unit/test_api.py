@@ -1,0 +1,176 @@
+"""medpfl.run and medpfl.compare, as a notebook or another program calls them."""
+
+import doctest
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from types import ModuleType
+
+import pytest
+import torch
+from tiny import Net, images, site_data
+
+import medpfl
+from medpfl.core.statefile import read_state
+from medpfl.runs import api
+
+OWN = {"data": site_data, "model": Net, "rounds": 2, "sites": 2, "quiet": True, "device": "cpu"}
+
+
+def test_the_examples_of_the_docstrings(monkeypatch):
+    session = ModuleType("__main__")  # where a notebook has what it defines
+    monkeypatch.setitem(sys.modules, "__main__", session)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(api, globs=session.__dict__):
+        test.globs = session.__dict__
+        runner.run(test, clear_globs=False)
+    found = runner.summarize()
+    assert found.attempted >= 12
+    assert found.failed == 0
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys, medpfl; print([m for m in ('torch', 'nvflare', 'numpy', 'medpfl.runs') if m in sys.modules])"
+    code += "; print(medpfl.__version__, sorted(dir(medpfl))[:3]); medpfl.nothing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[0] == "[]"
+    assert done.stdout.splitlines()[1].startswith(f"{version('medpfl')} ['Comparison', 'ImageTensors', 'Run']")
+    assert "module 'medpfl' has no attribute 'nothing'" in done.stderr
+    assert all(getattr(medpfl, name) for name in dir(medpfl))
+
+
+def test_a_run_is_what_the_command_would_write():
+    run = medpfl.run("fedbn", **OWN, settings={"lr": 0.1}, threads=1)
+    assert run.results == json.loads((run.folder / "results.json").read_text())
+    assert run.results["config"]["data"] == "tiny:site_data"
+    assert run.results["config"]["settings"]["lr"] == 0.1
+    assert run.report().read_text().startswith("<!doctype html>")
+    assert repr(run).startswith("FedBN: 0.")
+
+
+def test_the_models_are_those_that_the_sites_use():
+    run = medpfl.run("ditto", **OWN | {"sites": ["north-1", "south-2"]})
+    assert list(run.models) == ["north-1", "south-2"]
+    model = run.models["south-2"]
+    kept, _ = read_state(run.folder / "models" / "south-2.safetensors")
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    assert run.models["south-2"] is model
+    data = site_data("south-2", 0)
+    right = (model(data.images["test"].float() / 127.5 - 1).argmax(1) == data.labels["test"]).float().mean()
+    tested = run.results["final"]["selected"]["sites"]["south-2"]
+    assert right.item() == pytest.approx(tested["accuracy"])
+    with pytest.raises(KeyError, match="no model of 'east': there are north-1, south-2"):
+        run.models["east"]
+    assert "east" not in run.models
+
+
+def test_a_folder_without_a_name_is_there_as_long_as_what_needs_it(tmp_path):
+    run = medpfl.run("fedavg", **OWN)
+    folder, models = run.folder, run.models
+    saved = run.save(tmp_path / "kept")
+    del run
+    assert models["site-1"]
+    del models
+    assert not folder.exists()
+    assert {"results.json", "report.html", "models"} <= {file.name for file in saved.iterdir()}
+    with pytest.raises(medpfl.UserError, match="something is there"):
+        medpfl.run("fedavg", **OWN).save(saved)
+
+
+def test_a_run_that_fails_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(medpfl.UserError, match=r"data of site-1: RuntimeError: no scanner"):
+        medpfl.run("fedavg", **OWN | {"data": broken})
+    assert list(tmp_path.iterdir()) == []
+
+
+def broken(site, seed):
+    raise RuntimeError("no scanner")
+
+
+def test_a_named_folder_is_gone_on_with_only_if_asked(tmp_path):
+    first = medpfl.run("fedavg", **OWN, out=tmp_path / "run")
+    with pytest.raises(medpfl.UserError, match="already holds a run"):
+        medpfl.run("fedavg", **OWN, out=tmp_path / "run")
+    again = medpfl.run("fedavg", **OWN, out=str(tmp_path / "run"), resume=True)
+    assert again.results == first.results
+    with pytest.raises(medpfl.UserError):
+        medpfl.run("fedavg", **OWN | {"rounds": 3}, out=tmp_path / "run", resume=True)
+    assert len(medpfl.run("fedavg", **OWN | {"rounds": 3}, out=tmp_path / "run", overwrite=True).results["rounds"]) == 3
+
+
+def test_tables_are_text_and_html(tmp_path):
+    found = medpfl.compare(["fedavg", "fedprox:mu=0.5"], seeds=2, **OWN, out=tmp_path)
+    text, html = repr(found.table()), found.table()._repr_html_()
+    for name in ("Local training", "FedAvg", "FedProx"):
+        assert name in text
+        assert f'<th scope="row">{name}' in html
+    assert max(map(len, text.splitlines())) <= 100
+    assert found.results["seeds"] == [0, 1]
+    assert found.results == json.loads((tmp_path / "comparison.json").read_text())
+    assert found.report() == tmp_path / "report.html"
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["fedavg", "fedprox_mu=0.5", "local"]
+    one = medpfl.run("fedavg", **OWN | {"sites": 3})
+    assert "site-3" in repr(one.table())
+    assert one._repr_html_().count("<tr>") == 1 + 3 + 2
+
+
+def inner():
+    def local(site, seed):
+        return images()
+
+    return local
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ({"rouds": 3}, "rouds=3: no option; did you mean rounds?"),
+        ({"mu": 0.1}, r"a setting of training or of the method goes into settings=\{'mu': 0.1\}"),
+        ({"settings": {"lambda": 0.1}}, "setting 'lambda' has no meaning for fedavg"),
+        ({"env": "prod"}, "env='prod': use inprocess, sim or poc"),
+        ({"data": "nowhere.npz"}, "nowhere.npz"),
+        ({"data": lambda site, seed: images()}, "sites call it by its name, and test_api has none such at its top"),
+        ({"data": inner()}, "data=inner.<locals>.local: sites call it by its name"),
+        ({"model": Net()}, r"model=Net\(...\): give its class"),
+        ({"model": "lenet6"}, "unknown model 'lenet6': did you mean lenet5"),
+    ],
+)
+def test_mistakes_are_named(call, said):
+    with pytest.raises(medpfl.UserError, match=said):
+        medpfl.run("fedavg", **call)
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "call", "said"),
+    [
+        ("fedavg", {}, "give a list of algorithms"),
+        (["fedavg"], {"seed": 3}, "seeds=K takes 0 to K-1"),
+        (["fedap"], {"mixing": "uniform"}, "e.g. fedap:mixing=..."),
+        (["fedavg"], {"settings": {"nu": 1}}, "none of local, fedavg has such a setting"),
+    ],
+)
+def test_mistakes_of_comparisons_are_named(algorithms, call, said):
+    with pytest.raises(medpfl.UserError, match=said):
+        medpfl.compare(algorithms, **call)
+
+
+def test_what_a_notebook_defines_is_for_its_own_process(monkeypatch):
+    session = ModuleType("__main__")
+    exec("def hospital(site, seed):\n    from tiny import images\n    return images()\n", session.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", session)
+    run = medpfl.run("fedavg", **OWN | {"data": session.hospital})
+    assert run.results["config"]["data"] == "__main__:hospital"
+    with pytest.raises(medpfl.UserError, match="this session's own, and the sites of FLARE are processes"):
+        medpfl.run("fedavg", **OWN | {"data": session.hospital}, env="sim")
+
+
+def test_the_version_is_said_without_torch():
+    code = "import sys\nfrom medpfl.cli.main import app\nsys.argv = ['medpfl', '--version']\n"
+    code += "try:\n    app()\nfinally:\n    assert not {'torch', 'nvflare', 'monai'} & set(sys.modules)\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    parts = ", ".join(f"{name} {version(name)}" for name in ("nvflare", "torch", "monai"))
+    assert done.stdout == f"medpfl {medpfl.__version__} ({parts})\n"

@@ -1,0 +1,154 @@
+"""The examples of CONTRIBUTING.md, as they stand there: installed as a package of somebody's own, and run."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from typer.testing import CliRunner
+
+from medpfl import algorithms, tasks
+from medpfl.algorithms import mechanisms, mixings
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
+from medpfl.data.kinds import registry
+from medpfl.flare.job import recipes
+from medpfl.tasks import TASKS
+
+TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+EXAMPLES = {
+    re.search(r'"""(\w+)', code)[1].lower(): code for code in re.findall(r"^```python\n(.+?)^```$", TEXT, re.M | re.S)
+}
+"""Code by the first word of its docstring."""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Makes a module of an example, and with an entry point a package, as far as its metadata go."""
+    found = (algorithms.algorithms, mechanisms, mixings, registry._installed, tasks._installed)
+
+    def forget():
+        for known in found:
+            known.cache_clear()
+
+    def install(example, group="", name="", made=""):
+        (tmp_path / f"{example}_example.py").write_text(EXAMPLES[example])
+        if group:
+            metadata = tmp_path / "examples-1.0.dist-info"
+            metadata.mkdir()
+            (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: examples\nVersion: 1.0\n")
+            (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = {example}_example:{made}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
+        return importlib.import_module(f"{example}_example")
+
+    yield install
+    monkeypatch.undo()
+    forget()
+    for example in EXAMPLES:
+        sys.modules.pop(f"{example}_example", None)
+    vars(recipes).pop("FedBodyRecipe", None)
+
+
+def test_there_are_no_other_examples():
+    assert set(EXAMPLES) == {"fedbody", "fedbounded", "classification", "smoothed", "tables"}
+
+
+def test_no_method_stands_in_for_one_of_the_packages():
+    """A mixing of another package called as FedAvg's would be FedAvg's from then on."""
+    own = algorithms.mixings()["samples"]
+    other = type("Samples", (own,), {"__module__": "theirs"})
+    with pytest.raises(UserError, match="mixing:Samples and theirs:Samples are both called 'samples'"):
+        algorithms._by_name((own, other))
+    assert algorithms._by_name((own, own)) == {"samples": own}
+
+
+def test_a_method(installed):
+    """The head of each site is its own, all else the same at all; and it is FedPer with FedProx' term, to the bit."""
+    installed("fedbody", algorithms.GROUP, "fedbody", "FEDBODY")
+    config = tiny.config("fedbody")
+    state, sites = tiny.run(config)
+    same, _ = tiny.run(tiny.config("fedper", settings={"mu": 0.1}))
+
+    assert config.choices()["objective"] == "cross-entropy + 0.1/2 |psi - psi_received|^2"
+    assert all(tiny.same(state.shared[name], same.shared[name]) for name in config.site_names)
+    models = list(tiny.last_models(state, sites).values())
+    assert not torch.equal(models[0]["fc2.weight"], models[1]["fc2.weight"])
+    assert torch.equal(models[0]["fc1.weight"], models[1]["fc1.weight"])
+    assert recipes.FedBodyRecipe.algorithm == "fedbody"
+
+
+def test_a_task(installed):
+    """The loss that is reported is the smoothed one, and the model another than plain classification's."""
+    installed("smoothed", tasks.GROUP, "smoothed", "SMOOTHED")
+    smoothed, _ = tiny.run(tiny.config("fedavg", rounds=1, task="classification-smoothed"))
+    plain, _ = tiny.run(tiny.config("fedavg", rounds=1))
+
+    assert not tiny.same(smoothed.shared["site-1"], plain.shared["site-1"])
+    losses = [state.history[0]["sites"]["site-1"]["train_loss"] for state in (smoothed, plain)]
+    assert losses[0] != losses[1]
+    assert set(smoothed.final["site-1"]["test"]["last"]) == set(plain.final["site-1"]["test"]["last"])
+
+
+def test_a_mechanism(installed):
+    """A step is at most lr x bound long: 4 at most in the epoch (17 samples by 4, the last joins)."""
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    config = tiny.config("fedbounded", rounds=1, settings={"gradient_bound": 0.01, "lr": 0.1})
+    state, _ = tiny.run(config)
+    plain, _ = tiny.run(tiny.config("fedavg", rounds=1, settings={"lr": 0.1}))
+    numbers = [record["numbers"] for record in state.history[0]["sites"].values()]
+
+    assert numbers == [{"bounded": 1.0}] * 3
+    assert moved(config, state) <= 0.1 * 0.01 * 4 < moved(config, plain)
+    assert "numbers" not in plain.history[0]["sites"]["site-1"]
+    assert tiny.config("fedap", settings={"gradient_bound": 1}).all_settings["gradient_bound"] == 1
+    with pytest.raises(Exception, match="gradient_bound"):
+        tiny.config("fedavg", settings={"gradient_bound": -1})
+
+
+def moved(config, state):
+    """How far the trained shared parameters of the first site are from the first model's."""
+    first = tiny.plan_of(tiny.Federation.of(config)).initial_shared
+    last = state.shared["site-1"]
+    return float(sum((last[k] - first[k]).square().sum() for k in first if "running" not in k).sqrt())
+
+
+def test_a_measure(installed, monkeypatch):
+    task = installed("classification").Top2()
+    monkeypatch.setitem(TASKS, task.name, task)
+    state, _ = tiny.run(tiny.config(task=task.name, select_by="top2"))
+    scores, labels = [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [0.1, 0.3, 0.6]], [1, 2, 2]  # right, wrong, right
+
+    assert task.pooled([(torch.tensor(scores).numpy(), torch.tensor(labels).numpy())])["top2"] == pytest.approx(2 / 3)
+    of_sites = [record["validation"] for record in state.history[0]["sites"].values()]
+    assert all(0 <= found["accuracy"] <= found["top2"] <= 1 for found in of_sites)
+
+
+def test_a_kind_of_data(installed, tmp_path):
+    """Where the first of 16 values is bright, the label is 1."""
+    installed("tables", registry.GROUP, "table", "TableKind")
+    lines = [
+        f"{site},{part},{label},{200 * label},{','.join(['50'] * 15)}"
+        for site in ("site-1", "site-2")
+        for part in ("train", "validation", "test")
+        for label in (0, 1, 0, 1)
+    ]
+    file = tmp_path / "pictures.csv"
+    file.write_text("\n".join(lines))
+    checked = CliRunner().invoke(app, ["data", "check", str(file)])
+    assert "24 pictures" in checked.output
+
+    words = ["--data", str(file), "--model", "tiny:Net", "--partition", "natural", "--rounds", "2"]
+    done = CliRunner().invoke(
+        app, ["run", "fedbn", *words, "--env", "inprocess", "--no-reference", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["data"]["sites"]["site-2"] == {"train": 4, "validation": 4, "test": 4, "classes": {"0": 6, "1": 6}}
+
+    file.write_text("site-1,train,0,1,2,3\n")
+    assert "row 1 is no picture of 16 values" in CliRunner().invoke(app, ["data", "check", str(file)]).output

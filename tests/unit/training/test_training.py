@@ -1,0 +1,199 @@
+import math
+
+import pytest
+import torch
+from tiny import Net, images, same
+from torch import nn
+
+from medpfl.algorithms.fedprox import proximal_term
+from medpfl.core.declarations import BatchNorm, Nothing
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors
+from medpfl.models import build_model
+from medpfl.tasks import TASKS
+from medpfl.training import trainer
+from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.objective import objective_of
+from medpfl.training.part import Part
+
+SGD = {"lr": 0.5, "batch_size": 4, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
+
+
+LOSS = TASKS["classification"].loss
+
+
+def trained(model, data, settings, epochs, order, objective=None):
+    """The mean loss of epochs of SGD."""
+    steps = trainer.SGD.of(settings)
+    return train_epochs(model, data, steps, epochs, order, objective or plain_objective(model, LOSS))
+
+
+class Batches:
+    """Training data given batch by batch."""
+
+    reproducible = True
+    images_per_sample = 1
+
+    def __init__(self, *batches):
+        self.given = batches
+
+    def samples(self, part):
+        return sum(len(y) for _, y in self.given)
+
+    def training_batches(self, batch_size, generator):
+        return iter(self.given)
+
+
+def linear():
+    """Two inputs, two classes, weights zero: every class has probability 1/2."""
+    model = nn.Linear(2, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
+
+
+X, Y = torch.tensor([[1.0, 2.0]]), torch.tensor([0])
+
+
+def test_one_step_by_hand():
+    model = linear()
+    loss = trained(model, Batches((X, Y)), SGD, 1, generator(0))
+    # The gradient of the cross-entropy with respect to the logits is p - onehot = (-1/2, 1/2).
+    assert model.bias.tolist() == [0.25, -0.25]
+    assert model.weight.tolist() == [[0.25, 0.5], [-0.25, -0.5]]
+    assert loss == pytest.approx(math.log(2))
+
+
+def test_weight_decay_by_hand():
+    model = linear()
+    nn.init.constant_(model.bias, 1.0)
+    trained(model, Batches((X, Y)), SGD | {"weight_decay": 0.1}, 1, generator(0))
+    assert model.bias.tolist() == pytest.approx([1 - 0.5 * (-0.5 + 0.1), 1 - 0.5 * (0.5 + 0.1)])
+
+
+def test_loss_is_the_mean_over_samples_and_not_over_batches():
+    model = linear()
+    still = SGD | {"lr": 1e-12}
+    sure = torch.tensor([[100.0, 0.0]])
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
+    # Three samples with loss log 2 in one batch, one with loss 0 in the other.
+    unsure = torch.zeros(3, 2)
+    data = Batches((unsure, torch.zeros(3, dtype=torch.long)), (sure, torch.tensor([0])))
+    assert trained(model, data, still, 2, generator(0)) == pytest.approx(0.75 * math.log(2))
+
+
+def test_terms_are_not_in_the_reported_loss_but_in_the_gradient():
+    model = linear()
+    terms = (lambda: 2.0 * model.bias.sum(), lambda: model.bias.sum())
+    objective = objective_of(model, [Part(term=term) for term in terms], LOSS)
+    loss = trained(model, Batches((X, Y)), SGD, 1, generator(0), objective)
+    assert loss == pytest.approx(math.log(2))
+    assert model.bias.tolist() == [0.25 - 1.5, -0.25 - 1.5]
+
+
+def test_nesterov_looks_ahead_by_hand():
+    model = linear()
+    trained(model, Batches((X, Y)), SGD | {"momentum": 0.9, "nesterov": 1}, 1, generator(0))
+    # First step: the buffer is the gradient, and Nesterov goes along gradient + 0.9 * buffer.
+    assert model.bias.tolist() == pytest.approx([0.25 * 1.9, -0.25 * 1.9])
+
+
+def test_gradient_of_the_proximal_term():
+    torch.manual_seed(0)
+    model, split = Net(), ParameterSplit(Net(), BatchNorm())
+    received = split.shared_state(Net())
+    term = proximal_term(split, model, received, mu=0.3)
+    term.backward()
+    squares = 0.0
+    for name, parameter in model.named_parameters():
+        if name.startswith("norm"):
+            assert parameter.grad is None
+            continue
+        difference = parameter.detach() - received[name]
+        torch.testing.assert_close(parameter.grad, 0.3 * difference)
+        squares += difference.square().sum().item()
+    assert term.item() == pytest.approx(0.15 * squares, rel=1e-5)
+
+
+def test_the_proximal_term_leaves_buffers_out():
+    model = Net()
+    split = ParameterSplit(model, Nothing())
+    received = split.shared_state(model)
+    model.norm.running_mean.fill_(5.0)
+    assert proximal_term(split, model, received, mu=1.0).item() == 0.0
+
+
+def test_momentum_starts_afresh_and_lives_through_the_epochs():
+    """Two calls differ from one of two epochs only by the momentum that is dropped in between."""
+    settings = SGD | {"momentum": 0.5, "lr": 0.1}
+    data = Batches((X, Y))
+    one, two = linear(), linear()
+    trained(one, data, settings, 2, generator(0))
+    trained(two, data, settings, 1, generator(0))
+    first = two.bias.detach().clone()
+    trained(two, data, settings, 1, generator(0))
+    carried = settings["momentum"] * first  # the first step, lr x gradient, is taken again by half
+    torch.testing.assert_close(one.bias.detach() - two.bias.detach(), carried)
+
+
+def test_a_batch_of_one_with_batch_norm():
+    torch.manual_seed(0)
+    model = Net()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    loss = trained(model, images(train=1), SGD, 1, generator(0))
+    after = model.state_dict()
+    assert math.isfinite(loss)
+    assert not torch.equal(after["fc1.weight"], before["fc1.weight"])
+    assert torch.equal(after["norm.running_mean"], before["norm.running_mean"])
+    assert all(module.training for module in model.modules())
+
+
+def test_the_last_single_image_joins():
+    sizes = [len(y) for _, y in images(train=9).training_batches(4, generator(0))]
+    assert sizes == [4, 5]
+
+
+def test_a_single_bag_of_slices_trains_batch_norm():
+    torch.manual_seed(0)
+    model = build_model("resnet32", in_channels=1, num_classes=2, image_size=16, pooling="attention")
+    bags = {part: torch.randn(n, 4, 1, 16, 16) for part, n in (("train", 1), ("validation", 0), ("test", 0))}
+    data = ImageTensors(bags, {part: torch.zeros(len(x), dtype=torch.long) for part, x in bags.items()})
+    trained(model, data, SGD | {"batch_size": 1}, 2, generator(0))
+    counts = {int(t) for name, t in model.state_dict().items() if name.endswith("num_batches_tracked")}
+    assert counts == {2}
+
+
+def test_frozen_parameters_stay():
+    model = Net()
+    model.fc1.requires_grad_(False)
+    before = model.fc1.weight.clone()
+    trained(model, images(), SGD, 1, generator(0))
+    assert torch.equal(model.fc1.weight, before)
+
+
+def test_outputs_with_hidden_states():
+    class Tuple(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), ["hidden"]
+
+    model = Tuple(2, 2)
+    assert math.isfinite(trained(model, Batches((X, Y)), SGD, 1, generator(0)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_divergence_is_an_error(value):
+    with pytest.raises(TrainingDiverged, match=r"the training loss became nan: lower the learning rate \(lr=0.5\)"):
+        trained(Net(), Batches((torch.full((2, 16), value), torch.tensor([0, 1]))), SGD, 1, generator(0))
+
+
+def test_the_order_comes_from_the_generator_alone():
+    models = []
+    for noise in (1, 2):
+        torch.manual_seed(0)
+        model = Net()
+        torch.manual_seed(noise)
+        trained(model, images(), SGD, 2, generator(3, "shuffle"))
+        models.append(model.state_dict())
+    assert same(*models)
