@@ -22,12 +22,13 @@ from medpfl.algorithms.local import LOCAL
 from medpfl.algorithms.mechanism import Mechanism, Mixing
 from medpfl.algorithms.mixing import Equal, Identity, Samples, Uniform
 from medpfl.algorithms.robust import Median, TrimmedMean
+from medpfl.algorithms.scaffold import SCAFFOLD
 from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO,)
+OWN += (DITTO, SCAFFOLD)
 FOR_ALL = (UpdatePrivacy, FineTuning)
 """Mechanisms that no method has by itself."""
 GROUP = "medpfl.methods"

@@ -1,0 +1,86 @@
+"""SCAFFOLD's steps by hand, at a site and at the server; what it refuses."""
+
+import pytest
+import torch
+from one_sample import TwoWeights, both, config, trained, weights
+from tiny import config as tiny_config
+from tiny import run
+
+from medpfl.algorithms.mechanism import ServerParts, Turn
+from medpfl.algorithms.scaffold import own_control
+from medpfl.core.errors import UserError
+from medpfl.core.server_state import ServerState
+
+
+def test_a_corrected_step_by_hand():
+    """g = (-1/2, 1/2), c = (0.2, 0), c_i = (0, 0.1): the step is along (-0.3, 0.4), and the next c_i is g itself."""
+    model = TwoWeights(0.0, 0.0)
+    done = trained(config("scaffold"), model, kept={"control": both(0.0, 0.1)}, brought={"control": both(0.2, 0.0)})
+
+    assert weights(model.state_dict()) == pytest.approx([0.03, -0.04])
+    assert weights(done.states()["control"]) == pytest.approx([-0.5, 0.5])
+    sent = done.sent([("control", next(m for m in done.rounds if m.name == "control"))])
+    assert weights(sent, "control/fc.weight") == pytest.approx([-0.5, 0.4])
+
+
+def test_the_next_control_over_several_steps():
+    """Eq. 4 for c_i = 1, c = 2, x - y = 3, K lr = 0.5: 1 - 2 + 6."""
+    one = {"w": torch.tensor([1.0])}
+    found = own_control(one, {"w": torch.tensor([2.0])}, {"w": torch.tensor([3.0])}, {"w": torch.tensor([0.0])}, 0.5)
+
+    assert found["w"].tolist() == [5.0]
+
+
+def test_in_the_first_round_all_controls_are_zero_and_the_step_is_plain():
+    model = TwoWeights(0.0, 0.0)
+    trained(config("scaffold"), model)
+
+    assert weights(model.state_dict()) == pytest.approx([0.05, -0.05])
+
+
+def test_the_servers_control_by_hand():
+    """Two of four sites, mean change (1, 3): c = (1, 1) becomes (1.5, 2.5) (eq. 5)."""
+    run_config = config("scaffold")
+    part = next(m for m in run_config.mechanisms if m.name == "control")
+    step = part.server_step(ServerParts(run_config, None, None, {}, {}, None, None, lambda: False))
+    state = ServerState(common={"control": both(1.0, 1.0)})
+
+    made = step(Turn(state, dict, {"control": both(1.0, 3.0)}, present=2))
+
+    assert weights(made.common) == pytest.approx([1.5, 2.5])
+
+
+def test_with_all_sites_the_controls_sum_to_the_servers():
+    """Every site takes part, so after each round c is the mean of the c_i."""
+    state, sites = run(tiny_config("scaffold"))
+    own = [site.store.get("control", 2) for site in sites.values()]
+
+    for name, common in state.common["control"].items():
+        torch.testing.assert_close(common, torch.stack([c[name] for c in own]).mean(0), rtol=1e-4, atol=1e-6)
+
+
+def test_controls_count_in_the_traffic():
+    plain, _ = run(tiny_config("fedavg"))
+    corrected, _ = run(tiny_config("scaffold"))
+
+    assert corrected.traffic["sent_bytes"] > 1.7 * plain.traffic["sent_bytes"]
+    assert corrected.traffic["received_bytes"] > 1.3 * plain.traffic["received_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"settings": {"momentum": 0.9}}, "with momentum it is not"),
+        ({"settings": {"update_clip": 1, "update_noise": 1}}, "would leave beside it as they are"),
+        ({"personal": "heads:0.5"}, "parts of some are personal"),
+    ],
+)
+def test_what_control_variates_do_not_go_with(fields, words):
+    with pytest.raises(UserError, match=words):
+        tiny_config("scaffold", **fields)
+
+
+def test_with_batch_norm_personal_controls_are_of_the_rest():
+    state, _ = run(tiny_config("scaffold", personal="batch-norm"))
+
+    assert set(state.common["control"]) == {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
