@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TypeVar
 
+from medpfl.algorithms.apfl import APFL
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.ditto import DITTO
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
@@ -28,7 +29,7 @@ from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, SCAFFOLD)
+OWN += (DITTO, APFL, SCAFFOLD)
 FOR_ALL = (UpdatePrivacy, FineTuning)
 """Mechanisms that no method has by itself."""
 GROUP = "medpfl.methods"

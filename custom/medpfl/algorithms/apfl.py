@@ -1,0 +1,142 @@
+"""APFL: each site uses a mixture of the common model and of one of its own, in a proportion that it learns.
+
+Deng, Kamani, Mahdavi: Adaptive personalized federated learning. arXiv 2003.13461, 2020, algorithm 1.
+
+1. w, the common model, takes FedAvg's steps on f(w).
+2. v, the site's own, begins as the first model and takes steps along d f(alpha v + (1 - alpha) w) / d v, on the same
+   batches.
+3. Once a round, at its first batch, alpha takes a step along d f / d alpha = <v - w, grad f(alpha v + (1 - alpha) w)>
+   (eq. 11), and stays in [0, 1]; as in the authors' code. ``adaptive=0`` leaves it as it is.
+4. The site uses alpha v + (1 - alpha) w, with w as it was received.
+
+Of batch norm, statistics are the mixture's own. alpha is reported to the server, as the paper's tables have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
+from medpfl.algorithms.mixing import Samples
+from medpfl.core.parameters import State
+from medpfl.core.settings import Settings, setting
+from medpfl.models import logits
+from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean
+from medpfl.training.part import Outcome, Part
+
+_ALPHA = "alpha/"
+"""alpha among the entries of v; no module's entry has a / in its name."""
+
+
+class APFLSettings(Settings):
+    """The mixture."""
+
+    alpha: float = setting(0.0, "share of a site's own model in the mixture at the start", symbol="alpha", ge=0, le=1)
+    adaptive: int = setting(1, "1 learns the share at each site", ge=0, le=1)
+
+
+class AdaptiveMixture(Mechanism):
+    """Steps 2 to 4."""
+
+    settings_class = APFLSettings
+    name = "mixture"
+    switch = "alpha"
+    numbers: ClassVar[Mapping[str, tuple[float, float]]] = {"alpha": (0.0, 1.0)}
+    newcomer = Rule(
+        "the common model, which it adapts", "that is its mixture with a model that begins as the common one"
+    )
+
+    def objective(self, run: Run) -> str:
+        """Of the second model."""
+        return "for each site's own model v: cross-entropy of alpha v + (1 - alpha) psi"
+
+    def begin(self, round_: LocalRound) -> Part:
+        """The steps of w and v, batch by batch."""
+        kept = dict(round_.kept() or {})
+        alpha = float(kept.pop(_ALPHA, torch.tensor(self.settings.alpha)))
+        own = deepcopy(round_.model)
+        if kept:
+            own.load_state_dict(kept)
+        learned, run = [alpha], round_.run
+
+        def train(work: Epochs) -> float:
+            loss, learned[0] = train_both(work, own, alpha, run.learned.loss, adaptive=bool(self.settings.adaptive))
+            return loss
+
+        def end() -> Outcome:
+            state = {name: tensor.detach().clone() for name, tensor in own.state_dict().items()}
+            state[_ALPHA] = torch.tensor(learned[0], dtype=torch.float64)
+            return Outcome(state, numbers={"alpha": learned[0]})
+
+        return Part(train=train, end=end)
+
+    def in_use(self, round_: LocalRound) -> State | None:
+        """Step 4; what was received, for a site that has trained in no round yet."""
+        if (kept := dict(round_.kept() or {})) == {}:
+            return None
+        alpha, parameters = float(kept.pop(_ALPHA)), dict(round_.model.named_parameters())
+        return {
+            name: alpha * own.to(round_.device) + (1 - alpha) * parameters[name].detach() if name in parameters else own
+            for name, own in kept.items()
+        }
+
+
+def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, adaptive: bool) -> tuple[float, float]:
+    """Epochs of the common model ``work.model`` and of the site's own, side by side.
+
+    Args:
+        work: the common model's training.
+        own: v, in place.
+        alpha: its share in the mixture.
+        loss_of: the task's.
+        adaptive: alpha takes a step at the first batch.
+
+    Returns:
+        The common model's mean cross-entropy per sample, and alpha.
+    """
+    common, of_own = work.model.train(), dict(own.train().named_parameters())
+    steps = work.trainer.optimizer(common.parameters()), work.trainer.optimizer(own.parameters())
+    total: Tensor | float = 0.0
+    count = 0
+    for _ in range(work.number):
+        for x, y in work.data.training_batches(work.trainer.batch_size, work.order):
+            images = len(y) * work.data.images_per_sample
+            with batch_norm_for(common, images), batch_norm_for(own, images):
+                own.zero_grad()
+                now = {name: p.detach() for name, p in common.named_parameters()}
+                mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items()}
+                for tensor in mixed.values():
+                    tensor.retain_grad()
+                loss_of(logits(functional_call(own, mixed, (x,))), y).backward()
+                if adaptive and not count:
+                    ways = {name: p.detach() - now[name] for name, p in of_own.items()}
+                    slope = sum(float((ways[name] * tensor.grad).sum()) for name, tensor in mixed.items())
+                    alpha = min(1.0, max(0.0, alpha - work.trainer.lr * slope))
+                common.zero_grad()
+                loss, minimised = work.objective(x, y)
+                minimised.backward()
+                for change in work.before_step:
+                    change()
+                for step in steps:
+                    step.step()
+            total = total + loss.detach().double() * len(y)
+            count += len(y)
+    return finite_mean(total, count, work.trainer), alpha
+
+
+APFL = Algorithm(
+    name="apfl",
+    title="APFL",
+    paper="Deng et al., arXiv:2003.13461",
+    summary="each site uses a mixture of the common model and its own, in a proportion that it learns",
+    mixing=Samples,
+    mechanisms=(AdaptiveMixture,),
+    settings={"alpha": 0.5},
+)

@@ -1,0 +1,56 @@
+"""APFL's mixture: one step by hand, its share within [0, 1], what the site uses."""
+
+from math import exp
+
+import pytest
+import torch
+from one_sample import TwoWeights, both, config, method, trained, weights
+from tiny import config as tiny_config
+from tiny import run
+
+P0 = 1 / (1 + exp(-1.0))
+"""Probability of class 0 under the weights (1/2, -1/2)."""
+
+
+def kept(alpha: float):
+    return {"mixture": both(1.0, -1.0) | {"alpha/": torch.tensor(alpha, dtype=torch.float64)}}
+
+
+def test_a_step_by_hand():
+    """w = (0, 0), v = (1, -1), alpha = 1/2: at (1/2, -1/2) the gradient is (P0 - 1) * (1, -1)."""
+    model = TwoWeights(0.0, 0.0)
+    done = trained(config("apfl"), model, kept=kept(0.5))
+
+    assert weights(model.state_dict()) == pytest.approx([0.05, -0.05])
+    state = done.states()["mixture"]
+    assert weights(state) == pytest.approx([1 + 0.05 * (1 - P0), -1 - 0.05 * (1 - P0)])
+    assert done.numbers() == {"alpha": pytest.approx(0.5 + 0.1 * 2 * (1 - P0))}
+    assert float(state["alpha/"]) == done.numbers()["alpha"]
+
+
+def test_a_share_that_is_not_learned_stays():
+    done = trained(config("apfl", adaptive=0), TwoWeights(), kept=kept(0.5))
+
+    assert done.numbers() == {"alpha": 0.5}
+
+
+def test_the_share_stays_within_its_range():
+    done = trained(config("apfl", lr=100.0), TwoWeights(), kept=kept(0.5))
+
+    assert done.numbers() == {"alpha": 1.0}
+
+
+def test_a_site_uses_the_mixture_with_what_it_received():
+    found = method(config("apfl"), TwoWeights(0.0, 0.0), kept=kept(0.25)).in_use()
+
+    assert weights(found) == [0.25, -0.25]
+    assert method(config("apfl"), TwoWeights()).in_use() is None
+
+
+def test_the_share_of_each_site_is_reported():
+    state, _ = run(tiny_config("apfl"))
+
+    shares = [site["numbers"]["alpha"] for record in state.history for site in record["sites"].values()]
+    assert len(shares) == 9
+    assert all(0 <= share <= 1 for share in shares)
+    assert len(set(shares)) > 3
