@@ -17,6 +17,7 @@ from medpfl.algorithms.fedbn import FEDBN
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
+from medpfl.algorithms.fedrep import FEDREP
 from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
@@ -29,7 +30,7 @@ from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, SCAFFOLD)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD)
 FOR_ALL = (UpdatePrivacy, FineTuning)
 """Mechanisms that no method has by itself."""
 GROUP = "medpfl.methods"

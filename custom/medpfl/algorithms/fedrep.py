@@ -1,0 +1,78 @@
+"""FedRep: the head is the site's own; in each round it is trained first, and then the body for what is shared.
+
+Collins, Hassani, Mokhtari, Shakkottai: Exploiting shared representations for personalized federated learning. ICML
+2021, algorithm 1: ``head_epochs`` epochs of the head with the body as it came, then the run's local epochs of the body
+with the head as it is. FedPer has the same parts and trains them together.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
+from medpfl.algorithms.mixing import Samples
+from medpfl.core.settings import Settings, setting
+from medpfl.training.loop import Epochs
+from medpfl.training.part import Part
+
+
+class FedRepSettings(Settings):
+    """How long the head is trained."""
+
+    head_epochs: int = setting(0, "epochs of the personal part before the shared one is trained", symbol="tau", ge=0)
+
+
+class HeadFirst(Mechanism):
+    """What is personal is trained before what is shared, each with the other as it is."""
+
+    settings_class = FedRepSettings
+    name = "head_first"
+    switch = "head_epochs"
+    newcomer = Rule("the common body, and a head that it trains alone", "the body holds what the sites have in common")
+
+    def refuses(self, run: Run) -> str | None:
+        """Nothing, or all, is personal; or parameters are both."""
+        if run.resolved_personal == "nothing":
+            return "head_epochs trains the personal part first, and nothing is personal: give --personal, e.g. top:1"
+        if "heads:" in run.resolved_personal:
+            return "head_epochs trains whole parameters, and with heads:P parts of some are personal"
+        return None
+
+    def objective(self, run: Run) -> str:
+        """The order of training."""
+        return f"{self.settings.head_epochs} epochs of the personal part, then the shared one"
+
+    def begin(self, round_: LocalRound) -> Part:
+        """The head, then the body."""
+        head, body = divided(round_)
+
+        def train(work: Epochs) -> float:
+            work.run(self.settings.head_epochs, head)
+            return work.run(parameters=body)
+
+        return Part(train=train)
+
+    def adapts(self, round_: LocalRound) -> Part:
+        """The head alone."""
+        head, _ = divided(round_)
+        return Part(train=lambda work: work.run(parameters=head))
+
+
+def divided(round_: LocalRound) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that are personal, and those that are shared."""
+    shared = set(round_.split.shared_names)
+    parameters = dict(round_.model.named_parameters())
+    return [p for n, p in parameters.items() if n not in shared], [p for n, p in parameters.items() if n in shared]
+
+
+FEDREP = Algorithm(
+    name="fedrep",
+    title="FedRep",
+    paper="Collins et al., ICML 2021",
+    summary="as FedPer, but the head is trained first, then the body",
+    personal="top:{layers}",
+    mixing=Samples,
+    mechanisms=(HeadFirst,),
+    settings={"layers": 1, "head_epochs": 10},
+)
