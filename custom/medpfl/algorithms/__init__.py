@@ -13,6 +13,7 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.ditto import DITTO
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
 from medpfl.algorithms.fedavg import FEDAVG
+from medpfl.algorithms.fedbabu import FEDBABU
 from medpfl.algorithms.fedbn import FEDBN
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
@@ -30,7 +31,7 @@ from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, FEDREP, SCAFFOLD)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU)
 FOR_ALL = (UpdatePrivacy, FineTuning)
 """Mechanisms that no method has by itself."""
 GROUP = "medpfl.methods"

@@ -1,0 +1,98 @@
+"""Which parameters FedRep and FedBABU train, and when; fine-tuning at the end."""
+
+import pytest
+import torch
+from tiny import Net, last_models, run, same, sites_of
+from tiny import config as tiny_config
+
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Message
+from medpfl.core.seeding import generator
+from medpfl.engine.federation import Federation
+from medpfl.site.worker import FINISHED, MODEL
+from medpfl.training.loop import Epochs, plain_objective, train_epochs
+
+
+def watched(algorithm: str, **settings) -> list[tuple[int, list[str]]]:
+    """In each call for epochs of a round: how many, and the parameters that moved."""
+    run_config = tiny_config(algorithm, settings=settings)
+    site = sites_of(Federation.of(run_config))["site-1"]
+    model = Net()
+    shared = site.split.shared_state(model)
+    found = site._method(Message("train", 1, shared), model, 1, "update")
+    found.begin()
+    part = next(p for p in found._parts.values() if p.train)
+    calls = []
+
+    class Watched(Epochs):
+        def run(self, number=None, parameters=None):
+            before = {n: p.detach().clone() for n, p in model.named_parameters()}
+            loss = super().run(number, parameters)
+            moved = [n for n, p in model.named_parameters() if not torch.equal(p, before[n])]
+            calls.append((self.number if number is None else number, moved))
+            return loss
+
+    objective = found.objective(model)
+    part.train(Watched(model, site.data, run_config.trainer, 2, torch.Generator().manual_seed(0), objective))
+    return calls
+
+
+RUN = tiny_config("fedbn")
+BODY = ["fc1.weight", "fc1.bias", "norm.weight", "norm.bias"]
+HEAD = ["fc2.weight", "fc2.bias"]
+
+
+def test_fedrep_trains_the_head_first_and_then_the_body():
+    assert watched("fedrep", head_epochs=3) == [(3, HEAD), (2, BODY)]
+
+
+def test_fedbabu_trains_the_body_alone():
+    assert watched("fedbabu") == [(2, BODY)]
+
+
+def test_fedbabus_head_stays_as_it_was_drawn_until_the_end():
+    run_config = tiny_config("fedbabu")
+    first = Federation.of(run_config).initial_personal
+    _, sites = run(run_config)
+
+    for site in sites.values():
+        assert all(torch.equal(site.store.get(MODEL, 3)[entry], first[entry]) for entry in HEAD)
+        assert not any(torch.equal(site.store.get(FINISHED, 3)[entry], first[entry]) for entry in HEAD)
+
+
+@pytest.mark.parametrize("personal", ["nothing", "heads:0.5"])
+def test_fedrep_needs_whole_parameters_that_are_personal(personal):
+    with pytest.raises(UserError, match="head_epochs trains"):
+        tiny_config("fedrep", personal=personal)
+    with pytest.raises(UserError, match="fixed"):
+        tiny_config("fedbabu", personal=personal)
+
+
+def test_fine_tuning_is_training_of_what_was_received_and_changes_no_round():
+    plain, _ = run(tiny_config("fedbn"))
+    tuned, sites = run(tiny_config("fedbn", settings={"finetune_epochs": 2}))
+    federation = Federation.of(tiny_config("fedbn"))
+
+    for name, site in sites.items():
+        assert same(plain.shared[name], tuned.shared[name])
+        model = federation.model()
+        model.load_state_dict(site.store.get(MODEL, 3))
+        order = generator(0, name, "end", "fine-tuning of round 3")
+        torch.manual_seed(order.initial_seed())
+        train_epochs(model, site.data, RUN.trainer, 2, order, plain_objective(model, RUN.learned.loss))
+        assert same(model.state_dict(), site.store.get(FINISHED, 3))
+
+
+def test_asked_twice_a_site_fine_tunes_once():
+    state, sites = run(tiny_config("fedavg", settings={"finetune_epochs": 2}))
+    site, question = sites["site-1"], Message("test", 3, {}, {"selected_round": state.best_round or 3})
+
+    assert site.handle(question, Net()).metrics == state.final["site-1"]
+
+
+def test_without_epochs_nothing_is_fine_tuned():
+    plain, of_plain = run(tiny_config("fedavg"))
+    off, of_off = run(tiny_config("fedavg", settings={"finetune_epochs": 0}))
+
+    assert plain.final == off.final
+    assert all(same(last_models(plain, of_plain)[name], last_models(off, of_off)[name]) for name in of_off)
