@@ -26,7 +26,7 @@ from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.settings import defaults
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.runs.results import build_results
+from medpfl.engine.results import build_results
 from medpfl.site.noise import noise_source
 from medpfl.site.store import MemoryStore
 

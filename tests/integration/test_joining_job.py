@@ -8,11 +8,11 @@ from safetensors.torch import load_file
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
-from medpfl.flare.launch.join_job import join_here, join_in_production
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.runs.experiment import JOIN_JOB
 from medpfl.runs.join import join
+from medpfl.runs.join_job import join_here, join_in_production
 from medpfl.runs.real_sites import run_in_production
 from medpfl.site.delivery import CARD, WEIGHTS
 

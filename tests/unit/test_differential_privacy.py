@@ -18,7 +18,7 @@ from medpfl.core.differential_privacy import (
 )
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
-from medpfl.runs.results import build_results
+from medpfl.engine.results import build_results
 
 EPSILON = {"statistics_epsilon": 3}
 NOISE = {"update_clip": 1, "update_noise": 2}

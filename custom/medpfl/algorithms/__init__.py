@@ -84,10 +84,16 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     return _by_name((*FOR_ALL, *(m for a in algorithms().values() for m in a.mechanisms)))
 
 
+RESERVED = {"personal", "model", "received", "finished", "data", "best"}
+"""Names under which a site keeps states of its own (:mod:`medpfl.site.worker`): no part of a method is called so."""
+
+
 def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
     """UserError if two have one name: another package's would stand in for this one's in every method."""
     found: dict[str, Thing] = {}
     for thing in things:
+        if thing.name in RESERVED:
+            raise UserError(f"{thing.__module__}:{thing.__name__}: the name {thing.name!r} is taken; give it another")
         if (other := found.setdefault(thing.name, thing)) is not thing:
             both = " and ".join(f"{t.__module__}:{t.__name__}" for t in (other, thing))
             raise UserError(f"{both} are both called {thing.name!r}: give the other package's another name")

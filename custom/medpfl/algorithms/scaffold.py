@@ -48,8 +48,13 @@ class ControlVariates(Mechanism):
         """What eq. 4 does not hold for, and what would leave unprotected."""
         if run.all_settings.get("momentum"):
             return "control variates take (x - y) / (K lr) for the mean gradient; with momentum it is not: leave it 0"
-        if run.all_settings.get("update_noise"):
-            return "update_noise covers the update, and control variates would leave beside it as they are"
+        if run.all_settings.get("update_clip"):
+            return "update_clip covers the update, and control variates would leave beside it as they are"
+        if run.resolved_mixing not in ("equal", "samples"):
+            return (
+                f"control variates are joined by their mean, and mixing {run.resolved_mixing!r} joins models "
+                "otherwise: use --mixing equal or samples"
+            )
         if "heads:" in run.resolved_personal:
             return "control variates are of whole parameters, and with heads:P parts of some are personal"
         return None

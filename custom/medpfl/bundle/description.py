@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from medpfl.bundle.plain import plain_problem
+from medpfl.core.plain import plain_problem
 from medpfl.core.version import __version__
 from medpfl.data.inputs import Inputs
 
@@ -23,7 +23,7 @@ def versions() -> dict[str, str]:
 
 
 def refusal(card: Mapping[str, Any], inputs: Inputs) -> str | None:
-    """Why there can be no bundle: the name of what MONAI would not leave as it is (:mod:`medpfl.bundle.plain`).
+    """Why there can be no bundle: the name of what MONAI would not leave as it is (:mod:`medpfl.core.plain`).
 
     Args:
         card: the model's (:mod:`medpfl.site.delivery`).

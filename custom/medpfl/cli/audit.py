@@ -44,8 +44,8 @@ def audit(
     Nothing leaves this machine. Exit code 1 if an attack finds more than the limits allow.
     """
     from medpfl.audit.report import lines_of, passed, write_audit
-    from medpfl.data.site_manifest import read_policy, read_site_manifest
     from medpfl.flare.job.folder import read_job
+    from medpfl.site.local_file import read_policy, read_site_manifest
     from medpfl.site.policy import HOSPITAL
 
     config = read_job(job).config

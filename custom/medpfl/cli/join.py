@@ -47,7 +47,7 @@ def join_run(
 
             results = join(algorithm, run, said, out)
         else:
-            from medpfl.flare.launch.join_job import join_here, join_in_production
+            from medpfl.runs.join_job import join_here, join_in_production
 
             with progress(console, f"joining {algorithm}", 1) as watch:
                 if env == "prod":
@@ -62,8 +62,8 @@ def join_run(
 
 
 def export_join_job(algorithm: str, run: Path, options: Options, job: Path, *, gpus: int | None, byoc: bool) -> Path:
-    """Writes the job folder by which sites join; see :func:`medpfl.flare.launch.join_job.export_join`."""
-    from medpfl.flare.launch.join_job import export_join
+    """Writes the job folder by which sites join; see :func:`medpfl.runs.join_job.export_join`."""
+    from medpfl.runs.join_job import export_join
 
     return export_join(algorithm, run, _said(options), job, gpus=gpus, byoc=byoc)
 

@@ -22,9 +22,9 @@ def review(
 
     Nothing of the job is run. Exit code 1 if the site's policy refuses it.
     """
-    from medpfl.data.site_manifest import read_policy
     from medpfl.flare.admin.review import require_job
     from medpfl.flare.admin.review import review as read
+    from medpfl.site.local_file import read_policy
     from medpfl.site.policy import HOSPITAL
 
     found = read(require_job(job))

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from medpfl.algorithms import origin
-from medpfl.core.permitted_code import permit
-from medpfl.data.places import is_function
+from medpfl.core.permitted_code import is_function, permit
 from medpfl.models.installed import code_of
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
 from medpfl.algorithms.mechanism import Mechanism, Mixing
-from medpfl.bundle.plain import plain_problem
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
+from medpfl.core.plain import plain_problem
 from medpfl.core.settings import Value
 from medpfl.tasks import Task, tasks
 from medpfl.training.trainer import SGD, Trainer

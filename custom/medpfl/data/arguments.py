@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from medpfl.bundle.plain import require_plain
 from medpfl.core.errors import UserError
+from medpfl.core.plain import require_plain
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import is_function
 
 
 def cache_folder() -> Path:
@@ -28,11 +29,6 @@ def private_folder(path: Path) -> Path:
     except OSError as error:
         raise UserError(f"{path}: the cache cannot be made: {error.strerror}") from None
     return path
-
-
-def is_function(data: str) -> bool:
-    """Whether a ``--data`` value is ``module:function``."""
-    return ":" in data and "/" not in data and "\\" not in data
 
 
 def is_path(data: str) -> bool:

@@ -21,12 +21,12 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
+from medpfl.engine.results import build_results, write_json
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.report.reading import load_results
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
-from medpfl.runs.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
@@ -40,7 +40,7 @@ RESULTS = "results.json"
 JOB = "job.json"
 """What a folder of a run at a real federation keeps of its job (:mod:`medpfl.runs.real_sites`)."""
 JOIN_JOB = "join-job.json"
-"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.flare.launch.join_job`)."""
+"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.runs.join_job`)."""
 
 
 def run_experiment(

@@ -23,8 +23,8 @@ from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
+from medpfl.engine.results import write_json
 from medpfl.runs.experiment import JOB
-from medpfl.runs.results import write_json
 from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.answer import answer

@@ -11,6 +11,7 @@ from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.statefile import write_bytes
 from medpfl.engine.progress import Progress, Watch, watch_nothing
+from medpfl.engine.results import write_json
 from medpfl.flare.admin.connected import require_sites
 from medpfl.flare.admin.remote import System, Unknown
 from medpfl.flare.admin.submission import settled_note, submit_once
@@ -21,7 +22,6 @@ from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.report.reading import load_results
 from medpfl.runs.experiment import JOB, RESULTS, clear_folder, holds_simulation
-from medpfl.runs.results import write_json
 from medpfl.server.checkpoint import difference, require_same_run
 
 

@@ -197,13 +197,15 @@ class Guarded:
 
     def _require_steps(self, record: Record, message: Message, model: nn.Module) -> State:
         """What is added to every step leads to no weights that might not come; gives those that it leads to."""
-        there = message.shared
-        for there in led(self.contract.config, self.channels, message, self.data):
+        places = list(led(self.contract.config, self.channels, message, self.data))
+        for there in places:
             self._require_own_rows(there)
-        if self.policy.largest_jump and (way := distance(message.shared, there)):
+        if not places:
+            return message.shared
+        if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
             step = record.step or self.first_step(model)
             self._require_near(way / step if step else float("inf"), rounds=1)
-        return there
+        return places[-1]
 
     def _require_own_rows(self, shared: State) -> None:
         """Of all weights that come, also those under which statistics are asked for."""

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
-from medpfl.bundle.plain import plain_problem
 from medpfl.config.run import RunConfig
 from medpfl.core.attention import attention_blocks, head_entries
 from medpfl.core.channels import Channel
@@ -25,6 +24,7 @@ from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
 from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.parameters import ParameterSplit, State, StateError
+from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits

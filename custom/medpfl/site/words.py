@@ -24,7 +24,7 @@ _ERRORS = sorted(
 _TASKS = ("prepare", "train", "validate", "test", "statistics", "join")
 _SLOTS = {
     "site": r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}",
-    "number": r"-?\d{1,6}(?:\.\d{1,6})?(?:e-?\d{1,2})?",
+    "number": r"-?\d{1,6}(?:\.\d{1,6})?(?:e[-+]?\d{1,2})?",
     "shape": r"\[(?:\d{1,6}(?:, \d{1,6}){0,5})?\]",
     "dtype": r"torch\.[a-z]+\d{0,2}",
     "side": "shared|personal",

@@ -13,7 +13,7 @@ from medpfl.algorithms.mechanism import Rule
 from medpfl.algorithms.robust import Median
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
-from medpfl.runs.results import build_results
+from medpfl.engine.results import build_results
 from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
 from medpfl.server.newcomer import Welcome
 

@@ -73,6 +73,8 @@ def test_controls_count_in_the_traffic():
         ({"settings": {"momentum": 0.9}}, "with momentum it is not"),
         ({"settings": {"update_clip": 1, "update_noise": 1}}, "would leave beside it as they are"),
         ({"personal": "heads:0.5"}, "parts of some are personal"),
+        ({"mixing": "median"}, "joins models otherwise"),
+        ({"settings": {"update_clip": 1}}, "would leave beside it as they are"),
     ],
 )
 def test_what_control_variates_do_not_go_with(fields, words):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from monai.bundle import ConfigParser
 
 from medpfl.bundle.description import inference, metadata, readme, refusal
-from medpfl.bundle.plain import plain_problem, require_plain
 from medpfl.core.errors import UserError, printable
+from medpfl.core.plain import plain_problem, require_plain
 from medpfl.data.inputs import stored_images
 
 SPECIAL = st.sampled_from(["$", "@", "%", "#", "::", ":", "+", "_", "__local_refs", "_target_", " ", "a", "`", "<b>"])

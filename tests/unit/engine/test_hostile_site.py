@@ -8,7 +8,7 @@ from tiny import config, plan_of, run
 
 from medpfl.core.messages import named, of_channel
 from medpfl.engine.federation import Federation
-from medpfl.runs.results import build_results, write_json
+from medpfl.engine.results import build_results, write_json
 from medpfl.server.magnitude import distance
 from medpfl.site.worker import Site
 

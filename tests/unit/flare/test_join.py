@@ -28,13 +28,13 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.newcomers import JOINED
 from medpfl.flare.job.export import portable
 from medpfl.flare.job.recipes import for_sites
-from medpfl.flare.launch.join_job import JoinRecipe, join_in_production
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.flare.transport.join_controller import JoinController
 from medpfl.flare.transport.join_executor import JoinExecutor
 from medpfl.flare.transport.payload import INFO, REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.join import Joining, checkpoint_of, join
+from medpfl.runs.join_job import JoinRecipe, join_in_production
 from medpfl.server.checkpoint import checkpoint_config
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState

@@ -14,7 +14,7 @@ from medpfl.core.errors import Interrupted, UserError
 from medpfl.flare.admin.kit import plan_kit
 from medpfl.flare.admin.remote import Ended, Unknown
 from medpfl.flare.job.folder import read_job
-from medpfl.flare.launch import join_job as join
+from medpfl.runs import join_job as join
 
 SAID = {"data": "tiny:site_data", "names": ("new-1",), "sites": 1, "local_epochs": 2}
 RESULTS = {"status": "finished", "run": {"algorithm": "fedbn"}, "sites": {}}

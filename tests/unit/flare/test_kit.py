@@ -11,10 +11,10 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from PIL import Image
 
-from medpfl.data.site_manifest import read_site_manifest
 from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
 from medpfl.flare.job.classes import AT_SITE, FILTER
 from medpfl.flare.transport.filter import AllowListFilter
+from medpfl.site.local_file import read_site_manifest
 
 
 def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):

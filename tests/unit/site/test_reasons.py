@@ -19,6 +19,7 @@ NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
         "shared entry 'fc1.weight' has shape [6, 1], expected [6, 16]",
         "the training loss became nan: lower the learning rate (lr=0.1) or check the data",
         "the training loss became inf: lower the learning rate (lr=1e-05) or check the data",
+        "the training loss became nan: lower the learning rate (lr=1e+30) or check the data",
         "the site cannot write its state: No space left on device (its log says more)",
         "the site cannot begin: UserError (its log says more)",
         "ValueError in task 'train' (the site's log says more)",

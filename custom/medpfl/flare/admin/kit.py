@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.site_manifest import FILE, read_content, read_object
 from medpfl.flare.admin.kit_plan import RESOURCES, KitPlan
 from medpfl.flare.admin.kit_policy import give_key, set_policy
 from medpfl.flare.admin.kit_rights import allow_classes, limit_rights, put_guard, stop_log_streaming
 from medpfl.flare.job.classes import FILTER
 from medpfl.flare.job.folder import Job, listed
 from medpfl.flare.transport.filter import AllowListFilter
+from medpfl.site.local_file import FILE, read_content, read_object
 
 PRIVACY = "privacy.json"
 

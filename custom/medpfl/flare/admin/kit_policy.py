@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.site_manifest import read_content
 from medpfl.flare.admin.kit_plan import KitPlan
 from medpfl.flare.job.folder import Job
+from medpfl.site.local_file import read_content
 from medpfl.site.policy import HOSPITAL, SitePolicy, policy_of
 from medpfl.site.seal import FILE as KEY
 from medpfl.site.seal import read_key

@@ -16,9 +16,9 @@ from nvflare.fuel.sec.authz import parse_policy_config
 from nvflare.security.security import COMMAND_CATEGORIES, CommandCategory
 
 from medpfl.core.errors import UserError
-from medpfl.data.site_manifest import read_object
 from medpfl.flare.admin.kit_plan import RESOURCES, KitPlan
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE, exact, is_own
+from medpfl.site.local_file import read_object
 
 AUTHORIZATION = "authorization.json"
 NO_CODE, GUARD = "medpfl.flare.admin.site_process.NoCode", "medpfl.flare.admin.site_process.SiteGuard"

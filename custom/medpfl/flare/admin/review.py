@@ -10,12 +10,12 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.data.site_manifest import read_object
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.report.words import size
 from medpfl.site.contract import Contract
+from medpfl.site.local_file import read_object
 from medpfl.site.policy import SitePolicy
 
 _REVEALS = {

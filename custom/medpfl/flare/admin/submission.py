@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import Interrupted, UserError
+from medpfl.engine.results import write_json
 from medpfl.flare.admin.connected import Refused
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import PackageRecipe
-from medpfl.runs.results import write_json
 
 
 def submit_once(system: System, recipe: PackageRecipe, note: dict[str, Any], file: Path) -> None:

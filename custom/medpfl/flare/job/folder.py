@@ -9,10 +9,10 @@ from typing import Any
 
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.data.site_manifest import read_object
 from medpfl.flare.job.classes import AT_SITE, FILTER
 from medpfl.flare.transport.filter import flat
 from medpfl.site.contract import Contract
+from medpfl.site.local_file import read_object
 
 
 @dataclass(frozen=True)

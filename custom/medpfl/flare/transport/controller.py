@@ -27,12 +27,12 @@ from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Progress
+from medpfl.engine.results import build_results, write_json
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.payload import REASON, message_to_model, update_of
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, submitter
-from medpfl.runs.results import build_results, write_json
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.server.state import require_same_pretrained

@@ -11,10 +11,10 @@ from medpfl.core.messages import Failure, Message, Update
 from medpfl.engine.federation import Federation
 from medpfl.engine.newcomers import JOINED, finished, joined_results
 from medpfl.engine.progress import Progress
+from medpfl.engine.results import write_json
 from medpfl.flare.transport.controller import CHECKPOINT, PersonalizedController
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.trust import submitter
-from medpfl.runs.results import write_json
 from medpfl.server.checkpoint import checkpoint_exists, difference
 from medpfl.server.newcomer import Welcome
 

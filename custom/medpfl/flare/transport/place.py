@@ -9,7 +9,6 @@ from pathlib import Path
 from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import RunConfig
-from medpfl.data.site_manifest import read_policy, read_site_manifest
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
@@ -18,6 +17,7 @@ from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
+from medpfl.site.local_file import read_policy, read_site_manifest
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, make_key, read_key

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import write_bytes
-from medpfl.data.site_manifest import read_object
+from medpfl.site.local_file import read_object
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 

@@ -16,10 +16,9 @@ from nvflare.apis.job_def import JobMetaKey
 from medpfl.config.named_code import named_code, permit_named
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.core.permitted_code import permit
+from medpfl.core.permitted_code import is_function, permit
 from medpfl.data.partition.spec import parse_spec
-from medpfl.data.places import is_function
-from medpfl.data.site_manifest import FILE, read_content
+from medpfl.site.local_file import FILE, read_content
 
 REHEARSAL = "MEDPFL_REHEARSAL"
 """Environment variable of processes that belong to whoever submits the jobs: a simulator's, a POC's on one machine."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medpfl.bundle.plain import plain_problem
 from medpfl.core.errors import UserError
+from medpfl.core.plain import plain_problem
 from medpfl.data.files import PICTURES, holds_pictures, pictures_below
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.places import folders, is_path, places

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from medpfl.core.permitted_code import is_function
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.kind import Kind
-from medpfl.data.places import is_function
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from medpfl.bundle.plain import plain_problem
 from medpfl.core.errors import UserError
+from medpfl.core.plain import plain_problem
 from medpfl.data.kinds.scans.label_table import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
 from medpfl.data.places import folders, is_path, places
 
