@@ -19,6 +19,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.core.statefile import fingerprint
+from medpfl.training.trainer import Training
 
 _MAY_DIFFER = {"device", "timeout", "grace", "min_sites", "intra_op_threads"}
 """Fields of a configuration that are no part of the agreement: they do not touch what leaves."""
@@ -45,8 +46,11 @@ class Contract:
 
     @property
     def joined(self) -> str:
-        """Hash of the finished run that sites join by it; empty for the run itself."""
-        return Contract(self.config).hash if self.joining else ""
+        """Hash of the finished run that sites join by it, however they train; empty for the run itself."""
+        if not self.joining:
+            return ""
+        settings = {name: v for name, v in self.config.settings.items() if name not in Training.model_fields}
+        return Contract(self.config.model_copy(update={"settings": settings})).hash
 
     @property
     def data(self) -> str:
