@@ -46,11 +46,12 @@ class Contract:
 
     @property
     def joined(self) -> str:
-        """Hash of the finished run that sites join by it, however they train; empty for the run itself."""
+        """Hash of the finished run that sites join by it, without how they train; empty for the run itself."""
         if not self.joining:
             return ""
-        settings = {name: v for name, v in self.config.settings.items() if name not in Training.model_fields}
-        return Contract(self.config.model_copy(update={"settings": settings})).hash
+        agreed = _agreed(self.config)
+        settings = {name: value for name, value in agreed["settings"].items() if name not in Training.model_fields}
+        return _hash(agreed | {"settings": settings})
 
     @property
     def data(self) -> str:
@@ -61,8 +62,11 @@ class Contract:
     def hash(self) -> str:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
         theirs = None if self.newcomers is None else _agreed(self.newcomers)
-        text = json.dumps({"run": _agreed(self.config), "newcomers": theirs}, sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash({"run": _agreed(self.config), "newcomers": theirs})
+
+
+def _hash(agreed: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(agreed, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _agreed(config: RunConfig) -> dict[str, Any]:

@@ -22,7 +22,9 @@ class Joining:
         self.federation = Federation.of(config(algorithm, **fields))
         source = open_source(self.federation.config, None)
         newcomer = self.federation.newcomer("site-9", source, images(train=30), folder)
-        contract = Contract(self.federation.config, config(algorithm, settings=own or {}))
+        # A job's run has the newcomer's own training settings.
+        said = config(algorithm, **fields, settings=own or {})
+        contract = Contract(said, config(algorithm, settings=own or {}))
         self.site = self.federation.guarded(newcomer, policy=policy, contract=contract, book=Book(folder))
         self.info = {"split": self.federation.split.description(), "input_format": input_format(source)}
         self.model = self.federation.model()
