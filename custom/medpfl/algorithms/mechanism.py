@@ -7,6 +7,7 @@ knows none by name; a site's side is :class:`LocalRound` -> :class:`~medpfl.trai
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -254,7 +255,7 @@ class Mechanism:
         """What results have under its name, at the end."""
 
 
-class Mixing(Mechanism):
+class Mixing(Mechanism, ABC):
     """How the sites' updates make each site's next shared state.
 
     Attributes:
@@ -278,9 +279,9 @@ class Mixing(Mechanism):
         """A mixing goes with any personal part, or refuses it in words."""
         return True
 
+    @abstractmethod
     def matrix(self, run: Run, state: ServerState) -> Weights | None:
         """W for the mix after the next round; None where the mixing has no matrix (:meth:`mixed`)."""
-        raise NotImplementedError
 
     def mixed(self, updates: Sequence[State]) -> State:
         """The common next state of a mixing without a matrix. Updates are emptied tensor by tensor."""

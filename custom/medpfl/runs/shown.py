@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -75,7 +76,7 @@ class Models(Mapping[str, nn.Module]):
         return f"models of {', '.join(self)}"
 
 
-class _Kept:
+class _Kept(ABC):
     """What a finished piece of work left in a folder.
 
     Attributes:
@@ -91,9 +92,9 @@ class _Kept:
         """The page about it, one self-contained HTML file."""
         return self.folder / "report.html"
 
+    @abstractmethod
     def table(self) -> Shown:
         """Its figures as a table."""
-        raise NotImplementedError
 
     def save(self, folder: str | Path) -> Path:
         """Copies all its files to a folder, which must not be there or be empty.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from medpfl.algorithms.mechanism import Mixing
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State
@@ -94,7 +95,9 @@ def with_sent(plan: Plan, state: ServerState, updates: Sequence[Update]) -> tupl
             means[channel.name] = mix(np.full((1, len(fresh)), 1 / len(fresh)), list(fresh.values()))[0]
             continue
         state = replace(state, kept={**state.kept, channel.name: {**state.kept.get(channel.name, {}), **fresh}})
-        weights, told = plan.channels[channel].received(plan.config, state, list(fresh))
+        if not isinstance(part := plan.channels[channel], Mixing):
+            continue  # W is the mixing's
+        weights, told = part.received(plan.config, state, list(fresh))
         notes = [Failure(site, state.round, why) for site, why in told]
         state = replace(state, weights=weights, failures=(*state.failures, *notes))
     return state, means

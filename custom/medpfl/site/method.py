@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.messages import named
-from medpfl.core.parameters import State, StateError
+from medpfl.core.messages import Message, named
+from medpfl.core.noise import NoiseSource
+from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.site_data import SiteData
 from medpfl.training.loop import Epochs, Objective
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Outcome, Part
+
+
+class Trains(Protocol):
+    """What is asked of whoever trains at a site."""
+
+    name: str
+    config: RunConfig
+    split: ParameterSplit
+    data: SiteData
 
 
 @dataclass
@@ -33,9 +45,34 @@ class Method:
     _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
 
     @classmethod
-    def of(cls, config: RunConfig, view: Callable[[Mechanism], LocalRound]) -> Method:
-        """With a view for each mechanism."""
-        return cls(config, {part: view(part) for part in config.parts})
+    def of(
+        cls,
+        site: Trains,
+        message: Message,
+        model: nn.Module,
+        when: int | str,
+        *,
+        kept: Callable[[str], State | None],
+        noise: Callable[[], NoiseSource],
+        settle: Callable[[], None] = lambda: None,
+    ) -> Method:
+        """With a view for each mechanism.
+
+        Args:
+            site: whose task it is.
+            message: from the server.
+            model: with the values that the task begins with.
+            when: see :class:`~medpfl.algorithms.mechanism.LocalRound`.
+            kept: gives the state that a mechanism of that name has left.
+            noise: likewise.
+            settle: likewise.
+        """
+
+        def view(part: Mechanism) -> LocalRound:
+            own = partial(kept, part.name)
+            return LocalRound(site.name, site.config, when, message, model, site.split, site.data, own, noise, settle)
+
+        return cls(site.config, {part: view(part) for part in site.config.parts})
 
     def begin(self, *, joining: bool = False) -> None:
         """Asks each for its part in the training that follows."""

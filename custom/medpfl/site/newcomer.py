@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.attention import attention_blocks, head_entries
 from medpfl.core.channels import Channel
@@ -147,21 +147,15 @@ class Newcomer:
             self.begin(model, message.shared)
             take_statistics(model, self.data)  # also where batch norm is shared
 
-        def view(mechanism: Mechanism) -> LocalRound:
-            return LocalRound(
-                site=self.name,
-                run=self.config,
-                when=when,
-                message=message,
-                model=model,
-                split=self.split,
-                data=self.data,
-                kept=lambda: None,
-                noise=lambda: noise_source(self.config, self.name, "statistics", 0, self.secret),
-                settle=settle,
-            )
-
-        return Method.of(self.config, view)
+        return Method.of(
+            self,
+            message,
+            model,
+            when,
+            kept=lambda name: None,
+            noise=lambda: noise_source(self.config, self.name, "statistics", 0, self.secret),
+            settle=settle,
+        )
 
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]

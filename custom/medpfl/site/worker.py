@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update
@@ -101,21 +101,14 @@ class Site:
     def _method(self, message: Message, model: nn.Module, when: int | str, noise: str) -> Method:
         """The run's mechanisms, through one task: each with the state that it left in the round before."""
         before = when - 1 if isinstance(when, int) else message.round
-
-        def view(mechanism: Mechanism) -> LocalRound:
-            return LocalRound(
-                site=self.name,
-                run=self.config,
-                when=when,
-                message=message,
-                model=model,
-                split=self.split,
-                data=self.data,
-                kept=lambda: self._kept(mechanism.name, before)[1],
-                noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
-            )
-
-        return Method.of(self.config, view)
+        return Method.of(
+            self,
+            message,
+            model,
+            when,
+            kept=lambda name: self._kept(name, before)[1],
+            noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
+        )
 
     @cached_property
     def _digest(self) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ class Training(Settings):
     weight_decay: float = setting(0.0, "L2 penalty on all parameters", ge=0)
 
 
-class Trainer:
+class Trainer(ABC):
     """Takes the steps of a site.
 
     Attributes:
@@ -48,12 +49,13 @@ class Trainer:
         """The learning rate."""
         return self.settings.lr
 
+    @abstractmethod
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer, afresh, for those parameters that are trained at all."""
-        raise NotImplementedError
 
     def refuses(self) -> str | None:
         """Why the settings make no sense together, in words."""
+        return None
 
 
 class SGD(Trainer):

@@ -3,10 +3,11 @@
 With the weights a, b the classes' probabilities are the softmax of (a, b), and the gradient is (p0 - 1, p1).
 """
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor, nn
 
-from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.messages import Message, named
@@ -53,13 +54,9 @@ def method(run: RunConfig, model: nn.Module, *, kept=None, brought=None, persona
     for channel, sent in (brought or {}).items():
         tensors |= named(channel, sent)
 
-    def view(mechanism: Mechanism) -> LocalRound:
-        state = (kept or {}).get(mechanism.name)
-        return LocalRound(
-            "site-1", run, 2, Message("train", 2, tensors), model, split, data(), lambda: state, lambda: None
-        )
-
-    return Method.of(run, view)
+    site = SimpleNamespace(name="site-1", config=run, split=split, data=data())
+    message = Message("train", 2, tensors)
+    return Method.of(site, message, model, 2, kept=(kept or {}).get, noise=lambda: None)
 
 
 def trained(run: RunConfig, model: nn.Module, **options) -> Method:
