@@ -20,6 +20,7 @@ from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
 from medpfl.algorithms.fedrep import FEDREP
 from medpfl.algorithms.fine_tuning import FineTuning
+from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
 from medpfl.algorithms.mechanism import Mechanism, Mixing
@@ -33,7 +34,9 @@ from medpfl.core.errors import UserError
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
 OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU)
 FOR_ALL = (UpdatePrivacy, FineTuning)
-"""Mechanisms that no method has by itself."""
+"""Mechanisms that any method can have."""
+LAST = (LabelPrior,)
+"""Likewise, of what the others make of a model."""
 GROUP = "medpfl.methods"
 """Entry points of other packages: each an :class:`~medpfl.algorithms.base.Algorithm`."""
 
@@ -80,8 +83,9 @@ def mixings() -> Mapping[str, type[Mixing]]:
 
 @cache
 def mechanisms() -> Mapping[str, type[Mechanism]]:
-    """All mechanisms by name, those for every method first."""
-    return _by_name((*FOR_ALL, *(m for a in algorithms().values() for m in a.mechanisms)))
+    """All mechanisms by name, in the order in which they take effect: those for every method first."""
+    own = [m for a in algorithms().values() for m in a.mechanisms if m not in LAST]
+    return _by_name((*FOR_ALL, *own, *LAST))
 
 
 RESERVED = {"personal", "model", "received", "finished", "data", "best"}

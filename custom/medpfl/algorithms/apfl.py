@@ -64,10 +64,10 @@ class AdaptiveMixture(Mechanism):
         own = deepcopy(round_.model)
         if kept:
             own.load_state_dict(kept)
-        learned, run = [alpha], round_.run
+        learned = [alpha]
 
         def train(work: Epochs) -> float:
-            loss, learned[0] = train_both(work, own, alpha, run.learned.loss, adaptive=bool(self.settings.adaptive))
+            loss, learned[0] = train_both(work, own, alpha, round_.loss, adaptive=bool(self.settings.adaptive))
             return loss
 
         def end() -> Outcome:

@@ -57,7 +57,7 @@ class OwnModel(Mechanism):
         def end() -> Outcome:
             order = round_.order("ditto")
             torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-            objective = objective_of(own, [self._near(round_, own, received)], round_.run.learned.loss)
+            objective = objective_of(own, [self._near(round_, own, received)], round_.loss)
             train_epochs(own, round_.data, round_.run.trainer, round_.run.local_epochs, order, objective)
             return Outcome(state={name: tensor.detach().clone() for name, tensor in own.state_dict().items()})
 

@@ -30,6 +30,6 @@ class FineTuning(Mechanism):
         """The same order and start for the same round, so that the same question has the same answer."""
         order = round_.order(f"fine-tuning of round {round_.message.round}")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        objective = plain_objective(round_.model, round_.run.learned.loss)
+        objective = plain_objective(round_.model, round_.loss)
         train_epochs(round_.model, round_.data, round_.run.trainer, self.settings.finetune_epochs, order, objective)
         return True

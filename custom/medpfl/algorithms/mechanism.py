@@ -24,6 +24,7 @@ from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, Value
 from medpfl.core.site_data import SiteData
 from medpfl.tasks import Task
+from medpfl.training.loop import Loss
 from medpfl.training.part import Part
 from medpfl.training.trainer import Trainer
 
@@ -77,6 +78,7 @@ class LocalRound:
         kept: gives the mechanism's own state that the site has kept from its last round; None if there is none yet.
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
+        loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
     """
 
     site: str
@@ -89,6 +91,7 @@ class LocalRound:
     kept: Callable[[], State | None]
     noise: Callable[[], NoiseSource]
     settle: Callable[[], None] = lambda: None
+    loss: Loss = field(init=False)
 
     @property
     def device(self) -> torch.device:
@@ -224,6 +227,18 @@ class Mechanism:
         """Whether a site is asked for a channel's tensors in the next message."""
         return True
 
+    def suits(self, model: nn.Module, x: torch.Tensor) -> None:
+        """Raises UserError, in words, if it cannot go with a network.
+
+        Args:
+            model: in eval mode; is afterwards what it was.
+            x: a batch of inputs.
+        """
+
+    def loss(self, round_: LocalRound, loss: Loss) -> Loss:
+        """What the site minimises on its own samples, from the task's loss."""
+        return loss
+
     def begin(self, round_: LocalRound) -> Part | None:
         """Its part in a round of local training."""
 
@@ -239,9 +254,10 @@ class Mechanism:
         return shared
 
     def in_use(self, round_: LocalRound) -> State | None:
-        """The whole state that the site uses, where it is not the received one with its personal part.
+        """The whole state that the site uses, where it is not what ``round_.model`` has.
 
-        ``round_.model`` has what was received after round ``round_.when``, ``round_.kept()`` is of that round.
+        That is what was received after round ``round_.when`` with the personal part, or what a mechanism before this
+        one has made of it; ``round_.kept()`` is of that round.
         """
 
     def finish(self, round_: LocalRound) -> bool:

@@ -33,6 +33,9 @@ class SiteData(Protocol):
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, unaugmented."""
 
+    def class_counts(self, classes: int) -> Tensor:
+        """How many training samples each class has, (classes,) int64, on the device."""
+
     def digest(self) -> bytes | None:
         """Changes when the samples do, or which part they are in; None if that is not known."""
 
@@ -88,6 +91,10 @@ class ImageTensors:
         for x, y in zip(self.images[part].split(batch_size), self.labels[part].split(batch_size), strict=True):
             yield scale(x), y
 
+    def class_counts(self, classes: int) -> Tensor:
+        """See :class:`SiteData`."""
+        return torch.bincount(self.labels["train"], minlength=classes)
+
     def digest(self) -> bytes:
         """See :class:`SiteData`: of labels, patients and every image's sum.
 
@@ -130,6 +137,7 @@ class SiteLoaders:
     device: torch.device = field(default=torch.device("cpu"), init=False)
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
+    _labels: Tensor | None = field(default=None, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`."""
@@ -149,6 +157,12 @@ class SiteLoaders:
         """See :class:`SiteData`."""
         for x, y in getattr(self, part):
             yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
+
+    def class_counts(self, classes: int) -> Tensor:
+        """See :class:`SiteData`; the loader is read once for it."""
+        if self._labels is None:
+            self._labels = torch.cat([y for _, y in self.batches("train", 1)])
+        return torch.bincount(self._labels, minlength=classes)
 
     def digest(self) -> None:
         """See :class:`SiteData`: a loader may give other samples every time."""

@@ -67,7 +67,8 @@ def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes:
     try:
         with torch.inference_mode():
             bag = (2,) if config.pooling == "attention" else ()
-            scores = logits(model.eval()(torch.zeros(2, *bag, in_channels, image_size, image_size)))
+            x = torch.zeros(2, *bag, in_channels, image_size, image_size)
+            scores = logits(model.eval()(x))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
@@ -77,6 +78,10 @@ def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes:
         raise UserError(
             f"{where} gives an output of shape {list(scores.shape)}: a classifier of {num_classes} classes is needed"
         )
+    model.eval()
+    for part in config.parts:
+        part.suits(model, x)
+    model.train()
 
 
 @dataclass

@@ -16,7 +16,7 @@ from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.site_data import SiteData
-from medpfl.training.loop import Epochs, Objective
+from medpfl.training.loop import Epochs, Loss, Objective
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Outcome, Part
 
@@ -72,7 +72,13 @@ class Method:
             own = partial(kept, part.name)
             return LocalRound(site.name, site.config, when, message, model, site.split, site.data, own, noise, settle)
 
-        return cls(site.config, {part: view(part) for part in site.config.parts})
+        views = {part: view(part) for part in site.config.parts}
+        loss: Loss = site.config.learned.loss
+        for part, round_ in views.items():
+            loss = part.loss(round_, loss)
+        for round_ in views.values():
+            round_.loss = loss
+        return cls(site.config, views)
 
     def begin(self, *, joining: bool = False) -> None:
         """Asks each for its part in the training that follows."""
@@ -81,7 +87,8 @@ class Method:
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
-        return objective_of(model, list(self._parts.values()), self.config.learned.loss)
+        loss = next(iter(self.rounds.values())).loss
+        return objective_of(model, list(self._parts.values()), loss, self.config.learned.loss)
 
     def train(self, model: nn.Module, data: SiteData, epochs: int, order: torch.Generator) -> float:
         """The epochs of a round; the mean loss per sample."""
@@ -120,14 +127,24 @@ class Method:
             found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
         return found
 
-    def in_use(self) -> State | None:
-        """The state that the site uses instead of the one that it received, if a mechanism has one."""
-        found = (m.in_use(r) for m, r in self.rounds.items())
-        return next((state for state in found if state is not None), None)
+    def use(self, model: nn.Module) -> State | None:
+        """Makes the model what the site uses; the state that it had before, None if that is what the site uses."""
+        before: State | None = None
+        for mechanism, round_ in self.rounds.items():
+            if (state := mechanism.in_use(round_)) is None:
+                continue
+            before = before or copied(model)
+            model.load_state_dict(state)
+        return before
 
     def finish(self) -> bool:
         """Lets mechanisms change the model that the site is going to use; whether one did."""
         return any([m.finish(r) for m, r in self.rounds.items()])
+
+
+def copied(model: nn.Module) -> State:
+    """A model's whole state, as it is now."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:

@@ -160,8 +160,9 @@ class Newcomer:
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]
         self.begin(model, message.shared)
-        received = self.config.learned.evaluate(model, data, "test")
         method = self._method(message, model, "join")
+        method.use(model)
+        received = self.config.learned.evaluate(model, data, "test")
         method.begin(joining=True)
         epoch, validation = adapt(
             model, data, config, self.name, epochs, lambda order: method.train(model, data, 1, order)

@@ -21,7 +21,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import TornFile
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery, Which
-from medpfl.site.method import Method, requested
+from medpfl.site.method import Method, copied, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import SiteStore
 from medpfl.training.loop import plain_objective, train_epochs
@@ -198,7 +198,7 @@ class Site:
             return False
         model.load_state_dict(state)
         if self._method(replace(message, round=round_), model, "end", "update").finish():
-            self.store.put(FINISHED, round_, _copied(model))
+            self.store.put(FINISHED, round_, copied(model))
         return True
 
     def _deliver(
@@ -266,13 +266,11 @@ class Site:
         """
         if round_ == 0:
             return None
-        used, received = self._method(message, model, round_, "update").in_use(), None
-        if used is not None:
-            received = _copied(model)
+        received = self._method(message, model, round_, "update").use(model)
+        if received is not None:
             self.store.put(RECEIVED, round_, received)
             self.store.keep(RECEIVED, (round_,))
-            model.load_state_dict(used)
-        self.store.put(MODEL, round_, _copied(model))
+        self.store.put(MODEL, round_, copied(model))
         found = self.config.learned.evaluate(model, self.data, "validation")
         if received is not None:
             model.load_state_dict(received)
@@ -319,7 +317,3 @@ def final_state(store: SiteStore, round_: int) -> State | None:
     """The whole state of the model that a site uses of a round at the end, from its store."""
     state = store.get(FINISHED, round_)
     return store.get(MODEL, round_) if state is None else state
-
-
-def _copied(model: nn.Module) -> State:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

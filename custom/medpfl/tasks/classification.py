@@ -40,6 +40,7 @@ class Classification(Task):
         Measure("auroc", "AUC"),
     )
     schema = Measures
+    one_class = True
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy."""

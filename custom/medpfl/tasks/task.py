@@ -35,11 +35,13 @@ class Task(ABC):
         name: in a run's configuration.
         measures: what is summarised over sites; the first selects the round by default.
         schema: of :meth:`evaluate`'s answer, which both ends check.
+        one_class: every sample is of one class of several.
     """
 
     name: ClassVar[str]
     measures: ClassVar[tuple[Measure, ...]]
     schema: ClassVar[type[BaseModel]]
+    one_class: ClassVar[bool] = False
 
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:

@@ -13,22 +13,23 @@ from medpfl.training.loop import Loss, Objective
 from medpfl.training.part import Beside, Forward, Part, Term
 
 
-def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss) -> Objective:
+def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss, of_others: Loss | None = None) -> Objective:
     """The objective of a round.
 
     Args:
         model: in training.
-        loss: the task's.
+        loss: of the site's own samples.
+        of_others: of samples beside them; by default the same.
         parts: of the run's mechanisms; one forward and one set of batches beside the site's own at most.
     """
     terms = [part.term for part in parts if part.term]
     forward = next((part.forward for part in parts if part.forward), partial(_logits, model))
     beside = next((part.beside for part in parts if part.beside), None)
-    return partial(_minimised, forward, terms, beside, loss)
+    return partial(_minimised, forward, terms, beside, loss, of_others or loss)
 
 
 def _minimised(
-    forward: Forward, terms: Sequence[Term], beside: Beside | None, loss: Loss, x: Tensor, y: Tensor
+    forward: Forward, terms: Sequence[Term], beside: Beside | None, loss: Loss, of_others: Loss, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """With batches beside: the sum of two means, each of its own batch, from one pass over both.
 
@@ -41,7 +42,7 @@ def _minimised(
     images, labels = next(beside.batches)
     scores, own = forward(torch.cat((x, images)))
     found = loss(scores[: len(y)], y)
-    more = beside.weight * loss(scores[len(y) :], labels)
+    more = beside.weight * of_others(scores[len(y) :], labels)
     return found, sum((term() for term in terms), found + own + more)
 
 

@@ -1,0 +1,113 @@
+"""The label prior by hand, in use, and in what it goes with."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from one_sample import data as one_sample
+from one_sample import method
+from tiny import Net, config, run
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from medpfl.algorithms.label_prior import LabelPrior, PriorSettings, log_frequencies
+from medpfl.core.errors import UserError
+from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.models import build_model, model_rows
+from medpfl.site.worker import MODEL, RECEIVED
+
+
+def test_log_frequencies_by_hand():
+    found = log_frequencies(torch.tensor([3.0, 1.0, 0.0]), 1.0)
+    torch.testing.assert_close(found, torch.tensor([4 / 7, 2 / 7, 1 / 7]).log())
+    unseen = log_frequencies(torch.tensor([3.0, 1.0, 0.0]), 0.0)
+    torch.testing.assert_close(unseen[:2], torch.tensor([0.75, 0.25]).log())
+    assert unseen[2] == pytest.approx(math.log(1e-30))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(any), st.floats(0, 50))
+def test_they_are_frequencies(counts, smoothing):
+    found = log_frequencies(torch.tensor(counts, dtype=torch.float64), smoothing).exp()
+    assert found.sum().item() == pytest.approx(1)
+    assert bool((found > 0).all())
+
+
+def test_what_is_minimised_has_them_and_what_leaves_does_not():
+    """The weights are the logits of the two classes; the site's only sample is of the first (p = 2/3, 1/3)."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
+    x, y = next(one_sample().batches("train", 1))
+    whole = method(config("fedavg", settings={"prior": 1.0}), model)
+    whole.begin()
+    reported, minimised = whole.objective(model)(x, y)
+    expected = cross_entropy(model(x) + torch.tensor([2 / 3, 1 / 3]).log(), y)
+    torch.testing.assert_close(reported, expected)
+    torch.testing.assert_close(minimised, expected)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedper", "fedprox", "ditto", "apfl", "fedrep", "scaffold", "fedbn"])
+def test_the_model_in_use_is_the_received_one_with_frequencies_in_its_bias(algorithm):
+    run_config = config(algorithm, settings={"prior": 1.0})
+    _, sites = run(run_config)
+    for site in sites.values():
+        used = site.store.get(MODEL, 3)
+        if algorithm not in ("ditto", "apfl"):  # there it is their own model that has them
+            received = site.store.get(RECEIVED, 3)
+            shift = log_frequencies(torch.bincount(site.data.labels["train"], minlength=3).float(), 1.0)
+            assert {n for n in used if not torch.equal(used[n], received[n])} == {"fc2.bias"}
+            torch.testing.assert_close(used["fc2.bias"], received["fc2.bias"] + shift)
+
+
+def test_it_undoes_what_fine_tuning_would():
+    """Fine-tuning goes on from the model in use on the plain loss: the same function that was minimised before."""
+    model, x, y = Net(), torch.randn(5, 1, 4, 4), torch.tensor([0, 0, 1, 2, 0])
+    adjustment = log_frequencies(torch.bincount(y).float(), 1.0)
+    before = cross_entropy(model.eval()(x) + adjustment, y)
+    with torch.no_grad():
+        model.fc2.bias.add_(adjustment)
+    torch.testing.assert_close(cross_entropy(model(x), y), before)
+
+
+def test_off_by_default_and_refused_in_words():
+    assert not any(isinstance(m, LabelPrior) for m in config("fedavg").mechanisms)
+    with pytest.raises(UserError, match="prior"):
+        config("local", settings={"prior": 1.0})
+    with pytest.raises(UserError, match="prior"):
+        config("fedavg", settings={"prior": -1.0})
+
+
+class Scaled(nn.Module):
+    """Its last linear layer is not what it ends in."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return 2 * self.layer(x)
+
+
+def test_a_network_that_does_not_end_in_its_classifier_is_refused_and_left_as_it_was():
+    part = LabelPrior(PriorSettings(prior=1.0))
+    model = Scaled()
+    before = model.layer.bias.detach().clone()
+    with pytest.raises(UserError, match="does not end in its last linear layer"):
+        part.suits(model, torch.zeros(2, 4))
+    assert torch.equal(model.layer.bias, before)
+    with pytest.raises(UserError, match="has no bias"):
+        part.suits(nn.Sequential(nn.Linear(4, 3, bias=False)), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("name", [row.name for row in model_rows() if ":" not in row.name])
+def test_own_networks_suit_it(name):
+    size = 64
+    model = build_model(name, in_channels=1, num_classes=3, image_size=size, model_args={}, pooling="mean").eval()
+    LabelPrior(PriorSettings(prior=1.0)).suits(model, torch.zeros(2, 1, size, size))
+
+
+def test_class_counts_of_tensors_and_loaders():
+    labels = torch.tensor([0, 2, 2, 1, 2])
+    tensors = ImageTensors({"train": torch.zeros(5, 1, 2, 2)}, {"train": labels})
+    loaders = SiteLoaders([(torch.zeros(3, 1, 2, 2), labels[:3]), (torch.zeros(2, 1, 2, 2), labels[3:])])
+    assert tensors.class_counts(4).tolist() == loaders.class_counts(4).tolist() == [1, 1, 3, 0]
