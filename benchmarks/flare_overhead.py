@@ -21,7 +21,7 @@ if __name__ == "__main__":
     median = {}
     for env in ("sim", "inprocess"):
         with tempfile.TemporaryDirectory() as folder:
-            results = run_experiment(config, Path(folder), env=env, reference=False)
+            results = run_experiment(config, Path(folder), env=env)
         seconds = [r["seconds"] for r in results["rounds"][1:]]
         median[env] = statistics.median(seconds)
         spread = f"{min(seconds):.2f} to {max(seconds):.2f}"

@@ -24,7 +24,7 @@ def small_run(tmp_path_factory, worker_id):
         with FileLock(f"{folder}.lock"):
             if not (done := folder.with_suffix(".done")).exists():
                 config = make_config(algorithm=algorithm, **(SMALL | changes))
-                run_experiment(config, folder, env=env, threads=threads, reference=False, overwrite=True)
+                run_experiment(config, folder, env=env, threads=threads, overwrite=True)
                 done.touch()
         return folder
 

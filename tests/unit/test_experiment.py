@@ -2,12 +2,14 @@ import csv
 import json
 
 import pytest
+import torch
 from tiny import figures, same
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
 from medpfl.runs.experiment import run_experiment
+from medpfl.site.store import DiskStore
 
 CONTRACT = {
     "schema",
@@ -28,12 +30,19 @@ SITES = ["site-1", "site-2", "site-3"]
 
 def small(algorithm="fedap", **fields):
     settings = {"pretrain_epochs": 1} if algorithm == "fedap" else {}
-    defaults = {"sites": 3, "rounds": 2, "train_fraction": 0.05, "partition": "equal-dirichlet:0.5", "device": "cpu"}
+    defaults = {
+        "sites": 3,
+        "rounds": 2,
+        "train_fraction": 0.05,
+        "partition": "equal-dirichlet:0.5",
+        "device": "cpu",
+        "alone": "no",
+    }
     return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
 
 
 def start(out, config=None, **options):
-    return run_experiment(config or small(), out, **{"env": "inprocess", "threads": 1, "reference": False, **options})
+    return run_experiment(config or small(), out, **{"env": "inprocess", "threads": 1, **options})
 
 
 def models(out):
@@ -44,7 +53,7 @@ def models(out):
 def finished(tmp_path_factory):
     """An experiment's folder and what the run returned. Nothing may change it."""
     out = tmp_path_factory.mktemp("runs") / "fedap"
-    return out, start(out, reference=True)
+    return out, start(out, small(alone="yes"))
 
 
 def test_all_files_are_written(finished):
@@ -67,8 +76,8 @@ def test_all_files_are_written(finished):
 def test_results_keep_the_contract(finished):
     _, results = finished
     assert results.keys() >= CONTRACT
-    assert (results["schema"], results["algorithm"], results["status"]) == (1, "fedap", "finished")
-    assert results["choices"].keys() == {"personal", "mixing", "objective", "server"}
+    assert (results["schema"], results["algorithm"], results["status"]) == (2, "fedap", "finished")
+    assert results["choices"].keys() == {"personal", "mixing", "objective", "use", "server"}
     assert results["environment"].keys() >= {"env", "nvflare", "torch", "cpu", "gpu"}
     assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
     assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes"}
@@ -112,12 +121,20 @@ def test_traffic_counts_all_that_was_sent(finished):
     assert rounds["received_bytes"] // 2 < beyond - rounds["received_bytes"] // 2 < rounds["received_bytes"]
 
 
-def test_the_reference_is_a_local_run(finished, tmp_path):
-    _, results = finished
+def test_the_model_trained_alone_is_local_trainings_of_its_own_best_round(finished, tmp_path):
+    out, results = finished
     local = start(tmp_path / "local", small("local"))
-    assert results["reference"]["algorithm"] == "local"
-    assert results["reference"]["final"] == local["final"]
+    for name in SITES:
+        kept = DiskStore(out / "state" / name, durable=False)
+        alone = DiskStore(tmp_path / "local" / "state" / name, durable=False).get("model", 2)
+        assert all(torch.equal(tensor, alone[key]) for key, tensor in kept.get("alone", 2).items())
+        said = results["verdict"]["sites"][name]
+        assert said["used"] == {"candidate": "as published", "round": results["selected_round"], "weight": 1.0}
+        if said["alone_round"] == local["selected_round"]:
+            assert results["reference"]["final"]["selected"]["sites"][name] == local["final"]["selected"]["sites"][name]
+    assert sum(results["verdict"]["counts"].values()) == 3
     assert local["mixing"] is None
+    assert "verdict" not in local
 
 
 def test_a_finished_run_is_only_read(finished):
@@ -127,7 +144,7 @@ def test_a_finished_run_is_only_read(finished):
     def watch(_):
         raise AssertionError("it runs again")
 
-    assert start(out, resume=True, watch=watch) == json.loads(json.dumps(results))
+    assert start(out, small(alone="yes"), resume=True, watch=watch) == json.loads(json.dumps(results))
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -160,13 +177,13 @@ def test_a_killed_run_resumes_to_the_same_figures_and_models(finished, tmp_path,
             raise Killed
 
     with pytest.raises(Killed):
-        start(out, watch=kill)
+        start(out, small(alone="yes"), watch=kill)
     left = json.loads((out / "results.json").read_text())
     assert left["status"] == "running"
     assert len(left["rounds"]) == when[1]
-    resumed = start(out, resume=True)
+    resumed = start(out, small(alone="yes"), resume=True)
     assert figures(resumed["rounds"]) == figures(results["rounds"])
-    for key in ("final", "selected_round", "mixing", "data", "traffic", "config"):
+    for key in ("final", "verdict", "selected_round", "mixing", "data", "traffic", "config"):
         assert resumed[key] == results[key], key
     ours, theirs = models(out), models(whole)
     assert all(same(ours[site], theirs[site]) for site in SITES)
@@ -234,9 +251,9 @@ def test_own_data_has_no_partition(tmp_path):
     config = make_config(
         algorithm="fedbn", data="tiny:site_data", model="tiny:Net", sites=3, rounds=1, settings={"batch_size": 4}
     )
-    results = start(tmp_path, config, reference=True)
+    results = start(tmp_path, config)
     assert results["status"] == "finished"
-    assert "reference" not in results
+    assert results["reference"]["final"]["selected"]["sites"]["site-1"]["n"] == 7
     assert not (tmp_path / "partition.json").exists()
     assert results["final"]["last"]["sites"]["site-1"]["n"] == 7
 

@@ -17,7 +17,8 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import Plan
 from medpfl.site.store import MemoryStore
-from medpfl.site.worker import MODEL, Site
+from medpfl.site.store import MODEL
+from medpfl.site.worker import Site
 from medpfl.tasks import TASKS
 from medpfl.training.loop import Objective
 from medpfl.training.objective import objective_of
@@ -58,7 +59,7 @@ def site_data(site: str, seed: int, **sizes: int) -> ImageTensors:
 
 def config(algorithm: str = "fedavg", **fields) -> RunConfig:
     settings = {"lr": 0.1, "batch_size": 4} | fields.pop("settings", {})
-    defaults = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "rounds": 3, "device": "cpu"}
+    defaults = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "rounds": 3, "device": "cpu", "alone": "no"}
     return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
 
 

@@ -88,8 +88,8 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     return _by_name((*FOR_ALL, *own, *LAST))
 
 
-RESERVED = {"personal", "model", "received", "finished", "data", "best"}
-"""Names under which a site keeps states of its own (:mod:`medpfl.site.worker`): no part of a method is called so."""
+RESERVED = {"personal", "model", "received", "finished", "used", "data", "best", "alone", "alone_best", "alone_loss"}
+"""Names under which a site keeps states of its own (:mod:`medpfl.site.store`): no part of a method is called so."""
 
 
 def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:

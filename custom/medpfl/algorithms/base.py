@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from medpfl.algorithms.mechanism import Mechanism, Mixing
 from medpfl.core.settings import Value
@@ -25,6 +26,7 @@ class Algorithm:
         settings: values of settings that the method gives other defaults, and whole numbers that fill in ``personal``.
         schedule: fields of a run that the paper fixes, such as ``rounds``; defaults where the user says nothing.
         training: settings of local training that the paper fixes, likewise.
+        use: what a site uses at the end (:mod:`medpfl.site.choice`).
     """
 
     name: str
@@ -37,6 +39,7 @@ class Algorithm:
     settings: Mapping[str, Value] = field(default_factory=dict)
     schedule: Mapping[str, Value] = field(default_factory=dict)
     training: Mapping[str, Value] = field(default_factory=dict)
+    use: Literal["received", "best", "blend"] = "received"
 
     @property
     def recipe(self) -> str:

@@ -71,7 +71,9 @@ class LabelPrior(Mechanism):
             after = logits(model(x))
             bias.copy_(as_it_is)
         if before.shape[1] != len(bias) or not torch.allclose(after, before + shift, atol=1e-3):
-            raise UserError(f"{type(model).__name__} does not end in its last linear layer: prior needs a net that does")
+            raise UserError(
+                f"{type(model).__name__} does not end in its last linear layer: prior needs a net that does"
+            )
 
     def loss(self, round_: LocalRound, loss: Loss) -> Loss:
         """Step 1; where the model has the frequencies already, the task's loss as it is."""

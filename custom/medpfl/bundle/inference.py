@@ -18,6 +18,7 @@ from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import TornFile, read_state, write_bytes
 from medpfl.data.files import PICTURES
 from medpfl.models import build_model, logits
+from medpfl.models.blend import Blend
 from medpfl.tasks.evaluation import predict
 
 T = TypeVar("T")
@@ -53,15 +54,18 @@ def _user_error(error: BaseException | None) -> UserError | None:
     return error
 
 
-def network(code: Sequence[str] = (), **arguments: Any) -> nn.Module:
+def network(code: Sequence[str] = (), blend: bool = False, **arguments: Any) -> nn.Module:
     """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect.
 
     Args:
         code: modules that the bundle may take the network from: of a model of the site's own.
+        blend: two such networks, whose probabilities are averaged.
         arguments: of the network.
     """
     permit(*code)
     model = build_model(**arguments)
+    if blend:
+        model = Blend(model, build_model(**arguments))
     model.register_forward_hook(lambda module, inputs, output: logits(output))
     return model
 

@@ -136,14 +136,6 @@ def run(
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    reference: Annotated[
-        bool | None,
-        typer.Option(
-            help="Train every site alone too, to compare with.",
-            show_default="yes, unless prod",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
     new_test: NewTest = None,
     forgetting: Forgetting = None,
     track: Track = None,
@@ -151,7 +143,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
-    simulated = {"--threads": threads, "--reference": reference, "--new-test": new_test, "--forgetting": forgetting}
+    simulated = {"--threads": threads, "--new-test": new_test, "--forgetting": forgetting}
     real = {"--kit": kit, "--gpus": gpus, "--byoc": byoc}
     env = env or ("inprocess" if join else "sim")
     _require(env, "sim", "inprocess", "poc", "prod")
@@ -195,7 +187,6 @@ def run(
                 folder,
                 env=env,
                 threads=threads,
-                reference=reference is not False,
                 together=new_test,
                 forgotten=forgetting,
                 **common,

@@ -115,6 +115,13 @@ class RunFields(BaseModel):
     rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1)
     local_epochs: int = option(1, "Epochs a site trains in a round.", TRAINING, words="1, or the method's", ge=1)
     seed: int = option(0, "Seed of everything random.", TRAINING, ge=0)
+    use: Literal["received", "best", "blend"] | None = option(
+        None,
+        "What a site uses: received (as published), best (that or its own), blend (both together).",
+        METHOD,
+        words="received, or the method's",
+    )
+    alone: Literal["yes", "no"] = option("yes", "Each site trains alone too, to know what it gains: yes or no.", RUN)
     task: str = option("classification", "What is learned.", TRAINING)
     select_by: str = option("accuracy", "Validation measure that selects the round.", TRAINING)
     pooling: Literal["mean", "attention"] = option("mean", "Over a scan's slices: mean or attention.", TRAINING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator, model_validator
 
@@ -60,7 +60,7 @@ class RunConfig(RunFields):
 
     @model_validator(mode="after")
     def _known_measure(self) -> RunConfig:
-        names = [measure.name for measure in self.learned.measures]
+        names = self.learned.names
         if self.select_by not in names:
             raise ValueError(f"select_by must be one of {', '.join(names)}, got {self.select_by!r}")
         return self
@@ -110,6 +110,16 @@ class RunConfig(RunFields):
                 raise ValueError(reason)
         if reason := self.trainer.refuses():
             raise ValueError(reason)
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_choose_from(self) -> RunConfig:
+        if self.use in ("best", "blend") and not self.has_rival:
+            why = "--alone no" if self.alone == "no" else f"{self.algorithm}, which shares nothing"
+            raise ValueError(
+                f"use {self.use!r} is a choice between a method's model and the one that a site trains alone, and with "
+                f"{why} there is only one"
+            )
         return self
 
     def _check_settings(self) -> None:
@@ -172,6 +182,16 @@ class RunConfig(RunFields):
         return self.mixing or algorithm(self.algorithm).mixing.name
 
     @property
+    def has_rival(self) -> bool:
+        """Whether every site trains alone too."""
+        return self.alone == "yes" and self.resolved_mixing != "identity"
+
+    @property
+    def resolved_use(self) -> Literal["received", "best", "blend"]:
+        """What a site uses, in force."""
+        return (self.use or algorithm(self.algorithm).use) if self.has_rival else "received"
+
+    @property
     def resolved_personal(self) -> str:
         """The personal part in force, as :func:`medpfl.core.declarations.parse_declaration` reads it."""
         return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
@@ -226,6 +246,7 @@ class RunConfig(RunFields):
             "personal": self.resolved_personal,
             "mixing": self.resolved_mixing,
             "objective": " + ".join(["cross-entropy", *terms]),
+            "use": self.resolved_use,
             "server": [step for part in self.parts if (step := part.at_server(self))],
         }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, create_model
 
 from medpfl.core.messages import Task
 
@@ -14,6 +14,7 @@ MOST_SECONDS = 1e7
 
 _Count = Annotated[int, Field(ge=0, le=10**9)]
 _Loss = Annotated[FiniteFloat, Field(ge=-1e30, le=1e30)]
+_Change = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 _Round = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -68,11 +69,47 @@ class Rounds(_Strict):
     last: _Round
 
 
-class Tested(_Strict, Generic[Measured]):
+Gained = TypeVar("Gained", bound=BaseModel)
+
+
+class Difference(_Strict):
+    """What a measure gains, with its 95 % interval."""
+
+    difference: _Change
+    low: _Change
+    high: _Change
+
+
+class Use(_Strict):
+    """What a site uses: a candidate with a weight, and the model that it trained alone with the rest."""
+
+    candidate: Literal["as published", "before fine-tuning", "as received"]
+    round: _Round
+    weight: Annotated[FiniteFloat, Field(ge=0, le=1)]
+
+
+class Uses(_Strict):
+    """Of the two models that are tested."""
+
+    selected: Use
+    last: Use
+
+
+class Verdict(_Strict, Generic[Measured, Gained]):
+    """How what the site uses compares with training alone."""
+
+    alone: Measured | None
+    alone_round: _Round
+    used: Uses
+    gain: Gained | None
+
+
+class Tested(_Strict, Generic[Measured, Gained]):
     """Of the end."""
 
     test: Which[Measured]
     tested: Rounds
+    verdict: Verdict[Measured, Gained] | None = None
 
 
 class Joined(_Strict, Generic[Measured]):
@@ -93,17 +130,19 @@ class Nothing(_Strict):
 
 
 @cache
-def answers(measures: type[BaseModel]) -> dict[Task, type[BaseModel]]:
+def answers(measures: type[BaseModel], gains: tuple[str, ...] = ()) -> dict[Task, type[BaseModel]]:
     """The schema of the answer to each task.
 
     Args:
         measures: the schema of one model's measures on one part of a site's data, from what is learned.
+        gains: the measures of which a difference to training alone is told.
     """
+    gained = create_model("Gained", __base__=_Strict, **{name: (Difference | None, ...) for name in gains})
     return {
         "prepare": Prepared,
         "train": Trained[measures],
         "validate": Validated[measures],
-        "test": Tested[measures],
+        "test": Tested[measures, gained],
         "statistics": Nothing,
         "join": Joined[measures],
     }

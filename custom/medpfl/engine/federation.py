@@ -34,6 +34,7 @@ from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import OPEN, SitePolicy
+from medpfl.site.rival import Rival
 from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 
@@ -134,6 +135,10 @@ class Federation:
         """A fresh model on the device."""
         return seeded_model(self.config, self.source, self.device)
 
+    def first(self) -> State:
+        """The whole state of the run's first model."""
+        return {key: tensor.cpu() for key, tensor in self.model().state_dict().items()}
+
     def plan(self, *, pretraining: bool = True, steps: bool = True, stop: Callable[[], bool] = lambda: False) -> Plan:
         """The server's plan.
 
@@ -192,13 +197,16 @@ class Federation:
             policy: its own.
             secret: see :class:`~medpfl.site.worker.Site`.
         """
+        data = self.source.site(name, self.device)
+        rival = Rival(name, self.config, data, store, self.first) if self.config.has_rival else None
         return Site(
             name=name,
             config=self.config,
             split=self.split,
             initial_personal=self.initial_personal,
-            data=self.source.site(name, self.device),
+            data=data,
             store=store,
+            rival=rival,
             channels=self.channels,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
             selects=policy.measures == "none",
@@ -254,7 +262,8 @@ class Federation:
         channels = [c for c in self.channels if c.to_server and tasks & set(c.tasks)]
         words = [name for c in channels for name in (c.name, *c.named)]
         names = frozenset([*shared, *words, *self.split.personal_names, *self.split.description()])
-        return Gate(shared, channels, self.config.numbers, self.config.learned.schema, policy, names)
+        learned = self.config.learned
+        return Gate(shared, channels, self.config.numbers, learned.schema, learned.names, policy, names)
 
     def newcomer(
         self,
@@ -280,7 +289,7 @@ class Federation:
             name=name,
             config=self.config,
             split=self.split,
-            first={key: tensor.cpu() for key, tensor in self.model().state_dict().items()},
+            first=self.first(),
             channels=self.channels,
             data=data,
             input_format=input_format(source),

@@ -18,11 +18,12 @@ from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
 from medpfl.core.statefile import write_bytes
 from medpfl.core.version import __version__
+from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
 from medpfl.server.weighing import mixing_matrix
 from medpfl.tasks.measures import summary
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def build_results(
@@ -59,6 +60,8 @@ def build_results(
         "rounds": rounds,
         "selected_round": (state.best_round or state.round) if state.phase == "done" else None,
         "final": _final(plan, state),
+        **({"reference": alone} if (alone := reference(plan, state)) else {}),
+        **({"verdict": said} if (said := verdict(plan, state)) else {}),
         "mixing": _mixing(plan, state),
         "traffic": dict(state.traffic),
         "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
@@ -109,7 +112,7 @@ def _final(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     for which in ("selected", "last"):
         tested = {site: metrics["test"][which] for site, metrics in state.final.items()}
         sites = {site: values for site, values in tested.items() if values is not None}
-        final[which] = {"sites": sites, **summary(sites, [measure.name for measure in plan.config.learned.measures])}
+        final[which] = {"sites": sites, **summary(sites, plan.config.learned.names)}
     return final
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from medpfl.core.errors import UserError
 
-SCHEMA = 1
+SCHEMAS = (1, 2)
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
 Results = dict[str, Any]
@@ -55,9 +55,9 @@ def load_results(path: str | os.PathLike[str], *, finished: bool = True) -> Resu
 def _check(results: Any, file: Path, finished: bool) -> None:
     if not isinstance(results, dict) or "schema" not in results:
         raise UserError(f"{file}: not the results of a run (it has no 'schema'); expected a file that medpfl wrote.")
-    if results["schema"] != SCHEMA:
+    if results["schema"] not in SCHEMAS:
         raise UserError(
-            f"{file}: has schema {results['schema']!r}, this version of medpfl reads schema {SCHEMA}. "
+            f"{file}: has schema {results['schema']!r}, this version of medpfl reads schemas {' and '.join(map(str, SCHEMAS))}. "
             "Use the version that wrote it."
         )
     for dotted, kind in (

@@ -56,7 +56,6 @@ def run(
     threads: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    reference: bool = True,
     new_test: bool | None = None,
     forgetting: bool | None = None,
     track: str | None = None,
@@ -80,7 +79,6 @@ def run(
         threads: sites at once.
         resume: go on with what is in the folder; a finished run with the same settings is only read.
         overwrite: throw away what is in the folder.
-        reference: train every site alone too, for the difference to local training.
         new_test: test the average of all sites' models too; None does so if it is cheap.
         forgetting: measure what local training makes models forget; None does so where the method is against it.
         track: ``tensorboard``, ``mlflow`` or ``wandb``, with ``sim`` and ``poc``.
@@ -119,7 +117,6 @@ def run(
                 threads=threads,
                 resume=resume,
                 overwrite=overwrite,
-                reference=reference,
                 together=new_test,
                 forgotten=forgetting,
                 track=track,

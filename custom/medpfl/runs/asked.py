@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from medpfl.algorithms import algorithm
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
 from medpfl.config.settings import paths
@@ -89,17 +90,20 @@ def configs_of(
         each = settings_of(variants, training | fields["settings"])
         arguments = model_arguments_of(list(dict.fromkeys(models)), fields["model_args"])
     fields = {**fields, **{name: value for name, value in schedule.items() if fields[name] is None}}
+    # Local training is among the runs: only who chooses between it and another needs it beside that one too.
+    uses = [v.choices.get("use") or fields.get("use") or algorithm(v.algorithm).use for v in variants]
+    beside = [fields.get("alone") or ("no" if use == "received" else None) for use in uses]
     return [
         (
             v.folder,
             config_of(
                 v.algorithm,
-                {**fields, "seed": seed, "settings": own, "model_args": arguments[model], **v.choices},
+                {**fields, "seed": seed, "settings": own, "model_args": arguments[model], "alone": alone, **v.choices},
                 said_in,
             ),
         )
         for seed in range(seeds)
-        for v, own, model in zip(variants, each, models, strict=True)
+        for v, own, model, alone in zip(variants, each, models, beside, strict=True)
     ]
 
 

@@ -31,7 +31,7 @@ class Variant:
     Attributes:
         text: as given; names the folder of its runs.
         algorithm: the algorithm's name.
-        choices: ``personal``, ``mixing`` and ``model``, where they are changed.
+        choices: ``personal``, ``mixing``, ``model`` and ``use``, where they are changed.
         settings: settings of this variant alone.
     """
 
@@ -50,7 +50,7 @@ class Variant:
             key, equals, value = item.partition("=")
             if not equals or not value:
                 raise UserError(f"{text!r}: give ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform")
-            if key in ("personal", "mixing", "model"):
+            if key in ("personal", "mixing", "model", "use"):
                 choices[key] = value
             else:
                 settings[key] = _number(value)
@@ -197,7 +197,6 @@ def run_comparison(
                     threads=threads,
                     resume=not overwrite,
                     overwrite=overwrite,
-                    reference=False,
                     together=together,
                     forgotten=forgotten,
                     watch=watch,

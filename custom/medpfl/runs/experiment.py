@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from medpfl.algorithms import LOCAL
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
 from medpfl.core.statefile import write_bytes, write_state
-from medpfl.data.kinds.function.own_data import OwnData
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
@@ -31,9 +29,8 @@ from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
 from medpfl.site.guard import Guarded
-from medpfl.site.store import DiskStore, MemoryStore
-from medpfl.site.worker import final_state
-from medpfl.training.trainer import Training
+from medpfl.site.store import DiskStore
+from medpfl.site.ending import final_state
 
 Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"
@@ -51,7 +48,6 @@ def run_experiment(
     threads: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    reference: bool = True,
     together: bool | None = None,
     forgotten: bool | None = None,
     track: str | None = None,
@@ -66,7 +62,6 @@ def run_experiment(
         threads: sites at once; by default all in the simulator, one a core in this process. Always all in the POC.
         resume: go on where an earlier call with the same settings stopped; a finished one is only read.
         overwrite: throw away what is in the folder.
-        reference: train every site alone too, for the difference to local training.
         together: test the average of all sites' models too (:mod:`medpfl.runs.new_test`); None does so if it is cheap.
         forgotten: measure what local training makes models forget (:mod:`medpfl.runs.forgetting`); None does so where
             the method's aim is to have less of it, and it is cheap.
@@ -104,9 +99,6 @@ def run_experiment(
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
-        if reference and config.resolved_mixing != "identity" and not isinstance(federation.source, OwnData):
-            results["reference"] = local_reference(federation, threads=os.cpu_count() or 1)
-            results["seconds"]["total"] = time.perf_counter() - started
         _write_models(federation, state, out)
         write_json(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
@@ -140,24 +132,6 @@ def _with_further_tests(
         write_json(out / RESULTS, results)
         write_report([results], out / "report.html")
     return results
-
-
-def local_reference(federation: Federation, threads: int) -> dict[str, Any]:
-    """Every site alone on the same data, rounds and seed: what federation has to beat."""
-    keep = {k: v for k, v in federation.config.all_settings.items() if k in Training.model_fields}
-    config = RunConfig(
-        **federation.config.model_dump(exclude={"algorithm", "personal", "mixing", "settings"}),
-        algorithm=LOCAL.name,
-        settings=keep,
-    )
-    local = Federation.of(config)
-    local.source = federation.source  # the same images need not be read twice
-    plan = local.plan()
-    sites = {name: local.site(name, MemoryStore()) for name in config.site_names}
-    workers = parallel_sites(sites, local.model(), local.device, threads)
-    state = run_in_process(plan, sites, local.model, workers=workers)
-    results = build_results(plan, state, env="inprocess", data={}, seconds={})
-    return {k: results[k] for k in ("algorithm", "selected_round", "final", "failures")}
 
 
 def _in_process(

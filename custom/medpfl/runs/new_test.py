@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
+from medpfl.models.blend import restored
 
 NO_TEST = "no test of all sites' models together: "
 """How the reason begins."""
@@ -58,8 +59,8 @@ def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteDat
     sums: dict[str, np.ndarray] = {}
     labels: dict[str, np.ndarray] = {}
     for file in files:
-        model.load_state_dict(load_file(file, device=str(federation.device)))
+        used = restored(model, load_file(file, device=str(federation.device)))
         for name, samples in data.items():
-            probabilities, labels[name] = federation.config.learned.predict(model, samples, "test")
+            probabilities, labels[name] = federation.config.learned.predict(used, samples, "test")
             sums[name] = sums[name] + probabilities if name in sums else probabilities
     return {name: (total / len(files), labels[name]) for name, total in sums.items()}

@@ -20,6 +20,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import seeded_model
+from medpfl.models.blend import restored
 from medpfl.report.compare_table import comparison_rows
 from medpfl.report.page import table_html
 from medpfl.report.page_parts import Table as PageTable
@@ -61,8 +62,8 @@ class Models(Mapping[str, nn.Module]):
             if site not in list(self):
                 raise KeyError(f"no model of {site!r}: there are {', '.join(self) or 'none'}")
             model = seeded_model(self._config, open_source(self._config), torch.device("cpu"))
-            model.load_state_dict(read_state(self._folder / f"{site}.safetensors")[0])
-            self._made[site] = model.eval()
+            state, _ = read_state(self._folder / f"{site}.safetensors")
+            self._made[site] = restored(model, state).eval()
         return self._made[site]
 
     def __iter__(self) -> Iterator[str]:

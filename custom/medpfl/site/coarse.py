@@ -29,14 +29,18 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         metrics: of one answer, as :mod:`medpfl.core.answers` has them.
         policy: the site's.
     """
+    kept = {name: value for name, value in metrics.items() if name != "verdict" or policy.verdict}
     if policy.measures == "full":
-        return dict(metrics)
+        return kept
     found: dict[str, Any] = {}
-    for name, value in metrics.items():
+    for name, value in kept.items():
         if name in _MEASURED or name == "alone_validation":
             found[name] = [_coarse(v, policy) for v in value] if isinstance(value, list) else _coarse(value, policy)
         elif name == "test":
             found[name] = {which: _coarse(v, policy) for which, v in value.items()}
+        elif name == "verdict":
+            if value is not None and (alone := _coarse(value["alone"], policy)) is not None:
+                found[name] = {**_rounded_down(value), "alone": alone}
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "numbers":
@@ -63,6 +67,12 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(v) for v in value]
     return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def _rounded_down(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded_down(v) for name, v in value.items()}
+    return _rounded(value)
 
 
 def _tens(number: int, least: int) -> int:

@@ -17,6 +17,7 @@ from medpfl.config.settings import paths
 from medpfl.core.parameters import State
 from medpfl.core.statefile import fingerprint, write_state
 from medpfl.data.inputs import Inputs
+from medpfl.models.blend import is_blend
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
@@ -108,7 +109,11 @@ class Delivery:
             "settings": {k: v for k, v in config.all_settings.items() if k not in paths()},
             "seed": config.seed,
             "data": Path(config.data).name,
-            "model": {**self.model, "values": sum(t.numel() for t in state.values() if t.is_floating_point())},
+            "model": {
+                **self.model,
+                **({"blend": True} if is_blend(state) else {}),
+                "values": sum(t.numel() for t in state.values() if t.is_floating_point()),
+            },
             "classes": list(inputs.classes) if inputs else None,
             "input": {
                 "kind": inputs.kind,

@@ -32,6 +32,7 @@ class Gate:
         channels: in which something may leave besides it.
         numbers: what the method reports of a site: by name the least and the most that it can be.
         measures: schema of what is learned from one model's predictions on one part.
+        gains: measures of which a difference to training alone is told.
         policy: the site's.
         entries: what reasons may name: the model's tensors, and the lines that describe them.
     """
@@ -40,6 +41,7 @@ class Gate:
     channels: Sequence[Channel] = ()
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     measures: type[BaseModel] = Nothing
+    gains: tuple[str, ...] = ()
     policy: SitePolicy = OPEN
     entries: frozenset[str] = frozenset()
     _said: set[str] = field(default_factory=set, repr=False)
@@ -55,9 +57,8 @@ class Gate:
             StateError: it holds something else, which is named; nothing of it may leave.
         """
         try:
-            found = (
-                answers(self.measures)[task].model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
-            )
+            schema = answers(self.measures, self.gains)[task]
+            found = schema.model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             raise StateError(f"gate: metric {where!r} may not leave as it is") from None

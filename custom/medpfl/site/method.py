@@ -16,6 +16,7 @@ from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.site_data import SiteData
+from medpfl.site.store import copied
 from medpfl.training.loop import Epochs, Loss, Objective
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Outcome, Part
@@ -140,11 +141,6 @@ class Method:
     def finish(self) -> bool:
         """Lets mechanisms change the model that the site is going to use; whether one did."""
         return any([m.finish(r) for m, r in self.rounds.items()])
-
-
-def copied(model: nn.Module) -> State:
-    """A model's whole state, as it is now."""
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
 def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:

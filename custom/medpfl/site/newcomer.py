@@ -32,8 +32,7 @@ from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
-from medpfl.site.store import StateNotKept
-from medpfl.site.worker import DATA, MODEL, PERSONAL
+from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)

@@ -44,6 +44,8 @@ class SitePolicy(BaseModel):
         measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases rounded
             to tens, and none of a part with fewer cases than ``least_patients``; or ``none``, and the site selects its
             round by itself.
+        verdict: how the site's model compares with the one that it trained alone leaves too, as far as ``measures`` do;
+            else it stays in the site's own folder.
         least_patients: training patients (samples, where the data know no patients) below which no update and no
             statistics leave.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
@@ -66,6 +68,7 @@ class SitePolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     measures: Literal["full", "coarse", "none"] = "full"
+    verdict: bool = True
     least_patients: int = Field(default=0, ge=0)
     jobs: Literal["allowed", "approved"] = "allowed"
     approved: tuple[str, ...] = ()
@@ -83,6 +86,7 @@ class SitePolicy(BaseModel):
 OPEN = SitePolicy()
 HOSPITAL = SitePolicy(
     measures="coarse",
+    verdict=False,
     least_patients=20,
     experiments=50,
     rounds=5000,

@@ -11,11 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from torch import nn
+
 from medpfl.core.parameters import State
-from medpfl.core.statefile import read_state, write_state
+from medpfl.core.statefile import TornFile, read_state, write_state
 from medpfl.site.seal import Seal
 
 logger = logging.getLogger(__name__)
+
+
+PERSONAL, MODEL, RECEIVED = "personal", "model", "received"
+"""Kinds of states: after training in a round; the whole model in use after a round's mix; the model as received, where
+that is another."""
+FINISHED, USED = "finished", "used"
+"""What mechanisms have made of the model at the end; what the site has chosen to use, where it had a choice."""
+DATA, BEST = "data", "best"
+"""What the site's data were when the run began; the round that the site has selected by itself, and its measure."""
 
 
 class StateNotKept(RuntimeError):
@@ -112,3 +123,17 @@ class DiskStore:
 
     def _path(self, kind: str, round_: int) -> Path:
         return self.folder / f"{kind}-{round_:06d}.safetensors"
+
+
+def copied(model: nn.Module) -> State:
+    """A model's whole state, as it is now."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def usable(store: SiteStore, kind: str, round_: int, site: str) -> State | None:
+    """A stored state; a damaged one is as good as none, and the site's log says so."""
+    try:
+        return store.get(kind, round_)
+    except TornFile as error:
+        logger.warning("%s: %s; an earlier one is used", site, error)
+        return None

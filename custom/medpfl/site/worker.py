@@ -20,19 +20,15 @@ from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import TornFile
 from medpfl.site.answer import carry_out
-from medpfl.site.delivery import Delivery, Which
-from medpfl.site.method import Method, copied, requested
+from medpfl.site.delivery import Delivery
+from medpfl.site.ending import Ending
+from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
-from medpfl.site.store import SiteStore
+from medpfl.site.rival import Rival
+from medpfl.site.store import BEST, DATA, FINISHED, MODEL, PERSONAL, RECEIVED, USED, SiteStore, copied, usable
 from medpfl.training.loop import plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
-
-PERSONAL, MODEL, RECEIVED, FINISHED = "personal", "model", "received", "finished"
-"""Kinds of states in a site's store: after training in a round; the whole model that the site uses after a round's mix;
-the model as received, where that is another; what mechanisms have made of the model at the end."""
-DATA, BEST = "data", "best"
-"""What the site's data were when the run began; the round that the site has selected by itself, and its measure."""
 
 
 @dataclass
@@ -48,6 +44,7 @@ class Site:
         store: the site's own.
         channels: what travels besides the shared part, with the part of the method that each is of.
         delivery: where its models go at the end, to be used; None for nowhere.
+        rival: what the site trains alone, beside; None for nothing.
         selects: the site selects its round by its own validation data, since its measures do not leave.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
     """
@@ -60,6 +57,7 @@ class Site:
     store: SiteStore
     channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     delivery: Delivery | None = None
+    rival: Rival | None = None
     selects: bool = False
     secret: bytes | None = None
 
@@ -84,7 +82,9 @@ class Site:
             raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not self.data.samples("train"):
             raise StateError(f"{self.name} has no training sample")
-        for kind in (PERSONAL, MODEL, RECEIVED, FINISHED, BEST, *(m.name for m in self.config.parts)):
+        if self.rival:
+            self.rival.forget()
+        for kind in (PERSONAL, MODEL, RECEIVED, FINISHED, USED, BEST, *(m.name for m in self.config.parts)):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
             self.delivery.put_aside()
@@ -135,6 +135,8 @@ class Site:
         config, round_ = self.config, message.round
         asked = requested(config, self.upward("train"), message.asked)
         self._same_data()
+        if self.rival:
+            self.rival.train(model, round_)
         metrics = self.load(message, model, round_ - 1)
         metrics["validation"] = self._validated(message, model, round_ - 1)
         method = self._method(message, model, round_, "update")
@@ -163,57 +165,26 @@ class Site:
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         self._same_data()
-        last, selected = message.round, message.info["selected_round"]
+        selected = message.info["selected_round"]
         if self.selects:
-            selected = self._own_best()[0] or last
-        measured: dict[int, Any] = {}
-        for round_ in (selected, last):
-            if round_ not in measured and self._finished(message, model, round_):
-                measured[round_] = self.config.learned.evaluate(model, self.data, "test")
-        if not measured:
-            raise StateError(
-                f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
-                "are damaged"
-            )
-        # A site that was absent when one of the two was validated is judged by the other.
-        tested: dict[Which, int] = {
-            "selected": selected if selected in measured else last,
-            "last": last if last in measured else selected,
-        }
-        for kind in (MODEL, FINISHED):
-            self.store.keep(kind, measured)
-        if self.delivery:
-            self._deliver(self.delivery, tested, measured, model)
-        return {}, {"test": {which: measured[round_] for which, round_ in tested.items()}, "tested": tested}
+            selected = self._own_best()[0] or message.round
+        end = Ending(self.name, self.config, self.data, self.store, self.rival, self.delivery, self.finished)
+        return {}, end.answer(message, model, selected)
 
-    def _finished(self, message: Message, model: nn.Module, round_: int) -> bool:
+    def finished(self, message: Message, model: nn.Module, round_: int) -> bool:
         """Makes the model what the site is going to use of a round; False if it has none of that round.
 
         What mechanisms make of it they make once: the same question gets the same answer.
         """
-        if (state := self._stored(FINISHED, round_)) is not None:
+        if (state := usable(self.store, FINISHED, round_, self.name)) is not None:
             model.load_state_dict(state)
             return True
-        if (state := self._stored(MODEL, round_)) is None:
+        if (state := usable(self.store, MODEL, round_, self.name)) is None:
             return False
         model.load_state_dict(state)
         if self._method(replace(message, round=round_), model, "end", "update").finish():
             self.store.put(FINISHED, round_, copied(model))
         return True
-
-    def _deliver(
-        self, delivery: Delivery, tested: Mapping[Which, int], measured: Mapping[int, Any], model: nn.Module
-    ) -> None:
-        samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
-        for which, round_ in tested.items():
-            state = self.final_state(round_)
-            model.load_state_dict(state)
-            validation = self.config.learned.evaluate(model, self.data, "validation")
-            record = {"samples": samples, "validation": validation, "test": measured[round_]}
-            try:
-                delivery.write(which, self.name, round_, state, record)
-            except OSError as error:  # the answer goes out all the same, and the store has the model
-                logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
 
     def load(self, message: Message, model: nn.Module, personal_round: int) -> dict[str, Any]:
         """Makes the model what the site uses after it received its mix of ``personal_round``.
@@ -225,10 +196,6 @@ class Site:
         self.split.load_shared(model, message.shared)
         self.split.load_personal(model, personal)
         return {"restored_round": earlier} if damaged else {}
-
-    def final_state(self, round_: int) -> State | None:
-        """The whole state of the model that the site uses of a round at the end."""
-        return final_state(self.store, round_)
 
     def _personal(self, round_: int) -> tuple[int, State, bool]:
         """The last personal state that the site has, its round, and whether a later one is damaged."""
@@ -249,14 +216,6 @@ class Site:
                 logger.warning("%s: %s; an earlier one is used", self.name, error)
                 damaged = True
         return 0, None, damaged
-
-    def _stored(self, kind: str, round_: int) -> State | None:
-        """A stored state; a damaged one is as good as none."""
-        try:
-            return self.store.get(kind, round_)
-        except TornFile as error:
-            logger.warning("%s: %s", self.name, error)
-            return None
 
     def _validated(self, message: Message, model: nn.Module, round_: int) -> dict[str, Any] | None:
         """Measures on validation data of what the site uses after a round; keeps it while it may still be selected.
@@ -290,13 +249,13 @@ class Site:
 
     def _own_best(self) -> tuple[int, float]:
         """The round that the site has selected by itself so far, and its measure; round 0 if there is none."""
-        state = self._stored(BEST, 0)
+        state = usable(self.store, BEST, 0, self.name)
         return (0, 0.0) if state is None else (int(state["round"]), float(state["score"]))
 
     def received(self, round_: int, model: nn.Module) -> State | None:
         """The shared part that the site was sent for a round, from its store; None if that is not kept."""
-        if (state := self._stored(RECEIVED, round_ - 1)) is None:
-            state = self._stored(MODEL, round_ - 1)
+        if (state := usable(self.store, RECEIVED, round_ - 1, self.name)) is None:
+            state = usable(self.store, MODEL, round_ - 1, self.name)
         if state is None:
             return None
         model.load_state_dict(state)
@@ -311,9 +270,3 @@ class Site:
         objective = plain_objective(model, self.config.learned.loss)
         train_epochs(model, self.data, self.config.trainer, self.config.local_epochs, order, objective)
         return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})
-
-
-def final_state(store: SiteStore, round_: int) -> State | None:
-    """The whole state of the model that a site uses of a round at the end, from its store."""
-    state = store.get(FINISHED, round_)
-    return store.get(MODEL, round_) if state is None else state

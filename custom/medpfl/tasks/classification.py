@@ -12,8 +12,11 @@ from torch.nn.functional import cross_entropy
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import evaluate, predict
 from medpfl.tasks.measures import measures
+from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure, Task
 
+_MOST_LOSS = 12.0
+"""A case that a model calls impossible must not decide alone."""
 _Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
@@ -57,3 +60,21 @@ class Classification(Task):
     def pooled(self, predictions: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         """Of all samples together."""
         return measures(*map(np.concatenate, zip(*predictions, strict=True)))
+
+    def losses(self, predictions: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
+        probabilities, labels = predictions
+        found = probabilities[np.arange(len(labels)), labels]
+        return -np.log(np.clip(np.nan_to_num(found), np.exp(-_MOST_LOSS), 1))
+
+    def mixed(
+        self, first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], weight: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of probabilities."""
+        return (1 - weight) * first[0] + weight * second[0], first[1]
+
+    def gained(
+        self, new: tuple[np.ndarray, np.ndarray], old: tuple[np.ndarray, np.ndarray]
+    ) -> dict[str, dict[str, float] | None]:
+        """:func:`medpfl.tasks.paired.differences`."""
+        return differences(new[0], old[0], new[1])

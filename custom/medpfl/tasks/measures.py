@@ -107,7 +107,7 @@ def _macro_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, list[fl
         positive: (classes, n) bool, each row with both values.
     """
     m, k = positive.sum(1), (~positive).sum(1)
-    above_negatives, below_positives = _components(scores, positive, m, k)
+    above_negatives, below_positives = structural_components(scores, positive, m, k)
     area = np.where(positive, above_negatives, 0.0).sum(1) / m
     with np.errstate(divide="ignore"):
         positive_weight = np.where(m > 1, 1 / np.sqrt(m * (m - 1)), 0.0)
@@ -119,7 +119,7 @@ def _macro_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, list[fl
     margin = 1 / (2 * np.sqrt(m * k))
     centre = np.where(silent, np.clip(area, margin, 1 - margin), area)
     variance = np.square(components[~silent].sum(0)).sum()
-    variance += np.sqrt(_hanley_mcneil(centre, m, k)[silent]).sum() ** 2
+    variance += np.sqrt(hanley_mcneil(centre, m, k)[silent]).sum() ** 2
 
     estimate, middle = float(area.mean()), centre.mean()
     half = _Z95 * np.sqrt(variance) / len(m) / (middle * (1 - middle))
@@ -127,7 +127,7 @@ def _macro_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, list[fl
     return estimate, [min(float(low), estimate), max(float(high), estimate)]
 
 
-def _components(
+def structural_components(
     scores: np.ndarray, positive: np.ndarray, m: np.ndarray, k: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """For positives the share of negatives below them, for negatives the share of positives above them, ties half.
@@ -155,7 +155,7 @@ def _midranks(rows: np.ndarray) -> np.ndarray:
     return np.stack([of_row(row) for row in rows])
 
 
-def _hanley_mcneil(area: np.ndarray, m: np.ndarray, k: np.ndarray) -> np.ndarray:
+def hanley_mcneil(area: np.ndarray, m: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Variance of an AUC from m positives and k negatives under exponential scores."""
     q1, q2 = area / (2 - area), 2 * area**2 / (1 + area)
     return (area * (1 - area) + (m - 1) * (q1 - area**2) + (k - 1) * (q2 - area**2)) / (m * k)

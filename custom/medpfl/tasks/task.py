@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel
 from torch import Tensor, nn
 
@@ -43,6 +44,11 @@ class Task(ABC):
     schema: ClassVar[type[BaseModel]]
     one_class: ClassVar[bool] = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the measures."""
+        return tuple(measure.name for measure in self.measures)
+
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """What training minimises: the mean over a batch of a network's output (B, ...)."""
@@ -61,6 +67,28 @@ class Task(ABC):
     @abstractmethod
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Any:
         """Predictions and labels of a part, as :meth:`pooled` takes them."""
+
+    def measured(self, predictions: Any) -> dict[str, Any]:
+        """The measures on predictions, as :meth:`evaluate` gives them."""
+        return self.pooled([predictions])
+
+    @abstractmethod
+    def losses(self, predictions: Any) -> np.ndarray:
+        """The loss of every case, (n,), finite; for the choice between models."""
+
+    @abstractmethod
+    def mixed(self, first: Any, second: Any, weight: float) -> Any:
+        """Predictions on the same cases by ``weight`` times the second's and the rest the first's."""
+
+    @abstractmethod
+    def gained(self, new: Any, old: Any) -> dict[str, dict[str, float] | None]:
+        """By measure what predictions gain over others on the same cases: ``difference``, ``low`` and ``high``."""
+
+    def mean_loss(self, model: nn.Module, data: SiteData, part: Part) -> float | None:
+        """The mean of :meth:`losses` on a part; None if the site has no such samples."""
+        if not data.samples(part):
+            return None
+        return float(self.losses(self.predict(model, data, part)).mean())
 
     def value(self, measured: Mapping[str, Any] | None, by: str) -> float | None:
         """The measure by which rounds are compared; more is better."""

@@ -41,10 +41,11 @@ def test_the_share_stays_within_its_range():
 
 
 def test_a_site_uses_the_mixture_with_what_it_received():
-    found = method(config("apfl"), TwoWeights(0.0, 0.0), kept=kept(0.25)).in_use()
+    model = TwoWeights(0.0, 0.0)
+    method(config("apfl"), model, kept=kept(0.25)).use(model)
 
-    assert weights(found) == [0.25, -0.25]
-    assert method(config("apfl"), TwoWeights()).in_use() is None
+    assert weights(model.state_dict()) == [0.25, -0.25]
+    assert method(config("apfl"), model).use(model) is None
 
 
 def test_the_share_of_each_site_is_reported():

@@ -1,11 +1,12 @@
 """Ditto's own model: its step by hand, and that it is what the site uses."""
 
 import pytest
+import torch
 from one_sample import TwoWeights, both, config, method, trained, weights
 from tiny import config as tiny_config
 from tiny import run, same
 
-from medpfl.site.worker import MODEL, RECEIVED
+from medpfl.site.store import MODEL, RECEIVED
 
 
 def test_a_step_of_the_own_model_by_hand():
@@ -34,8 +35,11 @@ def test_in_its_first_round_the_own_model_begins_as_what_came():
 def test_a_site_uses_its_own_model_and_nothing_else_before_it_has_one():
     kept = both(2.0, 3.0)
 
-    assert method(config("ditto"), TwoWeights(), kept={"ditto": kept}).in_use() is kept
-    assert method(config("ditto"), TwoWeights()).in_use() is None
+    model = TwoWeights(0.0, 0.0)
+    before = method(config("ditto"), model, kept={"ditto": kept}).use(model)
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+    assert weights(before) == [0.0, 0.0]
+    assert method(config("ditto"), model).use(model) is None
 
 
 @pytest.mark.parametrize("personal", ["nothing", "batch-norm"])

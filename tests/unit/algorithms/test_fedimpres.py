@@ -303,7 +303,7 @@ def test_plan_has_no_impression_for_other_methods():
 
 
 def test_the_report_shows_the_images_and_what_was_done(tmp_path):
-    results = run_experiment(small(), tmp_path, env="inprocess", reference=False)
+    results = run_experiment(small(), tmp_path, env="inprocess")
     assert results["impression"]["images"] == 6
     assert results["impression"]["picture"].startswith("data:image/png;base64,")
     page = (tmp_path / "report.html").read_text()

@@ -9,7 +9,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
-from medpfl.site.worker import FINISHED, MODEL
+from medpfl.site.store import FINISHED, MODEL
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
 
 

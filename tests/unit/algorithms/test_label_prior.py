@@ -16,7 +16,7 @@ from medpfl.algorithms.label_prior import LabelPrior, PriorSettings, log_frequen
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.models import build_model, model_rows
-from medpfl.site.worker import MODEL, RECEIVED
+from medpfl.site.store import MODEL, RECEIVED
 
 
 def test_log_frequencies_by_hand():

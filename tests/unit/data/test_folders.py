@@ -232,7 +232,7 @@ def test_check_with_other_arguments(fundus):
 def test_a_run(fundus, home):
     settings = {"warmup": 0, "images": 4, "start": "holdout", "admm_iterations": 1, "inner_steps": 1, "batch_size": 4}
     run = config(fundus, algorithm="fedimpres", model="lenet5", sites=2, held_out=1, holdout=0.2, settings=settings)
-    results = run_experiment(run, home / "out", env="inprocess", reference=False)
+    results = run_experiment(run, home / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [6, 6]
     assert results["new"]["held_out"]["west"]["n"] == 2 * EACH
     assert results["data"]["reading"] == {"size": 32, "fit": "crop", "channels": "rgb", "patient": ""}

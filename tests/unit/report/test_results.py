@@ -58,7 +58,7 @@ def broken(change):
         (lambda results: "", "not JSON"),
         (lambda results: "[1, 2]", "no 'schema'"),
         (lambda results: "{}", "no 'schema'"),
-        (broken(lambda r: r.update(schema=2)), "schema 2.*reads schema 1"),
+        (broken(lambda r: r.update(schema=3)), "schema 3.*reads schemas 1 and 2"),
         (broken(lambda r: r.pop("config")), "'config' is missing"),
         (broken(lambda r: r.update(rounds={})), "'rounds' is missing or is not a list"),
         (broken(lambda r: r["data"].pop("sites")), r"'data\.sites' is missing"),

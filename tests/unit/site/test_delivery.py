@@ -20,7 +20,7 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, messages
 from medpfl.site.store import DiskStore
-from medpfl.site.worker import MODEL
+from medpfl.site.store import MODEL
 from medpfl.tasks.evaluation import predict
 
 

@@ -192,7 +192,9 @@ def test_the_limit_on_jumps_holds_for_validation_too():
 )
 def test_an_honest_federation_never_meets_the_limits(algorithm):
     """All of a hospital's rules but its least number of patients, which these sites do not have."""
-    policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
+    policy = HOSPITAL.model_copy(
+        update={"least_patients": 0, "measures": "full", "verdict": True, "named_pretrained": False}
+    )
     plain, strict = [], []
     for policy_, found in ((None, plain), (policy, strict)):
         federation = Federation.of(config(algorithm, rounds=6))

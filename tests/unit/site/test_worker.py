@@ -10,7 +10,7 @@ from medpfl.engine.federation import Federation
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
 from medpfl.site.store import DiskStore
-from medpfl.site.worker import MODEL, PERSONAL
+from medpfl.site.store import MODEL, PERSONAL
 from medpfl.tasks.evaluation import evaluate
 
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")

@@ -70,7 +70,7 @@ def run(folder, out):
         fractions=(0.5, 0.0, 0.5),
         device="cpu",
     )
-    return run_experiment(config, out, env="inprocess", reference=False)
+    return run_experiment(config, out, env="inprocess")
 
 
 @pytest.fixture(autouse=True)

@@ -234,14 +234,14 @@ def test_check_and_run_say_the_same_and_nothing_is_trained(cohort, tmp_path, fau
     assert any(re.search(said, message) for message in found), found
     centres = 4 if fault.__name__ == "missing_file" else 3
     with pytest.raises(UserError, match=said):
-        run_experiment(config(cohort, sites=centres, held_out=0), tmp_path / "out", env="inprocess", reference=False)
+        run_experiment(config(cohort, sites=centres, held_out=0), tmp_path / "out", env="inprocess")
     assert not (tmp_path / "out" / "results.json").exists()
     assert not (tmp_path / "out" / "models").exists()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "attention"])
 def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp_path, pooling):
-    results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess", reference=False)
+    results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]
     assert results["new"]["models"] == 2
     assert results["new"]["pooled"]["n"] == 6

@@ -1,0 +1,207 @@
+"""The end of a run at a site: its candidates, the one that it uses, how that does, and what is left in its folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State, StateError
+from medpfl.core.site_data import Part, SiteData
+from medpfl.models.blend import blended
+from medpfl.site.choice import chosen
+from medpfl.site.delivery import Delivery, Which
+from medpfl.site.rival import Rival
+from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
+
+logger = logging.getLogger(__name__)
+
+PUBLISHED, IN_USE, AS_RECEIVED = "as published", "before fine-tuning", "as received"
+"""Candidates: what the method gives; its model before what it does at the end; what came, with the personal part."""
+
+
+@dataclass
+class Candidate:
+    """A model that the site might use.
+
+    Attributes:
+        name: of the candidate.
+        round: after whose mix.
+        state: its whole state.
+    """
+
+    name: str
+    round: int
+    state: State
+    _predicted: dict[Part, Any] = field(default_factory=dict, repr=False)
+
+    def predictions(self, part: Part, config: RunConfig, data: SiteData, model: nn.Module) -> Any:
+        """On a part of the site's data; made once."""
+        if part not in self._predicted:
+            model.load_state_dict(self.state)
+            self._predicted[part] = config.learned.predict(model, data, part)
+        return self._predicted[part]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the site uses: ``weight`` times another candidate, and the rest the model that it trained alone."""
+
+    other: Candidate
+    weight: float
+
+
+@dataclass
+class Ending:
+    """The test of a site, once its training is over.
+
+    Attributes:
+        name: the site's.
+        config: the run.
+        data: the site's.
+        store: the site's.
+        rival: trained alone; None where there is none.
+        delivery: where models go.
+        finished: makes, once, what mechanisms make at the end of the model in use of a round; see
+            :meth:`medpfl.site.worker.Site.finished`.
+    """
+
+    name: str
+    config: RunConfig
+    data: SiteData
+    store: SiteStore
+    rival: Rival | None
+    delivery: Delivery | None
+    finished: Callable[[Message, nn.Module, int], bool]
+
+    def answer(self, message: Message, model: nn.Module, selected: int) -> dict[str, Any]:
+        """Tests the models of the selected round and of the last, and leaves them to be used.
+
+        Args:
+            message: the server's.
+            model: of the run's architecture, on the device.
+            selected: the round that was selected.
+        """
+        last = message.round
+        there = [r for r in dict.fromkeys((selected, last)) if self.finished(message, model, r)]
+        if not there:
+            raise StateError(
+                f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
+                "are damaged"
+            )
+        # A site that was absent when one of the two was validated is judged by the other.
+        tested: dict[Which, int] = {
+            "selected": selected if selected in there else there[0],
+            "last": last if last in there else there[-1],
+        }
+        alone = self._alone()
+        candidates = {round_: self._candidates(round_) for round_ in there}
+        chosen_of = {round_: self._chosen(candidates, round_, alone, model) for round_ in there}
+        measured = {round_: self._measured(found, alone, model) for round_, found in chosen_of.items()}
+        for kind in (MODEL, FINISHED, USED):
+            self.store.keep(kind, there)
+        metrics: dict[str, Any] = {"test": {which: measured[r] for which, r in tested.items()}, "tested": tested}
+        if alone is not None:
+            metrics["verdict"] = self._verdict(chosen_of, tested, alone, model)
+        if self.delivery:
+            self._deliver(self.delivery, chosen_of, alone, metrics, model)
+        return metrics
+
+    def _alone(self) -> Candidate | None:
+        if self.rival is None or (state := self.rival.best()) is None:
+            return None
+        return Candidate("alone", self.rival.round, state)
+
+    def _candidates(self, round_: int) -> list[Candidate]:
+        """Of one round, the published one first."""
+        kinds = {PUBLISHED: FINISHED, IN_USE: MODEL, AS_RECEIVED: RECEIVED}
+        states = {name: usable(self.store, kind, round_, self.name) for name, kind in kinds.items()}
+        if states[PUBLISHED] is None:
+            states[PUBLISHED] = states.pop(IN_USE)
+        return [Candidate(n, round_, s) for n, s in states.items() if s is not None]
+
+    def _chosen(
+        self, candidates: Mapping[int, list[Candidate]], round_: int, alone: Candidate | None, model: nn.Module
+    ) -> Choice:
+        """What the site uses of a round, and leaves in its store where that is not as published."""
+        published = candidates[round_][0]
+        if self.config.resolved_use == "received" or alone is None or not self.data.samples("validation"):
+            return Choice(published, 1.0)
+        others = [c for r in dict.fromkeys((round_, *candidates)) for c in candidates[r]]
+        learned = self.config.learned
+        validated = {id(c): c.predictions("validation", self.config, self.data, model) for c in (*others, alone)}
+        other = min(others, key=lambda c: learned.losses(validated[id(c)]).mean())
+        weight = chosen(
+            self.config.resolved_use,
+            lambda w: learned.losses(learned.mixed(validated[id(alone)], validated[id(other)], w)),
+        )
+        self.store.put(USED, round_, _state(alone, other, weight))
+        return Choice(other, weight)
+
+    def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> dict[str, Any] | None:
+        if not self.data.samples("test"):
+            return None
+        return self.config.learned.measured(self._used("test", choice, alone, model))
+
+    def _used(self, part: Part, choice: Choice, alone: Candidate | None, model: nn.Module) -> Any:
+        """Predictions of what the site uses."""
+        predictions = choice.other.predictions(part, self.config, self.data, model)
+        if choice.weight == 1 or alone is None:
+            return predictions
+        own = alone.predictions(part, self.config, self.data, model)
+        return self.config.learned.mixed(own, predictions, choice.weight)
+
+    def _verdict(
+        self, choices: Mapping[int, Choice], tested: Mapping[Which, int], alone: Candidate, model: nn.Module
+    ) -> dict[str, Any]:
+        used = {
+            which: {"candidate": choices[r].other.name, "round": choices[r].other.round, "weight": choices[r].weight}
+            for which, r in tested.items()
+        }
+        found: dict[str, Any] = {"alone": None, "alone_round": alone.round, "used": used, "gain": None}
+        if self.data.samples("test"):
+            learned, own = self.config.learned, alone.predictions("test", self.config, self.data, model)
+            found["alone"] = learned.measured(own)
+            found["gain"] = learned.gained(self._used("test", choices[tested["selected"]], alone, model), own)
+        return found
+
+    def _deliver(
+        self,
+        delivery: Delivery,
+        choices: Mapping[int, Choice],
+        alone: Candidate | None,
+        metrics: Mapping[str, Any],
+        model: nn.Module,
+    ) -> None:
+        samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
+        for which, round_ in metrics["tested"].items():
+            choice, validation = choices[round_], None
+            if samples["validation"]:
+                validation = self.config.learned.measured(self._used("validation", choice, alone, model))
+            record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
+            if "verdict" in metrics:
+                said = metrics["verdict"]
+                record["verdict"] = {**said, "used": said["used"][which], "gain": said["gain"]}
+            try:
+                delivery.write(which, self.name, round_, final_state(self.store, round_), record)
+            except OSError as error:  # the answer goes out all the same, and the store has the model
+                logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
+
+
+def _state(alone: Candidate, other: Candidate, weight: float) -> State:
+    if weight in (0, 1):
+        return (alone, other)[int(weight)].state
+    return blended(alone.state, other.state, weight)
+
+
+def final_state(store: SiteStore, round_: int) -> State | None:
+    """The whole state of what a site uses of a round at the end, from its store: a network's, or a blend's of two."""
+    return next((state for kind in _LATEST if (state := store.get(kind, round_)) is not None), None)
+
+
+_LATEST: Iterable[str] = (USED, FINISHED, MODEL)

@@ -1,0 +1,99 @@
+"""The model that a site trains alone, beside the federation's: what taking part has to beat. It never leaves.
+
+It starts from the run's first model and takes a round's local training in every round that the site takes part in, in
+the order of samples of the method ``local``, whose model it is. Used is the round with the least validation loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.parameters import State
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import SiteData
+from medpfl.site.store import SiteStore, copied, usable
+from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+
+logger = logging.getLogger(__name__)
+
+ALONE, ALONE_BEST, ALONE_LOSS = "alone", "alone_best", "alone_loss"
+"""Kinds of states in a site's store: after a round; of the best round; its number and validation loss."""
+
+
+@dataclass
+class Rival:
+    """Training alone.
+
+    Attributes:
+        name: the site's.
+        config: the run.
+        data: the site's.
+        store: the site's.
+        first: gives the whole state of the run's first model.
+    """
+
+    name: str
+    config: RunConfig
+    data: SiteData
+    store: SiteStore
+    first: Callable[[], State]
+
+    def forget(self) -> None:
+        """Drops what lies here from an earlier run."""
+        for kind in (ALONE, ALONE_BEST, ALONE_LOSS):
+            self.store.keep(kind, ())
+
+    def train(self, model: nn.Module, round_: int) -> None:
+        """One round; a round that diverges leaves the rival as it was.
+
+        Args:
+            model: of the run's architecture, on the device, with any values.
+            round_: its number.
+        """
+        config = self.config
+        model.load_state_dict(self._before(round_))
+        order = generator(config.seed, self.name, round_, "shuffle")
+        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        objective = plain_objective(model, config.learned.loss)
+        try:
+            train_epochs(model, self.data, config.trainer, config.local_epochs, order, objective)
+        except TrainingDiverged as error:
+            logger.warning("%s, trained alone: %s", self.name, error)
+            return
+        # A server whose checkpoint is damaged asks for a round again, which starts from the one before.
+        self.store.put(ALONE, round_, copied(model))
+        self.store.keep(ALONE, (round_ - 2, round_ - 1, round_))
+        loss = config.learned.mean_loss(model, self.data, "validation")
+        best, least = self._least()
+        if best and loss is not None and not loss < least:
+            return
+        self.store.put(ALONE_BEST, round_, copied(model))
+        found = {"round": round_, "loss": float("inf") if loss is None else loss}
+        self.store.put(ALONE_LOSS, 0, {k: torch.tensor(v, dtype=torch.float64) for k, v in found.items()})
+        self.store.keep(ALONE_BEST, (round_,))
+
+    def best(self) -> State | None:
+        """The whole state that the site would use, had it trained alone; None if there is none."""
+        round_, _ = self._least()
+        return usable(self.store, ALONE_BEST, round_, self.name) if round_ else None
+
+    @property
+    def round(self) -> int:
+        """The round that :meth:`best` is of; 0 if there is none."""
+        return self._least()[0]
+
+    def _before(self, round_: int) -> State:
+        for earlier in range(round_ - 1, 0, -1):
+            if (state := usable(self.store, ALONE, earlier, self.name)) is not None:
+                return state
+        return self.first()
+
+    def _least(self) -> tuple[int, float]:
+        state = usable(self.store, ALONE_LOSS, 0, self.name)
+        return (0, float("inf")) if state is None else (int(state["round"]), float(state["loss"]))

@@ -1,0 +1,109 @@
+"""What one model gains over another on the same cases: differences of measures, each with a 95 % interval.
+
+Closed forms, which hold for few cases: the accuracy's is Bonett and Price's for paired proportions (British Journal of
+Mathematical and Statistical Psychology 65, 2012), the balanced accuracy's sums the same variance over classes, and the
+AUC's is DeLong's for two correlated curves (Biometrics 44, 1988), carried over to the mean over classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from medpfl.tasks.measures import hanley_mcneil, structural_components
+
+_Z95 = 1.959963984540054
+Verdict = Literal["gains", "loses", "no difference found"]
+Difference = dict[str, float]
+"""``difference`` and the ends ``low`` and ``high`` of its interval."""
+
+
+def differences(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> dict[str, Difference | None]:
+    """What the model with probabilities ``new`` gains over that with ``old``.
+
+    Args:
+        new: (n, classes).
+        old: (n, classes).
+        labels: (n,) whole numbers in [0, classes).
+
+    Returns:
+        ``accuracy``, ``balanced_accuracy`` and ``auroc``; None where a measure cannot be computed.
+    """
+    if not len(labels) or not (np.isfinite(new).all() and np.isfinite(old).all()):
+        return dict.fromkeys(("accuracy", "balanced_accuracy", "auroc"))
+    change = (new.argmax(1) == labels).astype(float) - (old.argmax(1) == labels)
+    classes = [change[labels == c] for c in np.unique(labels)]
+    recalls = np.mean([c.mean() for c in classes])
+    spread = np.sqrt(sum(_variance(c)[1] for c in classes)) / len(classes)
+    return {
+        "accuracy": _interval(float(change.mean()), *_adjusted(change)),
+        "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)),
+        "auroc": _auroc(new, old, labels),
+    }
+
+
+def verdict(gained: Mapping[str, float] | None) -> Verdict | None:
+    """A difference with its interval in a word."""
+    if gained is None:
+        return None
+    if gained["low"] > 0:
+        return "gains"
+    return "loses" if gained["high"] < 0 else "no difference found"
+
+
+def _adjusted(change: np.ndarray) -> tuple[float, float]:
+    middle, variance = _variance(change)
+    return middle, float(np.sqrt(variance))
+
+
+def _variance(change: np.ndarray) -> tuple[float, float]:
+    """Centre and variance of a mean of values -1, 0 and 1, one case of each sign added (Bonett and Price, eq. 10)."""
+    n = len(change) + 2
+    better, worse = ((change > 0).sum() + 1) / n, ((change < 0).sum() + 1) / n
+    return float(better - worse), float((better + worse - (better - worse) ** 2) / n)
+
+
+def _interval(estimate: float, middle: float, deviation: float) -> Difference:
+    low, high = middle - _Z95 * deviation, middle + _Z95 * deviation
+    return {
+        "difference": estimate,
+        "low": max(-1.0, min(low, estimate)),
+        "high": min(1.0, max(high, estimate)),
+    }
+
+
+def _auroc(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> Difference | None:
+    counts = np.bincount(labels, minlength=new.shape[1])
+    used = np.flatnonzero((counts > 0) & (counts < len(labels)))
+    if not len(used):
+        return None
+    positive = labels == used[:, None]
+    m, k = positive.sum(1), (~positive).sum(1)
+    areas, parts = [], []
+    for scores in (new[:, used].T, old[:, used].T):
+        above, below = structural_components(scores, positive, m, k)
+        area = np.where(positive, above, 0.0).sum(1) / m
+        areas.append(area)
+        parts.append(np.where(positive, above, below) - area[:, None])
+    with np.errstate(divide="ignore"):
+        weights = [np.where(n > 1, 1 / np.sqrt(n * (n - 1)), 0.0)[:, None] for n in (m, k)]
+    change = (parts[0] - parts[1]) * np.where(positive, *weights)
+    single = (m == 1) | (k == 1)  # one case tells nothing of its own spread: as if the two models were independent
+    variance = np.square(change[~single].sum(0)).sum()
+    kept = [np.clip(a, margin := 1 / (2 * np.sqrt(m * k)), 1 - margin) for a in areas]
+    variance += np.sqrt(sum(hanley_mcneil(a, m, k) for a in kept)[single]).sum() ** 2
+    gained = float((areas[0] - areas[1]).mean())
+    return _interval(gained, gained, float(np.sqrt(variance)) / len(used))
+
+
+def counted(gains: Mapping[str, Mapping[str, Any] | None], measure: str) -> dict[str, int]:
+    """How many sites gain, lose, and neither.
+
+    Args:
+        gains: by site, :func:`differences`.
+        measure: by which one.
+    """
+    found = [verdict(of[measure]) for of in gains.values() if of]
+    return {word: found.count(word) for word in ("gains", "no difference found", "loses")}
