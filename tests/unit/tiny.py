@@ -16,8 +16,7 @@ from medpfl.core.site_data import ImageTensors
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import Plan
-from medpfl.site.store import MemoryStore
-from medpfl.site.store import MODEL
+from medpfl.site.store import MODEL, MemoryStore
 from medpfl.site.worker import Site
 from medpfl.tasks import TASKS
 from medpfl.training.loop import Objective

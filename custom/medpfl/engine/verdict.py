@@ -1,4 +1,4 @@
-"""What taking part was worth, in results.json, as far as sites tell: local training's figures, and every site's gain."""
+"""What taking part was worth, in results.json, as far as sites tell: figures of training alone, and every gain."""
 
 from __future__ import annotations
 

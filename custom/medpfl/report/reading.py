@@ -57,7 +57,8 @@ def _check(results: Any, file: Path, finished: bool) -> None:
         raise UserError(f"{file}: not the results of a run (it has no 'schema'); expected a file that medpfl wrote.")
     if results["schema"] not in SCHEMAS:
         raise UserError(
-            f"{file}: has schema {results['schema']!r}, this version of medpfl reads schemas {' and '.join(map(str, SCHEMAS))}. "
+            f"{file}: has schema {results['schema']!r}, this version of medpfl reads schemas "
+            f"{' and '.join(map(str, SCHEMAS))}. "
             "Use the version that wrote it."
         )
     for dotted, kind in (

@@ -28,9 +28,9 @@ from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
+from medpfl.site.ending import final_state
 from medpfl.site.guard import Guarded
 from medpfl.site.store import DiskStore
-from medpfl.site.ending import final_state
 
 Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"

@@ -19,8 +19,7 @@ from medpfl.core.statefile import fingerprint, read_state
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, messages
-from medpfl.site.store import DiskStore
-from medpfl.site.store import MODEL
+from medpfl.site.store import MODEL, DiskStore
 from medpfl.tasks.evaluation import predict
 
 

@@ -9,8 +9,7 @@ from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
-from medpfl.site.store import DiskStore
-from medpfl.site.store import MODEL, PERSONAL
+from medpfl.site.store import MODEL, PERSONAL, DiskStore
 from medpfl.tasks.evaluation import evaluate
 
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")
