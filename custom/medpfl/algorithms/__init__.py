@@ -14,6 +14,7 @@ from medpfl.algorithms.ditto import DITTO
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
 from medpfl.algorithms.fedavg import FEDAVG
 from medpfl.algorithms.fedbabu import FEDBABU
+from medpfl.algorithms.fedblend import FEDBLEND
 from medpfl.algorithms.fedbn import FEDBN
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
@@ -32,7 +33,9 @@ from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDBLEND)
+DEFAULT = FEDBLEND.name
+"""What is run where no method is named."""
 FOR_ALL = (UpdatePrivacy, FineTuning)
 """Mechanisms that any method can have."""
 LAST = (LabelPrior,)

@@ -167,6 +167,7 @@ class Mechanism:
         name: of its channel, of its state at a site and of what results say of it.
         settings_class: its settings.
         switch: the setting that turns it on, so that any method can take it up; empty where only a method has it.
+        also: further settings that do.
         listed: results list the switch of a method that does not take it up, too.
         newcomer: what a site that joins after training gets of it.
         numbers: what it reports of a site in each round: name to the least and the most that it can be.
@@ -177,6 +178,7 @@ class Mechanism:
     name: ClassVar[str]
     settings_class: ClassVar[type[Settings]] = Settings
     switch: ClassVar[str] = ""
+    also: ClassVar[tuple[str, ...]] = ()
     listed: ClassVar[bool] = False
     newcomer: ClassVar[Rule | None] = None
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {}
@@ -194,7 +196,12 @@ class Mechanism:
     @classmethod
     def is_on(cls, values: Mapping[str, Value]) -> bool:
         """Whether these settings turn it on, where the method does not have it by itself."""
-        return bool(cls.switch and values.get(cls.switch))
+        return any(values.get(name) for name in cls.switches())
+
+    @classmethod
+    def switches(cls) -> tuple[str, ...]:
+        """The settings that turn it on."""
+        return (cls.switch, *cls.also) if cls.switch else ()
 
     @classmethod
     def lacking(cls, name: str, run: Run) -> str | None:

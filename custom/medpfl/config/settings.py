@@ -118,8 +118,9 @@ def accepted(method: Algorithm, personal: str | None, mixing: str | None, given:
         elif part.listed:
             take(part.settings_class)
         else:
-            take(part.settings_class, [part.switch])
-            values.pop(part.switch, None)
+            take(part.settings_class, list(part.switches()))
+            for name in part.switches():
+                values.pop(name, None)
     if rule is not None:
         take(rule.settings_class)
     take(Training)

@@ -57,7 +57,7 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
     from medpfl.algorithms import algorithms, mechanisms
     from medpfl.config.settings import own_defaults
 
-    switches = {part.switch for part in mechanisms().values()}
+    switches = {name for part in mechanisms().values() for name in part.switches()}
     published: dict[str, str] = {}
     if known := algorithms().get(algorithm):
         settings = own_defaults(known)

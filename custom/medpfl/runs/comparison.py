@@ -121,7 +121,7 @@ def _put(settings: dict[str, Any], name: str, value: Any, variant: Variant) -> N
 def _only_addable(setting: str, alone: Mapping[str, Any], known: Accepted, variant: Variant) -> bool:
     """Whether a method could have a setting, is published without it, and the variant alone has none either."""
     published = {part.settings_class for part in algorithm(variant.algorithm).mechanisms}
-    switches = {part.switch: part.settings_class for part in mechanisms().values() if part.switch}
+    switches = {name: part.settings_class for part in mechanisms().values() for name in part.switches()}
     return setting in switches and switches[setting] not in published and setting not in alone
 
 

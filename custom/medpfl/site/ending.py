@@ -130,8 +130,11 @@ class Ending:
     ) -> Choice:
         """What the site uses of a round, and leaves in its store where that is not as published."""
         published = candidates[round_][0]
-        if self.config.resolved_use == "received" or alone is None or not self.data.samples("validation"):
+        if self.config.resolved_use == "received" or alone is None:
             return Choice(published, 1.0)
+        if not self.data.samples("validation"):  # nothing speaks for the other
+            self.store.put(USED, round_, alone.state)
+            return Choice(published, 0.0)
         others = [c for r in dict.fromkeys((round_, *candidates)) for c in candidates[r]]
         learned = self.config.learned
         validated = {id(c): c.predictions("validation", self.config, self.data, model) for c in (*others, alone)}

@@ -1,0 +1,27 @@
+"""FedBlend: this package's own composition, in which a site ends with its own model and the federation's together.
+
+1. Sites share all but batch norm, averaged by numbers of samples (FedBN).
+2. At the end each takes 200 steps more on its own data (:mod:`medpfl.algorithms.fine_tuning`): as many where
+   images are few as where they are many.
+3. Beside it, each has trained alone in the same rounds. It uses (1 - w) p_alone + w p_federated, with the weight w
+   that its validation cases speak for (:mod:`medpfl.site.choice`).
+
+Why so: two networks that were trained apart err apart, and w is near 0 where the federation does not help. What was
+chosen on which data, and what it gives on others, is in the benchmarks.
+"""
+
+from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.fine_tuning import FineTuning
+from medpfl.algorithms.mixing import Samples
+
+FEDBLEND = Algorithm(
+    name="fedblend",
+    title="FedBlend",
+    paper="medpfl",
+    summary="FedBN, fine-tuned at the end, and blended at each site with the model that it trained alone",
+    personal="batch-norm",
+    mixing=Samples,
+    mechanisms=(FineTuning,),
+    settings={"finetune_steps": 200},
+    use="blend",
+)

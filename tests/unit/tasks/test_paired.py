@@ -1,0 +1,84 @@
+"""Paired differences: by hand, against the plain measures, and how often their intervals hold."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medpfl.tasks.measures import measures
+from medpfl.tasks.paired import counted, differences, verdict
+
+MEASURES = ("accuracy", "balanced_accuracy", "auroc")
+
+
+def one_hot(classes: np.ndarray, of: int = 3) -> np.ndarray:
+    return np.eye(of)[classes]
+
+
+def test_accuracy_by_hand():
+    """Of 8 cases the new model is right on 4 more: p12 = 5/10, p21 = 1/10, 0.4 -+ 1.96 sqrt(0.44 / 10)."""
+    labels = np.zeros(8, dtype=int)
+    old, new = one_hot(np.array([0, 0, 0, 0, 1, 1, 1, 1])), one_hot(np.zeros(8, dtype=int))
+    found = differences(new, old, labels)["accuracy"]
+    assert found["difference"] == 0.5
+    assert found["low"] == pytest.approx(0.4 - 1.959964 * np.sqrt(0.044))
+    assert found["high"] == pytest.approx(0.4 + 1.959964 * np.sqrt(0.044))
+    assert verdict(found) == "no difference found"
+
+
+def test_what_it_is_called():
+    assert verdict({"difference": 0.2, "low": 0.1, "high": 0.3}) == "gains"
+    assert verdict({"difference": -0.2, "low": -0.3, "high": -0.1}) == "loses"
+    assert verdict({"difference": 0.0, "low": 0.0, "high": 0.0}) == "no difference found"
+    assert verdict(None) is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 40), st.integers(2, 5), st.integers(0, 10**6))
+def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, classes, seed):
+    rng = np.random.default_rng(seed)
+    new, old = rng.dirichlet(np.ones(classes), (2, n))
+    labels = rng.integers(0, classes, n)
+    found, back = differences(new, old, labels), differences(old, new, labels)
+    a, b = measures(new, labels), measures(old, labels)
+    for name in MEASURES:
+        if a[name] is None:
+            assert found[name] is None
+            continue
+        assert found[name]["difference"] == pytest.approx(a[name] - b[name], abs=1e-12)
+        assert -1 <= found[name]["low"] <= found[name]["difference"] <= found[name]["high"] <= 1
+        assert back[name]["low"] == pytest.approx(-found[name]["high"], abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [15, 60, 300])
+def test_intervals_hold_the_truth_as_often_as_they_say(n):
+    """Two models of known quality on three classes: scores are normal, shifted by 1.2 and 0.9 at the right class."""
+    rng = np.random.default_rng(n)
+
+    def drawn(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        labels = rng.integers(0, 3, size)
+        common = 0.7 * rng.normal(size=(size, 3))
+        new, old = (common + 0.7 * rng.normal(size=(size, 3)) + shift * one_hot(labels) for shift in (1.2, 0.9))
+        return new, old, labels
+
+    truth = {k: v["difference"] for k, v in differences(*drawn(200_000)).items()}
+    trials = 400
+    held = dict.fromkeys(MEASURES, 0)
+    for _ in range(trials):
+        found = differences(*drawn(n))
+        for name in MEASURES:
+            held[name] += found[name]["low"] <= truth[name] <= found[name]["high"]
+    assert all(count / trials >= 0.92 for count in held.values()), held
+
+
+def test_nothing_is_said_without_cases_or_of_what_is_not_finite():
+    nothing = dict.fromkeys(MEASURES)
+    assert differences(np.empty((0, 3)), np.empty((0, 3)), np.empty(0, dtype=int)) == nothing
+    broken = np.array([[np.nan, 1.0, 0.0]])
+    assert differences(broken, one_hot(np.array([0])), np.array([0])) == nothing
+
+
+def test_sites_are_counted():
+    up, down = ({"accuracy": {"difference": d, "low": d - 0.1, "high": d + 0.1}} for d in (0.2, -0.2))
+    found = counted({"a": up, "b": up, "c": down, "d": None}, "accuracy")
+    assert found == {"gains": 2, "no difference found": 0, "loses": 1}
