@@ -151,3 +151,10 @@ def test_compare_shows_local_and_resumes(medpfl, tmp_path):
     again = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
     assert "round 1/1" not in again.stdout
     assert (tmp_path / "comparison.md").read_text() == table
+
+
+def test_what_is_run_where_no_algorithm_is_named_is_this_packages_own():
+    from medpfl import algorithms
+    from medpfl.cli import main
+
+    assert main.DEFAULT == algorithms.DEFAULT == algorithms.algorithm(main.DEFAULT).name

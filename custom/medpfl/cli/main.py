@@ -51,6 +51,8 @@ def _common(
 
 
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
+DEFAULT = "fedblend"
+"""What is run where no algorithm is named, said without loading any (:data:`medpfl.algorithms.DEFAULT`)."""
 Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
 AnyEnv = Annotated[
     str | None,
@@ -116,8 +118,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last fin
 @app.command()
 @opt.takes_options()
 def run(
-    algorithm: AlgorithmName,
     options: opt.Options,
+    algorithm: AlgorithmName = DEFAULT,
     env: AnyEnv = None,
     kit: Annotated[
         Path | None,

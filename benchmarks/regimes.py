@@ -1,0 +1,166 @@
+"""How many sites each method leaves worse off than training alone, over regimes of data; resumes where it stopped.
+
+    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes.py FOLDER_OF_RESULTS [--regimes A B] [--methods X Y] [--seeds 0 1]
+
+FOLDER has organamnist.npz, bloodmnist.npz and chest-xray/. For every regime, seed and method it trains once and keeps
+each site's predictions on validation and test cases (npz); ``regimes_table.py`` makes the tables of them with the
+package's own rules. Hours on a laptop.
+"""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from regimes_data import DATA
+
+from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.permitted_code import permit
+from medpfl.core.seeding import generator
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.runs.comparison import Variant
+from medpfl.site.ending import final_state
+from medpfl.site.rival import Rival
+from medpfl.site.store import MemoryStore
+from medpfl.training.loop import plain_objective, train_epochs
+
+STEPS = 200
+"""Of fine-tuning, for methods that have none."""
+MANY = {"sites": 20, "rounds": 20}
+FEW = {"sites": 20, "rounds": 100, "local_epochs": 3}
+"""With 73 training images and 10 validation cases at a site."""
+SHARES = {"organ": (0.025, 0.0035, 0.9715), "blood": (0.0855, 0.0117, 0.9028)}
+ALONE = ("alone", "alone-again")
+
+
+def regimes() -> dict[str, dict]:
+    """By name the fields of a run."""
+    found: dict[str, dict] = {}
+    for name in ("organ", "blood"):
+        data = {"data": str(DATA / f"{name}{'amnist' if name == 'organ' else 'mnist'}.npz")}
+        for split in ("0.05", "0.5", "iid"):
+            partition = {"partition": split if split == "iid" else f"equal-dirichlet:{split}"}
+            found[f"{name}-{split}-73"] = data | partition | FEW | {"fractions": SHARES[name]}
+            found[f"{name}-{split}"] = data | partition | MANY
+    found["organ-uneven"] = found["organ-0.5"] | {"partition": "dirichlet:0.5"}
+    found["organ-shift"] = MANY | {
+        "data": "regimes_data:shifted",
+        "model_args": {"in_channels": 1, "num_classes": 11, "image_size": 28},
+    }
+    found["organ-shift-73"] = found["organ-shift"] | FEW | {"data_args": {"shares": list(SHARES["organ"])}}
+    found["chest"] = {
+        "data": "regimes_data:chest",
+        "names": ("montgomery", "shenzhen"),
+        "sites": 2,
+        "rounds": 40,
+        "model_args": {"in_channels": 1, "num_classes": 2, "image_size": 64},
+    }
+    return found
+
+
+METHODS = (
+    "fedbn", "fedavg", "fedper", "fedap:pretrain_epochs=1", "ditto", "fedbn:prior=1", "fedprox", "lg-fedavg", "apfl", "fedrep",
+    "scaffold", "fedbabu", "fedavg:prior=1", "fedper:prior=1",
+)  # fmt: skip
+
+
+def config_of(method: str, seed: int, fields: dict) -> RunConfig:
+    variant = Variant.parse(method)
+    own = {"settings": variant.settings, "device": "cpu", "alone": "no", **variant.choices}
+    return make_config(algorithm=variant.algorithm, seed=seed, **own, **fields)
+
+
+class Kept:
+    """Predictions of the candidates of every site."""
+
+    def __init__(self, config: RunConfig):
+        self.config, self.arrays = config, {}
+
+    def add(self, site: str, candidate: str, model: torch.nn.Module, data) -> None:
+        for part in ("validation", "test"):
+            if data.samples(part):
+                probabilities, labels = self.config.learned.predict(model, data, part)
+                self.arrays[f"{site}/{candidate}/{part}"] = probabilities.astype(np.float32)
+                self.arrays[f"{site}/{part}"] = labels
+
+    def fine_tuned(self, site: str, model: torch.nn.Module, data, order: torch.Generator) -> None:
+        """Adds the model after some further steps, as the mechanism has it."""
+        trainer = self.config.trainer
+        part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
+        torch.manual_seed(order.initial_seed())
+        objective = plain_objective(model, self.config.learned.loss)
+        train_epochs(model, data, trainer, part.epochs(data.samples("train"), trainer.batch_size), order, objective)
+        self.add(site, "fine-tuned", model, data)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path.with_suffix(".part"), "wb") as file:
+            np.savez_compressed(file, **self.arrays)
+        path.with_suffix(".part").rename(path)
+
+
+def alone(name: str, seed: int, fields: dict) -> Kept:
+    """Training alone, as every site does beside a federation; ``alone-again`` from other random numbers."""
+    config = config_of("fedavg", seed, fields)
+    federation = Federation.of(config)
+    if name == "alone-again":
+        again = Federation.of(config.model_copy(update={"seed": seed + 1000}))
+        again.source = federation.source
+        federation = again
+    kept, model = Kept(config), federation.model()
+    for site in config.site_names:
+        data = federation.source.site(site, federation.device)
+        rival = Rival(site, federation.config, data, MemoryStore(), federation.first)
+        for round_ in range(1, config.rounds + 1):
+            rival.train(model, round_)
+        model.load_state_dict(rival.best())
+        kept.add(site, "received", model, data)
+        kept.fine_tuned(site, model, data, generator(federation.config.seed, site, "end", "longer"))
+    return kept
+
+
+def federated(method: str, seed: int, fields: dict) -> Kept:
+    """A method as published, and with fine-tuning at the end."""
+    config = config_of(method, seed, fields)
+    federation = Federation.of(config)
+    plan = federation.plan()
+    sites = {name: federation.site(name, MemoryStore()) for name in config.site_names}
+    state = run_in_process(plan, sites, federation.model, workers=1)
+    kept, model = Kept(config), federation.model()
+    for name, site in sites.items():
+        round_ = state.final[name]["tested"]["selected"]
+        model.load_state_dict(final_state(site.store, round_))
+        kept.add(name, "received", model, site.data)
+        order = generator(config.seed, name, "end", f"fine-tuning of round {round_}")
+        kept.fine_tuned(name, model, site.data, order)
+    return kept
+
+
+def main() -> None:
+    known = regimes()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--regimes", nargs="*", default=list(known))
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    permit("regimes_data")
+    for seed in asked.seeds:
+        for regime in asked.regimes:
+            for method in (*ALONE, *asked.methods):
+                path = asked.out / regime / f"seed-{seed}" / f"{method.replace(':', '_')}.npz"
+                if path.exists():
+                    continue
+                started = time.perf_counter()
+                (alone if method in ALONE else federated)(method, seed, known[regime]).write(path)
+                print(f"{regime}, seed {seed}, {method}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
