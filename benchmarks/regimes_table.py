@@ -1,0 +1,159 @@
+"""The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
+
+    python benchmarks/regimes_table.py FOLDER_OF_RESULTS [--summary] > table.md
+
+A site is *worse off* if its test accuracy is more than a point below that of the model it trained alone, and
+*significantly* so if an exact test of the paired predictions says it, corrected for all sites of the row (Holm, 5 %).
+``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
+what the method gives.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binomtest
+
+from medpfl.site.choice import chosen
+from medpfl.tasks import TASKS
+
+TASK = TASKS["classification"]
+POINT = 0.01 + 1e-9
+
+
+class Site(NamedTuple):
+    """Predictions of one site: by candidate and part, (n, classes), with labels."""
+
+    name: str
+    arrays: dict
+
+    def of(self, candidate: str, part: str):
+        probabilities = self.arrays.get(f"{self.name}/{candidate}/{part}")
+        labels = self.arrays.get(f"{self.name}/{part}")
+        return None if probabilities is None else (probabilities.astype(np.float64), labels)
+
+
+Used = Callable[[Site, Site], tuple]
+
+
+def plain(candidate: str) -> Used:
+    """What a method gives."""
+    return lambda alone, other: other.of(candidate, "test")
+
+
+def by(rule: str, *candidates: str) -> Used:
+    """The rule's choice between the model trained alone and the candidate of least validation loss."""
+
+    def used(alone: Site, other: Site):
+        own = alone.of("received", "validation")
+        if own is None:
+            return alone.of("received", "test")
+        best = min(candidates, key=lambda c: TASK.losses(other.of(c, "validation")).mean())
+        theirs = other.of(best, "validation")
+        weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(own, theirs, w)))
+        return TASK.mixed(alone.of("received", "test"), other.of(best, "test"), weight)
+
+    return used
+
+
+BLEND = by("blend", "fine-tuned", "received")
+ROWS: list[tuple[str, str, Used]] = [
+    ("alone, 200 steps more", "alone", plain("fine-tuned")),
+    ("two alone, blended", "alone-again", BLEND),
+]
+TITLES = {
+    "fedavg": "FedAvg", "fedprox": "FedProx", "fedbn": "FedBN", "fedper": "FedPer", "lg-fedavg": "LG-FedAvg", "ditto": "Ditto",
+    "fedap_pretrain_epochs=1": "FedAP", "apfl": "APFL", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbabu": "FedBABU",
+    "fedavg_prior=1": "FedAvg, prior", "fedbn_prior=1": "FedBN, prior", "fedper_prior=1": "FedPer, prior",
+}  # fmt: skip
+for name, title in TITLES.items():
+    ROWS.append((title, name, plain("fine-tuned" if name == "fedbabu" else "received")))
+for name, title in TITLES.items():
+    ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
+ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
+for name in ("fedavg", "fedper", "fedbn_prior=1"):
+    ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
+ROWS.append(("**FedBlend**", "fedbn", BLEND))
+
+
+def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
+    """The sites of a regime's seeds that have a method, with the model trained alone."""
+    for seed in sorted(folder.glob("seed-*")):
+        if not (file := seed / f"{method}.npz").exists() or not (seed / "alone.npz").exists():
+            continue
+        with np.load(seed / "alone.npz") as a, np.load(file) as b:
+            alone, other = dict(a), dict(b)
+        for name in dict.fromkeys(key.partition("/")[0] for key in other):
+            yield Site(name, alone), Site(name, other)
+
+
+def compared(folder: Path, method: str, used: Used) -> dict[str, np.ndarray] | None:
+    """By site: accuracy, its difference to training alone, and the exact p-value of being below."""
+    found = defaultdict(list)
+    for alone, other in pairs(folder, method):
+        old, new = alone.of("received", "test"), used(alone, other)
+        right, was = (p[0].argmax(1) == p[1] for p in (new, old))
+        better, worse = int((right & ~was).sum()), int((~right & was).sum())
+        found["accuracy"].append(right.mean())
+        found["gain"].append(right.mean() - was.mean())
+        p = binomtest(worse, better + worse, alternative="greater").pvalue if better + worse else 1.0
+        found["p"].append(p)
+    return {name: np.array(values) for name, values in found.items()} if found else None
+
+
+def significant(p: np.ndarray, level: float = 0.05) -> int:
+    """How many are, by Holm's procedure."""
+    steps = np.sort(p) <= level / np.arange(len(p), 0, -1)
+    return len(p) if steps.all() else int(steps.argmin())
+
+
+def line(title: str, of: dict[str, np.ndarray]) -> str:
+    gain = of["gain"]
+    below = int((gain < -POINT).sum())
+    cells = [
+        title,
+        f"{of['accuracy'].mean():.4f}",
+        f"{100 * gain.mean():+.2f}",
+        f"{below} of {len(gain)}",
+        str(significant(of["p"])),
+        f"{100 * gain.min():+.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+HEAD = (
+    "| | mean accuracy | to alone (points) | sites worse off | significantly | worst site (points) |\n"
+    "|---|---|---|---|---|---|"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
+    asked = parser.parse_args()
+    folders = sorted(f for f in asked.results.iterdir() if f.is_dir())
+    found = {(f.name, t): c for f in folders for t, m, used in ROWS if (c := compared(f, m, used))}
+    if not asked.summary:
+        for folder in folders:
+            alone = compared(folder, "alone", plain("received"))
+            seeds = len(list(folder.glob("seed-*/alone.npz")))
+            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {alone['accuracy'].mean():.4f})\n\n{HEAD}")
+            for title, _, _ in ROWS:
+                if of := found.get((folder.name, title)):
+                    print(line(title, of))
+        return
+    print(HEAD.replace("| |", "| | regimes |", 1).replace("|---|", "|---|---|", 1))
+    for title, _, _ in ROWS:
+        own = [of for (_, t), of in found.items() if t == title]
+        if own:
+            together = {key: np.concatenate([of[key] for of in own]) for key in own[0]}
+            together["accuracy"] = np.array([of["accuracy"].mean() for of in own])
+            print(line(f"{title} | {len(own)}", together))
+
+
+if __name__ == "__main__":
+    main()
