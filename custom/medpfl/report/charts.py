@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from medpfl.core.gain import signed
 from medpfl.report.svg import (
     Scale,
     dot,
@@ -172,12 +173,13 @@ def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]]) -
 
     Args:
         title: what the horizontal axis shows.
-        rows: label, value, and the interval's ends; at least one.
+        rows: label, and a difference with its interval's ends, each in [-1, 1]; shown in percentage points.
     """
     labels = [shortened(label, 30) for label, *_ in rows]
     left, top, step, right = 14 + max(map(text_width, labels)), 12, 20, 16
     width, floor = left + 440, top + step * len(rows)
-    steps = ticks(min(0, *(low for _, _, low, _ in rows)), max(0, *(high for *_, high in rows)), 6)
+    ends = [100 * end for _, _, *interval in rows for end in interval]
+    steps = ticks(min(0, *ends), max(0, *ends), 6)
     x = Scale(steps[0], steps[-1], left + 6, width - right)
     parts = []
     for value in steps:
@@ -188,9 +190,9 @@ def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]]) -
     told = []
     for index, (label, value, low, high) in enumerate(rows):
         middle = top + step * (index + 0.5)
-        said = f"{label}: {value:+.1f}, {low:+.1f} to {high:+.1f}"
+        said = f"{label}: {signed(value)}, {signed(low)} to {signed(high)}"
         parts.append(text(left - 6, middle + 4, labels[index], "end"))
-        parts.append(line(x(low), middle, x(high), middle, "interval"))
-        parts.append(dot(x(value), middle, 3.5, "f0", said))
+        parts.append(line(x(100 * low), middle, x(100 * high), middle, "interval"))
+        parts.append(dot(x(100 * value), middle, 3.5, "f0", said))
         told.append(said)
     return drawing(width, floor + 40, f"{title}, with 95 % intervals. {'; '.join(told)}.", parts)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medpfl.report.advice import advice
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison
@@ -125,7 +126,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     heads, rows = comparison_rows(comparison)
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
     table = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-    return f"{table}\n\n{_cell(comparison_note(comparison))}\n"
+    below = (" ".join(advice(comparison)), comparison_note(comparison))
+    return "\n\n".join([table, *(_cell(text) for text in below if text)]) + "\n"
 
 
 def _cell(text: str) -> str:

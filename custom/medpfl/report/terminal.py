@@ -14,6 +14,7 @@ from rich.text import Text
 
 from medpfl.core.errors import UserError, printable
 from medpfl.data.finding import Finding
+from medpfl.report.advice import advice
 from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_note, comparison_rows
 from medpfl.report.reading import (
     MEASURES,
@@ -194,7 +195,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
             shown.append(i)
             free -= widths[i] + _GAP
     widths[0] = min(widths[0] + free, max(map(len, labels)))
-    note = comparison_note(comparison)
+    note = "\n".join([*advice(comparison), comparison_note(comparison)])
     if left := [head for i, head in enumerate(heads) if i not in shown]:
         note += f"\nOnly in comparison.md: {', '.join(left)}."
 

@@ -26,7 +26,7 @@ def gains_part(run: Results) -> Iterator[Part]:
         return
     measure, told = run["verdict"]["measure"], _by_gain(run)
     rows = [
-        (site_name(run, name), *(100 * gain[end] for end in ("difference", "low", "high")))
+        (site_name(run, name), gain["difference"], gain["low"], gain["high"])
         for name, said in told
         if (gain := _gain(said, measure))
     ]
