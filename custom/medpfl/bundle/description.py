@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from medpfl.bundle.verdict import section
 from medpfl.core.plain import plain_problem
 from medpfl.core.version import __version__
 from medpfl.data.inputs import Inputs
@@ -131,6 +132,7 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     # Names as code: a page must show them as they are, whatever Markdown or HTML they contain.
     model, site, algorithm = (_code(name) for name in (card["model"]["name"], card["site"], card["algorithm"]))
     classes = "\n".join(f"    {label}  {name}" for label, name in enumerate(inputs.classes))
+    worth = f"\n{section(card)}" if card.get("verdict") else ""
     return f"""# {model} of {site}, by {algorithm}
 
 {INTENDED_USE}
@@ -146,7 +148,7 @@ training's own. MONAI runs what a configuration says: use a bundle only if you t
 Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.core.statefile.fingerprint`).
 
 Licence: {LICENCE}
-"""
+{worth}"""
 
 
 def _code(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from medpfl.algorithms import LOCAL
+from medpfl.core.gain import verdict as in_a_word
 from medpfl.server.state import Plan, ServerState
 from medpfl.tasks.measures import summary
 from medpfl.tasks.paired import counted
-from medpfl.tasks.paired import verdict as in_a_word
 
 
 def reference(plan: Plan, state: ServerState) -> dict[str, Any] | None:

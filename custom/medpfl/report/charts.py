@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from medpfl.core.gain import signed
 from medpfl.report.svg import (
     Scale,
     dot,
@@ -165,3 +166,33 @@ def strip_plot(
             parts.append(line(x(mean), middle - 9, x(mean), middle + 9, "mean"))
             told.append(f"{label}: {min(sites.values()):.3f} to {max(sites.values()):.3f}, mean {mean:.3f}")
     return drawing(width, height, f"{title}, a dot for each site. {'; '.join(told)}.", parts)
+
+
+def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Markup:
+    """One row for each site: a dot at its value, a line over the interval, and a dashed line at 0 for all.
+
+    Args:
+        title: what the horizontal axis shows.
+        rows: label, and a difference with its interval's ends, each in [-1, 1]; shown in percentage points.
+    """
+    labels = [shortened(label, 30) for label, *_ in rows]
+    left, top, step, right = 14 + max(map(text_width, labels)), 12, 20, 16
+    width, floor = left + 440, top + step * len(rows)
+    ends = [100 * end for _, _, *interval in rows for end in interval]
+    steps = ticks(min(0, *ends), max(0, *ends), 6)
+    x = Scale(steps[0], steps[-1], left + 6, width - right)
+    parts = []
+    for value in steps:
+        parts.append(line(x(value), top, x(value), floor, "grid"))
+        parts.append(text(x(value), floor + 17, tick_label(value, steps), "middle", "tick"))
+    parts.append(text((left + width - right) / 2, floor + 36, title, "middle", "axis"))
+    parts.append(line(x(0), top - 6, x(0), floor, "level"))
+    told = []
+    for index, (label, value, low, high) in enumerate(rows):
+        middle = top + step * (index + 0.5)
+        said = f"{label}: {signed(value)}, {signed(low)} to {signed(high)}"
+        parts.append(text(left - 6, middle + 4, labels[index], "end"))
+        parts.append(line(x(100 * low), middle, x(100 * high), middle, "interval"))
+        parts.append(dot(x(100 * value), middle, 3.5, "f0", said))
+        told.append(said)
+    return drawing(width, floor + 40, f"{title}, with 95 % intervals. {'; '.join(told)}.", parts)

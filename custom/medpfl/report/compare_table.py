@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from medpfl.report.advice import advice
 from medpfl.report.pairing import shown
-from medpfl.report.reading import (
-    write_text,
-)
+from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison
-from medpfl.report.words import NONE, points, score, size, spread
+from medpfl.report.words import NONE, percent, points, score, size, spread
+
+WORST_TO_LOCAL = "Worst site's difference to local (points)"
+BELOW_LOCAL = "Sites more than a point below local"
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The comparison as text: column heads, and a row of cells for each group."""
-    heads = ["Algorithm", "Accuracy", "Worst site", "To local (points)", "Better than local"]
+    heads = [
+        "Algorithm",
+        "Accuracy",
+        "Worst site",
+        "To local (points)",
+        "Better than local",
+        WORST_TO_LOCAL,
+        BELOW_LOCAL,
+    ]
     with_fedavg = any(group["to_fedavg"] for group in comparison["groups"])
     if with_fedavg:
         heads += ["To FedAvg (points)", "Better than FedAvg"]
@@ -37,12 +49,8 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     rows = []
     for group in comparison["groups"]:
         row = [group["label"], spread(**group["accuracy"]), score(group["worst"]["mean"])]
-        for paired in (group["to_local"], group["to_fedavg"])[: 1 + with_fedavg]:
-            row += (
-                [points(paired["mean"], paired["sd"]), f"{paired['better']} of {paired['pairs']}"]
-                if paired
-                else [NONE, NONE]
-            )
+        row += [*_paired(group["to_local"]), *_worst(group["to_local"])]
+        row += _paired(group["to_fedavg"]) if with_fedavg else []
         chosen, seconds = group["selected_round"]["mean"], group["seconds"]["mean"]
         sent, received = (group[f"{way}_bytes_per_site_round"]["mean"] for way in ("sent", "received"))
         row += [
@@ -56,6 +64,18 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
         ]
         rows.append(row)
     return heads, rows
+
+
+def _paired(other: Mapping[str, Any] | None) -> list[str]:
+    if not other:
+        return [NONE, NONE]
+    return [points(other["mean"], other["sd"]), f"{other['better']} of {other['pairs']}"]
+
+
+def _worst(local: Mapping[str, Any] | None) -> list[str]:
+    if not local:
+        return [NONE, NONE]
+    return [points(*local["worst"].values()), percent(local["below"])]
 
 
 def comparison_note(comparison: Comparison) -> str:
@@ -74,7 +94,8 @@ def comparison_note(comparison: Comparison) -> str:
         "Test data, at the round chosen on validation data (the last where there are none); "
         "accuracy, balanced accuracy and AUC are means over sites"
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
-        "Differences are paired by site and seed; 'better' counts those pairs.",
+        "Differences are paired by site and seed; 'better' counts those pairs, the worst site's is a seed's lowest"
+        + (", averaged over seeds." if len(seeds) > 1 else "."),
     ]
     if any(group["new_auroc"]["mean"] is not None for group in comparison["groups"]):
         sentences.append(
@@ -105,7 +126,8 @@ def comparison_markdown(comparison: Comparison) -> str:
     heads, rows = comparison_rows(comparison)
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
     table = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-    return f"{table}\n\n{_cell(comparison_note(comparison))}\n"
+    below = (" ".join(advice(comparison)), comparison_note(comparison))
+    return "\n\n".join([table, *(_cell(text) for text in below if text)]) + "\n"
 
 
 def _cell(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from medpfl.report.advice import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.page_parts import Part, Section, Table
@@ -83,7 +84,7 @@ def _verdict(comparison: Comparison, local: Level) -> str:
         text += ": here no federated method does better than each site training alone"
     elif local and best["algorithm"] != "local":
         text += f"; sites that train alone reach {local[1]:.3f}"
-    return f"{text}."
+    return " ".join([f"{text}.", *advice(comparison)])
 
 
 def _local_level(comparison: Comparison) -> Level:

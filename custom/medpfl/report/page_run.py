@@ -18,6 +18,7 @@ from medpfl.report.page_tables import (
     site_table,
 )
 from medpfl.report.reading import Results, class_names, is_local, local_reference, round_series, selected, worst_site
+from medpfl.report.verdicts import gains_part
 from medpfl.report.words import count, further, headline, score
 
 COURSES = (
@@ -38,6 +39,7 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
         yield Part("What went wrong", table=failures_table(failures))
     if notes := run.get("notes"):
         yield Part("Notes", lines=notes)
+    yield from gains_part(run)
     if selected(run):
         yield Part("Every site", table=site_table(run), note=_site_note(run))
     yield Part(lines=further(run))

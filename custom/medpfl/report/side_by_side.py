@@ -23,6 +23,8 @@ from medpfl.report.words import data_name
 Comparison = dict[str, Any]
 
 REFERENCE = "the reference in each run"
+_POINT = 0.01 + 1e-9
+"""A percentage point, and what subtraction makes of it."""
 
 
 def compare(runs: list[Results]) -> Comparison:
@@ -120,13 +122,15 @@ def _baseline(
 
 
 def _paired(scores: dict[Any, Any], baseline: dict[Any, Any], label: str) -> dict[str, Any]:
-    """Accuracy differences: averaged over the sites of a seed, then over seeds; and in how many pairs it is better."""
+    """Accuracy differences: mean and worst of a seed's sites, over seeds; in how many pairs it is better, and below."""
     by_seed = [list(differences(entry, baseline[seed], "accuracy").values()) for seed, entry in scores.items()]
     pairs = [value for values in by_seed for value in values]
     return {
         "baseline": label,
         "baseline_accuracy": _over_seeds(baseline[seed]["mean"].get("accuracy") for seed in scores),
         **_over_seeds(fmean(values) if values else None for values in by_seed),
+        "worst": _over_seeds(min(values, default=None) for values in by_seed),
+        "below": sum(value < -_POINT for value in pairs) / len(pairs) if pairs else None,
         "better": sum(value > 0 for value in pairs),
         "worse": sum(value < 0 for value in pairs),
         "pairs": len(pairs),

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from medpfl.core.errors import UserError, printable
 from medpfl.data.finding import Finding
-from medpfl.report.compare_table import comparison_note, comparison_rows
+from medpfl.report.advice import advice
+from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_note, comparison_rows
 from medpfl.report.reading import (
     MEASURES,
     Results,
@@ -27,6 +28,7 @@ from medpfl.report.reading import (
     worst_site,
 )
 from medpfl.report.side_by_side import Comparison
+from medpfl.report.verdicts import gain_lines
 from medpfl.report.words import (
     NONE,
     auroc_interval,
@@ -44,7 +46,18 @@ from medpfl.report.words import (
 _MOST_ROWS = 30
 _WORST_SHOWN = 10
 # A comparison's columns by importance, after the algorithm; those that it does not name follow in their own order.
-_FIRST = ("AUC", "Accuracy", "Worst site", "To local (points)", "New AUC", "Held-out AUC", "Better than local", "Round")
+_FIRST = (
+    "AUC",
+    "Accuracy",
+    "Worst site",
+    "To local (points)",
+    WORST_TO_LOCAL,
+    "New AUC",
+    "Held-out AUC",
+    BELOW_LOCAL,
+    "Better than local",
+    "Round",
+)
 _LABEL = 16
 _GAP = 2
 # Characters that the columns beside the sites' names need: without the difference to local, and that one's.
@@ -152,7 +165,9 @@ def _coloured(difference: float | None) -> Text:
 
 
 def print_run(results: Results, console: Console) -> None:
-    """The run's table, and the result and what must be known about it in plain lines."""
+    """What taking part is worth, the run's table, and the result and what must be known about it in plain lines."""
+    for line in gain_lines(results):
+        console.print(Text(printable(line)))
     console.print(run_table(results, console.width))
     for line in (summary(results), *further(results), *(results.get("notes") or ())):
         console.print(Text(printable(line)))
@@ -180,7 +195,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
             shown.append(i)
             free -= widths[i] + _GAP
     widths[0] = min(widths[0] + free, max(map(len, labels)))
-    note = comparison_note(comparison)
+    note = "\n".join([*advice(comparison), comparison_note(comparison)])
     if left := [head for i, head in enumerate(heads) if i not in shown]:
         note += f"\nOnly in comparison.md: {', '.join(left)}."
 

@@ -6,6 +6,7 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
+from medpfl.core.gain import CONTAINS_0, signed, title
 from medpfl.report.reading import Results, differences, is_local, local_reference, selected, site_scores, worst_site
 
 NONE = "–"
@@ -41,10 +42,13 @@ def points(difference: float | None, sd: float | None = None) -> str:
     """A difference of two measures in percentage points, with its sign."""
     if difference is None:
         return NONE
-    # Adding 0.0 turns a rounded -0.0 into 0.0: "no difference" has no sign.
-    rounded = round(100 * difference, 1) + 0.0
-    text = f"{rounded:+.1f}" if rounded else "0.0"
+    text = signed(difference)
     return text if sd is None else f"{text} ± {100 * sd:.1f}"
+
+
+def percent(share: float | None) -> str:
+    """A share as 25 %."""
+    return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def auroc_interval(entry: dict[str, Any]) -> str:
@@ -165,8 +169,36 @@ def _beside(difference: float) -> str:
     return f"{amount} {'above' if difference > 0 else 'below'}"
 
 
+def taking_part(results: Results) -> str:
+    """How many sites gain over training alone; empty where the results do not tell."""
+    said = results.get("verdict")
+    if not said:
+        return ""
+    counts, measure = said["counts"], title(said["measure"])
+    told = sum(counts.values())
+    sites = {*results["data"]["sites"], *(selected(results) or {"sites": ()})["sites"], *said["sites"]}
+    text = (
+        f"Taking part helps {counts['gains']} of {count(told, 'site')}, harms {counts['loses']}, and at "
+        f"{counts['no difference found']} no difference was found ({measure}, 95 % intervals of the paired difference "
+        "on each site's own test cases)."
+        if told
+        else f"Whether taking part helps is not known: no site tells a difference in {measure}."
+    )
+    if counts["no difference found"]:
+        text += f" {CONTAINS_0}"
+    if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
+        text += f" {count(same, 'site')} {'uses' if same == 1 else 'use'} nothing but the model trained alone."
+    if told and (silent := len(sites) - told):
+        text += f" {count(silent, 'further site')} told nothing, or had no test cases."
+    return text
+
+
 def headline(results: Results) -> str:
-    """The run in two or three sentences for a clinician."""
+    """The run in a few sentences for a clinician."""
+    return " ".join(filter(None, (taking_part(results), _right_cases(results))))
+
+
+def _right_cases(results: Results) -> str:
     name = method_name(results)
     scores = selected(results)
     if scores is None:
@@ -177,20 +209,23 @@ def headline(results: Results) -> str:
     if mean is None or worst is None:
         return f"{name} has finished, but no site could measure its accuracy."
     how = "trained on its own data alone" if is_local(results) else f"trained with {name}"
+    whose = "The model that a site uses" if results.get("verdict") else "A site's own model"
     sites = len(site_scores(scores, "accuracy"))
     text = (
-        f"A site's own model, {how}, is right in {100 * mean:.1f} of 100 test cases "
+        f"{whose}, {how}, is right in {100 * mean:.1f} of 100 test cases "
         f"(average of {count(sites, 'site')}; lowest at {worst[0]} with {100 * worst[1]:.1f})."
     )
     change = differences(scores, local_reference(results), "accuracy")
     if not change or is_local(results):
         return text
     difference = 100 * fmean(change.values())
-    better = sum(value > 0 for value in change.values())
     if f"{abs(difference):.1f}" == "0.0":
         text += " Training alone, without the other sites, does equally well on average."
     else:
         text += (
             f" That is {abs(difference):.1f} {'more' if difference > 0 else 'fewer'} than if each site trains alone."
         )
+    if results.get("verdict"):
+        return text
+    better = sum(value > 0 for value in change.values())
     return f"{text} Taking part helps {better} of {count(len(change), 'site')}."

@@ -1,4 +1,6 @@
-"""A site's own model, left at the site in a form to use: weights, a card, and a MONAI bundle. Nothing of it is sent."""
+"""A site's own model, left at the site in a form to use: weights, a card, a MONAI bundle, and what it gains.
+
+Nothing of it is sent."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata, readme, refusal, versions
+from medpfl.bundle.verdict import page
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.parameters import State
@@ -21,6 +24,8 @@ from medpfl.models.blend import is_blend
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
+VERDICT = "verdict.html"
+"""What taking part was worth to the site, in words."""
 ARCHIVE = "archive"
 """Where the models of earlier runs of the same experiment go."""
 
@@ -54,7 +59,7 @@ class Delivery:
             site: its name.
             round_: the round after whose mix this is the site's model.
             state: the model's whole state.
-            record: ``samples`` by part, and the measures ``validation`` and ``test``.
+            record: ``samples`` by part, the measures ``validation`` and ``test``, and the ``verdict`` if there is one.
 
         Raises:
             OSError: it cannot be written; what was there is still there.
@@ -69,6 +74,8 @@ class Delivery:
             new.mkdir(mode=0o700, parents=True)
             write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_}, mode=0o600)
             (new / CARD).write_text(_json(card))
+            if card.get("verdict"):
+                (new / VERDICT).write_text(page(card), encoding="utf-8")
             if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
             _replace(new, self.folder / which)

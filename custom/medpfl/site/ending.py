@@ -168,10 +168,15 @@ class Ending:
         }
         found: dict[str, Any] = {"alone": None, "alone_round": alone.round, "used": used, "gain": None}
         if self.data.samples("test"):
-            learned, own = self.config.learned, alone.predictions("test", self.config, self.data, model)
-            found["alone"] = learned.measured(own)
-            found["gain"] = learned.gained(self._used("test", choices[tested["selected"]], alone, model), own)
+            found["alone"] = self.config.learned.measured(alone.predictions("test", self.config, self.data, model))
+            found["gain"] = self._gain(choices[tested["selected"]], alone, model)
         return found
+
+    def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> dict[str, Any] | None:
+        if not self.data.samples("test"):
+            return None
+        own = alone.predictions("test", self.config, self.data, model)
+        return self.config.learned.gained(self._used("test", choice, alone, model), own)
 
     def _deliver(
         self,
@@ -187,9 +192,10 @@ class Ending:
             if samples["validation"]:
                 validation = self.config.learned.measured(self._used("validation", choice, alone, model))
             record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
-            if "verdict" in metrics:
+            if alone is not None:
                 said = metrics["verdict"]
-                record["verdict"] = {**said, "used": said["used"][which], "gain": said["gain"]}
+                gain = self._gain(choice, alone, model)
+                record["verdict"] = {**said, "used": said["used"][which], "gain": gain}
             try:
                 delivery.write(which, self.name, round_, final_state(self.store, round_), record)
             except OSError as error:  # the answer goes out all the same, and the store has the model

@@ -8,14 +8,14 @@ AUC's is DeLong's for two correlated curves (Biometrics 44, 1988), carried over 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from medpfl.core.gain import verdict
 from medpfl.tasks.measures import hanley_mcneil, structural_components
 
 _Z95 = 1.959963984540054
-Verdict = Literal["gains", "loses", "no difference found"]
 Difference = dict[str, float]
 """``difference`` and the ends ``low`` and ``high`` of its interval."""
 
@@ -42,15 +42,6 @@ def differences(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> dict[st
         "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)),
         "auroc": _auroc(new, old, labels),
     }
-
-
-def verdict(gained: Mapping[str, float] | None) -> Verdict | None:
-    """A difference with its interval in a word."""
-    if gained is None:
-        return None
-    if gained["low"] > 0:
-        return "gains"
-    return "loses" if gained["high"] < 0 else "no difference found"
 
 
 def _adjusted(change: np.ndarray) -> tuple[float, float]:

@@ -115,6 +115,29 @@ def five():
 
 
 @pytest.fixture
+def told(five):
+    """The same with what sites tell: one gains, one loses, at two no difference was found, one tells nothing."""
+    said = {
+        "site-1": (1.0, "as published", (0.02, 0.005, 0.04)),
+        "site-2": (0.0, "as received", (0.0, -0.02, 0.02)),
+        "site-3": (1.0, "before fine-tuning", (-0.05, -0.09, -0.012)),
+        "site-4": (0.6, "as published", (0.01, -0.03, 0.05)),
+    }
+    sites = {}
+    for name, (weight, candidate, ends) in said.items():
+        difference = dict(zip(("difference", "low", "high"), ends, strict=True))
+        sites[name] = {
+            "alone_round": 4,
+            "used": {"candidate": candidate, "round": 5, "weight": weight},
+            "gain": {"accuracy": difference, "balanced_accuracy": difference, "auroc": None},
+            "verdict": "gains" if ends[1] > 0 else "loses" if ends[2] < 0 else "no difference found",
+        }
+    counts = {"gains": 1, "no difference found": 2, "loses": 1}
+    five |= {"schema": 2, "verdict": {"measure": "accuracy", "use": "blend", "counts": counts, "sites": sites}}
+    return five
+
+
+@pytest.fixture
 def empty():
     """Two sites and one round, with null wherever the contract allows it."""
     results = run_of("fedavg", {"a": 0.5, "b": 0.6}, rounds=1)

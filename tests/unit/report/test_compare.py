@@ -4,6 +4,7 @@ from statistics import stdev
 import pytest
 
 from medpfl.core.errors import UserError
+from medpfl.report.advice import advice
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
 from medpfl.report.side_by_side import compare
 
@@ -43,6 +44,9 @@ def test_hand_computed_numbers(runs):
     assert local["sd"] == pytest.approx(stdev([0, 0.02]))
     assert (local["better"], local["worse"], local["pairs"]) == (3, 1, 4)
     assert local["baseline_accuracy"]["mean"] == pytest.approx(0.855)
+    # The worst site: -2 points (b) and +2 points.
+    assert local["worst"] == pytest.approx({"mean": 0.0, "sd": stdev([-0.02, 0.02])}, abs=1e-12)
+    assert local["below"] == 1 / 4
     # To FedAvg: seed 0 +22 and +18 (mean 20), seed 1 +18 and +24 (mean 21).
     fedavg = fedap["to_fedavg"]
     assert fedavg["mean"] == pytest.approx(0.205)
@@ -113,7 +117,7 @@ def test_one_seed_has_no_spread(make_run):
 def test_nothing_measured(empty):
     comparison = compare([empty])
     assert comparison["groups"][0]["accuracy"] == {"mean": None, "sd": None}
-    assert comparison_rows(comparison)[1] == [["FedAvg", *["–"] * 9]]
+    assert comparison_rows(comparison)[1] == [["FedAvg", *["–"] * 11]]
 
 
 @pytest.mark.parametrize(
@@ -151,12 +155,18 @@ def test_unequal_seeds_duplicates_unfinished_and_nothing(runs, running):
 
 def test_markdown(runs):
     lines = comparison_markdown(compare(runs)).splitlines()
-    assert lines[0].startswith("| Algorithm | Accuracy | Worst site | To local (points) | Better than local |")
+    assert lines[0].startswith(
+        "| Algorithm | Accuracy | Worst site | To local (points) | Better than local | "
+        "Worst site's difference to local (points) | Sites more than a point below local |"
+    )
     assert lines[1].startswith("| --- | ---: |")
-    assert lines[2].startswith("| FedAP | 0.865 ± 0.021 | 0.820 | +1.0 ± 1.4 | 3 of 4 | +20.5 ± 0.7 | 4 of 4 |")
+    assert lines[2].startswith(
+        "| FedAP | 0.865 ± 0.021 | 0.820 | +1.0 ± 1.4 | 3 of 4 | 0.0 ± 2.8 | 25 % | +20.5 ± 0.7 | 4 of 4 |"
+    )
     assert lines[2].endswith("| 5 | 31.5 | 240 kB / 250 kB |")
-    assert lines[3].startswith("| Local training | 0.855 ± 0.007 | 0.820 | – | – | +19.5 ± 0.7 |")
+    assert lines[3].startswith("| Local training | 0.855 ± 0.007 | 0.820 | – | – | – | – | +19.5 ± 0.7 |")
     assert len({line.count("|") for line in lines[:5]}) == 1
+    assert "Should a site take part? By these figures yes, with FedAP" in lines[6]
 
 
 def test_markdown_escapes_what_would_break_the_table(make_run):
@@ -172,3 +182,43 @@ def test_written_files(runs, tmp_path):
     assert [path.name for path in paths] == ["comparison.json", "comparison.md"]
     assert json.loads(paths[0].read_text()) == comparison
     assert paths[1].read_text() == comparison_markdown(comparison)
+
+
+def advised(make_run, **accuracy):
+    """The advice where local training has 0.80 at each of two sites."""
+    local = {"a": 0.8, "b": 0.8}
+    runs = [make_run(name, dict(zip("ab", each, strict=True))) for name, each in accuracy.items()]
+    return " ".join(advice(compare([*runs, make_run("local", local)])))
+
+
+def test_the_best_by_mean_and_the_best_by_the_worst_site(make_run):
+    text = advised(make_run, fedap=(0.9, 0.78), fedbn=(0.82, 0.81))
+    assert (
+        "FedAP is best by the mean over sites (+4.0 points) and FedBN by the worst site (+1.0 points there; 0 %" in text
+    )
+    assert (
+        "yes, with FedBN, where the worst site does not lose; FedAP gives more on average, but its worst site" in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "answer"),
+    [
+        ((0.79, 0.8), "not: with no method do sites do better on average than alone."),
+        ((0.7, 0.95), "on average, with FedAP; but with every method the worst site loses."),
+        ((0.8, 0.95), "yes, with FedAP, where the worst site does not lose."),
+    ],
+)
+def test_whether_a_site_should_take_part(make_run, accuracy, answer):
+    text = advised(make_run, fedap=accuracy)
+    assert "FedAP is best by the mean over sites (" in text and " and by the worst site (" in text
+    assert text.endswith(f"By these figures {answer}")
+
+
+def test_no_advice_without_local_training(make_run):
+    assert advice(compare([make_run("fedap", FEDAP[0])])) == []
+
+
+def test_a_point_below_is_not_more_than_a_point(make_run):
+    runs = [make_run("fedap", {"a": 0.79, "b": 0.789}), make_run("local", {"a": 0.8, "b": 0.8})]
+    assert compare(runs)["groups"][0]["to_local"]["below"] == 0.5

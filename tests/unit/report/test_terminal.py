@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from medpfl.core.errors import UserError
-from medpfl.report.compare_table import comparison_rows
+from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_rows
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run, run_table
 from medpfl.report.terminal_joined import print_joined
@@ -167,7 +167,9 @@ def test_a_running_run_has_no_table(running):
 def test_comparison(twenty):
     text = shown(comparison_table(compare(twenty), 80))
     assert cells(text, "Local training")[:4] == ["Local", "training", "0.942", "0.904"]
-    assert len(cells(text, "FedAP")) == len(["name", "acc", "worst", "local", "n", "of", "m", "avg", "auc", "round"])
+    assert len(cells(text, "FedAP")) == len(
+        ["name", "acc", "worst", "local", "worst", "below", "n", "of", "m", "auc", "round"]
+    )
     assert "one seed (0)" in " ".join(text.split())
 
 
@@ -216,7 +218,10 @@ def test_the_head_over_short_labels_is_whole(make_run):
 
 
 def test_the_columns_that_matter_most_come_first(eight):
-    shown_at = {width: [column.header for column in comparison_table(eight, width).columns] for width in (40, 80, 200)}
+    shown_at = {
+        width: [column.header for column in comparison_table(eight, width).columns] for width in (40, 80, 120, 200)
+    }
     assert shown_at[40] == ["Algorithm", "Accuracy", "Worst site", "AUC"]
-    assert {"Worst site", "To local (points)", "New AUC", "Held-out AUC", "Better than local"} < set(shown_at[80])
+    assert {"Worst site", "To local (points)", WORST_TO_LOCAL, "New AUC"} < set(shown_at[80])
+    assert {"Held-out AUC", BELOW_LOCAL, "Better than local"} < set(shown_at[120])
     assert shown_at[200] == comparison_rows(eight)[0]

@@ -1,0 +1,53 @@
+"""What a site uses and what it gains over training alone, in words: the same in reports and in the site's own folder.
+
+A gain is the difference of a measure on the same test cases, ``difference``, with the ends ``low`` and ``high`` of its
+95 % interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Verdict = Literal["gains", "loses", "no difference found"]
+
+ALONE = "alone"
+CONTAINS_0 = "An interval that contains 0 means that no difference was found, not that there is none."
+
+
+def verdict(gained: Mapping[str, float] | None) -> Verdict | None:
+    """A difference with its interval in a word."""
+    if gained is None:
+        return None
+    if gained["low"] > 0:
+        return "gains"
+    return "loses" if gained["high"] < 0 else "no difference found"
+
+
+def in_use(used: Mapping[str, Any]) -> str:
+    """``0.6 as published + 0.4 alone``.
+
+    Args:
+        used: ``candidate``, and its ``weight`` beside the model that the site trained alone.
+    """
+    if used["weight"] in (0, 1):
+        return (ALONE, used["candidate"])[int(used["weight"])]
+    weight = min(max(round(used["weight"], 2), 0.01), 0.99)
+    return f"{weight:g} {used['candidate']} + {round(1 - weight, 2):g} alone"
+
+
+def signed(difference: float) -> str:
+    """In percentage points: ``+1.2``."""
+    # Adding 0.0 turns a rounded -0.0 into 0.0: "no difference" has no sign.
+    rounded = round(100 * difference, 1) + 0.0
+    return f"{rounded:+.1f}" if rounded else "0.0"
+
+
+def interval(gained: Mapping[str, float]) -> str:
+    """Its ends in percentage points: ``[-0.3, +2.7]``."""
+    return f"[{signed(gained['low'])}, {signed(gained['high'])}]"
+
+
+def title(measure: str) -> str:
+    """A measure's name in print."""
+    return measure.replace("_", " ").replace("auroc", "AUC")

@@ -1,0 +1,123 @@
+"""What a hospital finds beside its model: what taking part was worth to it, in words."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from tiny import config
+
+from medpfl.bundle.description import readme
+from medpfl.bundle.verdict import KEPT, lead, page, section, uses
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.site.store import DiskStore
+
+EVIL = "<script>alert('1')</script>&"
+
+
+def card(low=0.005, high=0.04, weight=0.6, **fields):
+    gain = {"difference": (low + high) / 2, "low": low, "high": high}
+    measured = {"n": 57, "accuracy": 0.8, "balanced_accuracy": 0.7, "auroc": None}
+    return {
+        "site": "north",
+        "which": "selected",
+        "round": 5,
+        "algorithm": "fedbn",
+        "data": "chest-ct",
+        "seed": 0,
+        "samples": {"train": 90, "validation": 12, "test": 570},
+        "test": measured,
+        "verdict": {
+            "alone": measured | {"accuracy": 0.78},
+            "alone_round": 4,
+            "used": {"candidate": "as published", "round": 5, "weight": weight},
+            "gain": {"accuracy": gain, "balanced_accuracy": gain, "auroc": None},
+        },
+        "intended_use": "Research only.",
+        **fields,
+    }
+
+
+def test_the_result_comes_first_in_plain_words():
+    assert lead(card()) == (
+        "Taking part helps this site: accuracy +2.2 points against training alone, 95 % interval [+0.5, +4.0]."
+    )
+    assert lead(card(-0.09, -0.01)).startswith("Taking part harms this site: accuracy -5.0 points")
+    none = lead(card(-0.01, 0.03))
+    assert none.startswith("No difference was found at this site: accuracy +1.0 points")
+    assert none.endswith("cannot tell the two models apart; that does not say that they are equally good.")
+
+
+def test_what_is_used():
+    assert uses(card()) == (
+        "It uses 0.6 as published + 0.4 alone: shares of the federation's model as published (round 5) and of the "
+        "model that it trained alone (round 4) in each case's prediction."
+    )
+    assert uses(card(weight=1.0)).startswith("It uses the federation's model as published (round 5); compared is")
+    alone = card(weight=0.0)
+    assert uses(alone) == "It uses the model that it trained alone (round 4)."
+    assert lead(alone) == "This site uses the model that it trained alone: taking part changes nothing here."
+    assert "<td>the same model</td>" in page(alone)
+    assert "0.01 as published + 0.99 alone" in uses(card(weight=0.001))
+
+
+def test_the_page_has_every_measure_with_its_interval():
+    markup = page(card(-0.01, 0.03))
+    assert '<th scope="row">accuracy</th><td class="n">0.800</td><td class="n">0.780</td>' in markup.replace(
+        "0.778", "0.777"
+    )
+    assert '<td class="n">+1.0</td><td class="n">[−1.0, +3.0]</td><td>no difference found</td>' in markup
+    assert (
+        '<th scope="row">AUC</th><td class="n">–</td><td class="n">–</td>' in markup and "<td>not known</td>" in markup
+    )
+    assert "Test cases: 57. The choice of what is used rests on 12 validation cases." in markup
+    assert "not that there is none" in markup
+    assert "has not left the site unless" in markup and "verdict in local/medpfl.json" in markup
+
+
+def test_the_page_is_self_contained_and_names_are_escaped():
+    markup = page(card(site=EVIL, data=EVIL, algorithm=EVIL))
+    assert "<script" not in markup and "&lt;script&gt;" in markup
+    assert "default-src 'none'" in markup
+    assert not [word for word in ("http:", "https:", "url(", "<img", "<link", "@import") if word in markup]
+
+
+@pytest.mark.parametrize("missing", ["all", "one"])
+def test_without_test_cases_nothing_is_known(missing):
+    said = card()
+    if missing == "all":
+        said["test"], said["verdict"] = None, said["verdict"] | {"alone": None, "gain": None}
+        assert lead(said).endswith("not known: it has no test cases.")
+        assert "<table>" not in page(said) and "Test cases: 570." in page(said)
+    else:
+        said["verdict"]["gain"]["accuracy"] = None
+        assert lead(said).endswith("not known: accuracy could not be computed.")
+    assert section(said)
+
+
+def test_the_readme_has_a_section_where_the_card_has_a_verdict():
+    inputs = SimpleNamespace(settings={"size": 28, "fit": None}, kind="picture", classes=["a", "b"])
+    said = card(model={"name": "lenet5"}, versions={"medpfl": "0.1.0"}, sha256="0")
+    text = readme(said, inputs)
+    assert "## What taking part was worth\n\nTaking part helps this site: accuracy +2.2 points" in text
+    assert "- balanced accuracy: 0.700, trained alone 0.700; gain +2.2 [+0.5, +4.0]: gains\n" in text
+    assert "Test cases: 57." in text and text.endswith(f"{KEPT}\n")
+    del said["verdict"]
+    assert "taking part" not in readme(said, inputs)
+
+
+@pytest.mark.parametrize(("fields", "there"), [({"alone": "yes", "use": "blend"}, True), ({"alone": "no"}, False)])
+def test_it_lies_beside_the_card_of_both_models(tmp_path, fields, there):
+    federation = Federation.of(config("fedbn", rounds=2, **fields))
+    stores = {name: DiskStore(tmp_path / name, durable=False) for name in federation.config.site_names}
+    sites = {name: federation.site(name, store) for name, store in stores.items()}
+    run_in_process(federation.plan(), sites, federation.model, workers=1)
+    for which in ("selected", "last"):
+        folder = tmp_path / "site-2" / which
+        found = json.loads((folder / "card.json").read_text())
+        assert (folder / "verdict.html").exists() == ("verdict" in found) == there
+        if there:
+            # The gain is that of the model in this folder.
+            used, alone = found["test"]["accuracy"], found["verdict"]["alone"]["accuracy"]
+            assert found["verdict"]["gain"]["accuracy"]["difference"] == pytest.approx(used - alone)
+            assert lead(found).split(" points")[0].split(":")[0] in (folder / "verdict.html").read_text()
