@@ -24,8 +24,8 @@ PHANTOM = Step("data phantom {phantom} --patients 24 --matrix 32 --seed 1")
 HERE = "--env inprocess --threads 1"
 SMALL = "--device cpu --seed 3 --fractions 0.05,0.05,0.1"
 THREE = f"{HERE} {SMALL} --sites 3 --rounds 2"
-QUICK = f"{THREE} --no-reference"
-SIMULATED = f"--env sim {SMALL} --sites 2 --no-reference --track none"
+QUICK = f"{THREE} --alone no"
+SIMULATED = f"--env sim {SMALL} --sites 2 --alone no --track none"
 VIT_ARGS = {"patch_size": 7, "hidden_size": 24, "mlp_dim": 24, "num_layers": 2, "num_heads": 6}
 VIT = " ".join(["--model vit-tiny", *(f"--model-arg {key}={value}" for key, value in VIT_ARGS.items())])
 IMPRESSION = "--local-epochs 1 --set warmup=1 --set images=20 --set admm_iterations=2 --set inner_steps=3"
@@ -121,15 +121,15 @@ DATA = {
     "pictures-held-out": f"fedbn {HERE} --seed 3 --device cpu --rounds 2 --data {{pictures}} --held-out south "
     "--data-arg size=28 --data-arg fit=pad --data-arg channels=grey",
     "pictures-holdout": f"fedimpres {HERE} --seed 3 --device cpu --rounds 3 {IMPRESSION} --model lenet5 --data "
-    "{pictures} --data-arg size=28 --holdout 0.2 --set start=holdout --no-reference",
+    "{pictures} --data-arg size=28 --holdout 0.2 --set start=holdout --alone no",
     "scans": f"vit-heads {HERE} {CT} --data {{phantom}} {VIT.replace('patch_size=7', 'patch_size=8')} "
     "--held-out 1 --local-epochs 1",
     "scans-attention": f"vit-heads {HERE} {CT} --data {{phantom}} {VIT.replace('patch_size=7', 'patch_size=8')} "
     "--held-out 1 --local-epochs 1 --pooling attention --select-by auroc",
-    "scans-f-fedap": f"f-fedap {HERE} {CT} --data {{phantom}} --no-reference --data-arg spacing=[2,2,6] "
+    "scans-f-fedap": f"f-fedap {HERE} {CT} --data {{phantom}} --alone no --data-arg spacing=[2,2,6] "
     "--data-arg window=[-1000,400] --data-arg lung_crop=false",
     "nifti": f"fedbn {HERE} --seed 3 --device cpu --rounds 2 --data {{nifti}} --data-arg size=24 --data-arg slices=4 "
-    "--set batch_size=4 --fractions 0.5,0.25,0.25 --no-reference",
+    "--set batch_size=4 --fractions 0.5,0.25,0.25 --alone no",
     "own-function": f"f-fedap {HERE} --device cpu --sites 2 --rounds 4 --model own_model:Net --data own_model:hospital",
 }
 OWN_CT = f"vit-heads {CT} --env sim --data {{phantom}} {VIT.replace('patch_size=7', 'patch_size=8')} --local-epochs 1"
@@ -197,7 +197,7 @@ def cases() -> dict[str, list[Step]]:
         run(f"sim/{method}", f"{method} {options}", f"{SIMULATED} --rounds 2 {sites}")
     run("sim/noise", f"fedap {VARIANTS['noise-of-both'].partition(' ')[2]}", f"{SIMULATED} --rounds 2")
     run("sim/own-function", DATA["own-function"].replace(HERE, "--env sim --track none"))
-    run("sim/scans", f"{OWN_CT} --track none --no-reference")
+    run("sim/scans", f"{OWN_CT} --track none --alone no")
     made["sim/resume"] = _resumed(LONG, SIMULATED)
     newcomer = "--env sim --data organamnist-sample --fractions 0.05,0.05,0.1 --sites new-hospital"
     made["sim/join-fedap"] = _joined("fedap", QUICK, newcomer)

@@ -141,7 +141,9 @@ def main() -> None:
         for folder in folders:
             alone = compared(folder, "alone", plain("received"))
             seeds = len(list(folder.glob("seed-*/alone.npz")))
-            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {alone['accuracy'].mean():.4f})\n\n{HEAD}")
+            print(
+                f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {alone['accuracy'].mean():.4f})\n\n{HEAD}"
+            )
             for title, _, _ in ROWS:
                 if of := found.get((folder.name, title)):
                     print(line(title, of))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_package"
 OWN = "--model group-norm-cnn --model-arg width=4"
 FEW = "--sites 2 --rounds 2 --train-fraction 0.1 --no-new-test"
-SMALL = f"{FEW} --no-reference"
+SMALL = f"{FEW} --alone no"
 
 
 @pytest.fixture(scope="module")

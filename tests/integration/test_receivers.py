@@ -17,7 +17,7 @@ from recorder import Recorder
 
 from medpfl.flare.job.recipes import FedBNRecipe
 
-RUN = ["run", "fedbn", "--sites", "2", "--rounds", "2", "--train-fraction", "0.2", "--no-reference", "--no-new-test"]
+RUN = ["run", "fedbn", "--sites", "2", "--rounds", "2", "--train-fraction", "0.2", "--alone", "no", "--no-new-test"]
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def test_a_kind_of_data(installed, tmp_path):
 
     words = ["--data", str(file), "--model", "tiny:Net", "--partition", "natural", "--rounds", "2"]
     done = CliRunner().invoke(
-        app, ["run", "fedbn", *words, "--env", "inprocess", "--no-reference", "--out", str(tmp_path / "out")]
+        app, ["run", "fedbn", *words, "--env", "inprocess", "--alone", "no", "--out", str(tmp_path / "out")]
     )
     assert done.exit_code == 0, done.output + repr(done.exception)
     results = json.loads((tmp_path / "out" / "results.json").read_text())

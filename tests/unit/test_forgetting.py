@@ -24,7 +24,7 @@ def start(out, algorithm="local", rounds=1, **options):
         partition="equal-dirichlet:0.3",
         device="cpu",
     )
-    return run_experiment(config, out, **{"env": "inprocess", "threads": 1, "reference": False, **options})
+    return run_experiment(config, out, **{"env": "inprocess", "threads": 1, **options})
 
 
 def state_of(out):

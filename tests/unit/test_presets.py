@@ -163,7 +163,7 @@ def test_compare_takes_a_preset(preset, tmp_path):
 
 def test_results_say_what_came_of_it(preset, tmp_path):
     file = preset("sites: 2\nrounds: 3\ntrain_fraction: 0.05\nselect_by: auroc\nsettings: {lr: 0.02}\n")
-    words = ["--preset", file, "--rounds", 1, "--env", "inprocess", "--no-reference", "--out", tmp_path / "out"]
+    words = ["--preset", file, "--rounds", 1, "--env", "inprocess", "--alone", "no", "--out", tmp_path / "out"]
     done = CliRunner().invoke(app, ["run", "fedbn", *map(str, words)])
     assert done.exit_code == 0, done.output + repr(done.exception)
     used = json.loads((tmp_path / "out" / "results.json").read_text())["config"]
