@@ -1,4 +1,4 @@
-# make demo   set up, train FedAP in FLARE's simulator on real CT slices, write runs/demo
+# make demo   set up, train five sites with few CT slices each in FLARE's simulator, write runs/demo
 # make test   set up and run the tests, side by side
 # make slow   set up and run the tests that take minutes
 # make wheel  dist/: the wheel and its bill of materials
@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(VENV)/bin/medpfl run fedap --sites 5 --rounds 10 --out runs/demo --overwrite
+	$(VENV)/bin/medpfl run --sites 5 --train-fraction 0.25 --partition equal-dirichlet:0.5 --rounds 20 --local-epochs 3 \
+		--set lr=0.05 --out runs/demo --overwrite
 
 test: $(STAMP)
 	$(PYTEST)

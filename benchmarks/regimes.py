@@ -1,6 +1,6 @@
 """How many sites each method leaves worse off than training alone, over regimes of data; resumes where it stopped.
 
-    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes.py FOLDER_OF_RESULTS [--regimes A B] [--methods X Y] [--seeds 0 1]
+    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes.py RESULTS [--regimes A B] [--methods X Y] [--seeds 0 1]
 
 FOLDER has organamnist.npz, bloodmnist.npz and chest-xray/. For every regime, seed and method it trains once and keeps
 each site's predictions on validation and test cases (npz); ``regimes_table.py`` makes the tables of them with the
@@ -49,7 +49,7 @@ def regimes() -> dict[str, dict]:
     found["organ-uneven"] = found["organ-0.5"] | {"partition": "dirichlet:0.5"}
     found["organ-shift"] = MANY | {
         "data": "regimes_data:shifted",
-        "model_args": {"in_channels": 1, "num_classes": 11, "image_size": 28},
+        "model_args": {"in_channels": 1, "num_classes": 11, "size": 28},
     }
     found["organ-shift-73"] = found["organ-shift"] | FEW | {"data_args": {"shares": list(SHARES["organ"])}}
     found["chest"] = {
@@ -57,18 +57,19 @@ def regimes() -> dict[str, dict]:
         "names": ("montgomery", "shenzhen"),
         "sites": 2,
         "rounds": 40,
-        "model_args": {"in_channels": 1, "num_classes": 2, "image_size": 64},
+        "model_args": {"in_channels": 1, "num_classes": 2, "size": 64},
     }
     return found
 
 
 METHODS = (
-    "fedbn", "fedavg", "fedper", "fedap:pretrain_epochs=1", "ditto", "fedbn:prior=1", "fedprox", "lg-fedavg", "apfl", "fedrep",
-    "scaffold", "fedbabu", "fedavg:prior=1", "fedper:prior=1",
+    "fedbn", "fedavg", "fedper", "fedap:pretrain_epochs=1", "ditto", "fedbn:prior=1", "fedprox", "lg-fedavg", "apfl",
+    "fedrep", "scaffold", "fedbabu", "fedavg:prior=1", "fedper:prior=1",
 )  # fmt: skip
 
 
 def config_of(method: str, seed: int, fields: dict) -> RunConfig:
+    """Of a method as ``medpfl compare`` names variants."""
     variant = Variant.parse(method)
     own = {"settings": variant.settings, "device": "cpu", "alone": "no", **variant.choices}
     return make_config(algorithm=variant.algorithm, seed=seed, **own, **fields)
@@ -81,6 +82,7 @@ class Kept:
         self.config, self.arrays = config, {}
 
     def add(self, site: str, candidate: str, model: torch.nn.Module, data) -> None:
+        """Adds a model's predictions."""
         for part in ("validation", "test"):
             if data.samples(part):
                 probabilities, labels = self.config.learned.predict(model, data, part)
@@ -97,6 +99,7 @@ class Kept:
         self.add(site, "fine-tuned", model, data)
 
     def write(self, path: Path) -> None:
+        """Writes all, or nothing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_suffix(".part"), "wb") as file:
             np.savez_compressed(file, **self.arrays)
@@ -141,6 +144,7 @@ def federated(method: str, seed: int, fields: dict) -> Kept:
 
 
 def main() -> None:
+    """Trains what is not there yet."""
     known = regimes()
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)

@@ -31,6 +31,7 @@ class Site(NamedTuple):
     arrays: dict
 
     def of(self, candidate: str, part: str):
+        """Probabilities and labels; None if the site has no such cases."""
         probabilities = self.arrays.get(f"{self.name}/{candidate}/{part}")
         labels = self.arrays.get(f"{self.name}/{part}")
         return None if probabilities is None else (probabilities.astype(np.float64), labels)
@@ -65,10 +66,21 @@ ROWS: list[tuple[str, str, Used]] = [
     ("two alone, blended", "alone-again", BLEND),
 ]
 TITLES = {
-    "fedavg": "FedAvg", "fedprox": "FedProx", "fedbn": "FedBN", "fedper": "FedPer", "lg-fedavg": "LG-FedAvg", "ditto": "Ditto",
-    "fedap_pretrain_epochs=1": "FedAP", "apfl": "APFL", "fedrep": "FedRep", "scaffold": "SCAFFOLD", "fedbabu": "FedBABU",
-    "fedavg_prior=1": "FedAvg, prior", "fedbn_prior=1": "FedBN, prior", "fedper_prior=1": "FedPer, prior",
-}  # fmt: skip
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedbn": "FedBN",
+    "fedper": "FedPer",
+    "lg-fedavg": "LG-FedAvg",
+    "ditto": "Ditto",
+    "fedap_pretrain_epochs=1": "FedAP",
+    "apfl": "APFL",
+    "fedrep": "FedRep",
+    "scaffold": "SCAFFOLD",
+    "fedbabu": "FedBABU",
+    "fedavg_prior=1": "FedAvg, prior",
+    "fedbn_prior=1": "FedBN, prior",
+    "fedper_prior=1": "FedPer, prior",
+}
 for name, title in TITLES.items():
     ROWS.append((title, name, plain("fine-tuned" if name == "fedbabu" else "received")))
 for name, title in TITLES.items():
@@ -111,6 +123,7 @@ def significant(p: np.ndarray, level: float = 0.05) -> int:
 
 
 def line(title: str, of: dict[str, np.ndarray]) -> str:
+    """A row of the table."""
     gain = of["gain"]
     below = int((gain < -POINT).sum())
     cells = [
@@ -131,6 +144,7 @@ HEAD = (
 
 
 def main() -> None:
+    """Prints the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path)
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")

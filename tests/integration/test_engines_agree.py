@@ -13,7 +13,7 @@ def figures(folder: Path) -> dict:
     """What a run computed, without how long it took."""
     results = json.loads((folder / "results.json").read_text())
     assert results["status"] == "finished"
-    kept = {key: results[key] for key in FIGURES}
+    kept = {key: results[key] for key in FIGURES} | {key: results.get(key) for key in ("verdict", "reference")}
     for record in kept["rounds"]:
         del record["seconds"]
         record.get("impression", {}).pop("seconds", None)
@@ -50,7 +50,7 @@ ALGORITHMS += [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
 ]
-NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu")
+NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedblend")
 ALGORITHMS += [pytest.param(name, marks=pytest.mark.slow) for name in NEWER]
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {

@@ -1,10 +1,10 @@
 """How much a site relies on another model beside the one that it trained alone, from its few validation cases.
 
 ``blend`` gives the other model the weight w in p = (1 - w) p_alone + w p_other that is the mean of its posterior, with
-the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991). The
-prior density 1.5 sqrt(1 - w) leans to the own model: its mean is 0.4, and with it the loss over n cases, taken one after
-another, is above that of training alone by log(1 + 2n / 3) at most, whatever the other model is. Without cases the site
-uses its own model.
+the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991).
+The prior density 1.5 sqrt(1 - w) leans to the own model: its mean is 0.4, and with it the loss over n cases, taken one
+after another, is above that of training alone by log(1 + 2n / 3) at most, whatever the other model is. Without cases
+the site uses its own model.
 
 ``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses at the
 one-sided level :data:`LEVEL`. Where the other model is no better (differences symmetric about 0, or worse), it is taken
