@@ -20,6 +20,7 @@ from medpfl.engine.progress import watch_nothing
 from medpfl.flare.job.export import export_job
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.transport.tracking import installed
+from medpfl.runs.experiment import run_experiment
 from medpfl.runs.real_sites import run_in_production
 
 CONFIG = make_config(algorithm="fedap", sites=2, rounds=2, train_fraction=0.2)
@@ -41,6 +42,12 @@ def forbid(kits: Path) -> None:
         file.write_text(json.dumps(content))
 
 
+def flat(verdict: dict) -> dict[str, float]:
+    """By site and measure what is gained, with its interval."""
+    sites = verdict["sites"].items()
+    return {f"{s} {m} {k}": v for s, of in sites for m, gain in of["gain"].items() for k, v in gain.items()}
+
+
 def check(results: dict) -> None:
     assert results["status"] == "finished"
     assert not results["failures"]
@@ -58,6 +65,8 @@ def test_installed_package(system, tmp_path):
     results = run_in_production(CONFIG, tmp_path / "run", kit=system.folder, resume=True, watch=seen.append)
     check(results)
     assert results["environment"]["env"] == "prod"
+    here = run_experiment(CONFIG, tmp_path / "here", env="inprocess", threads=1)
+    assert flat(results["verdict"]) == pytest.approx(flat(here["verdict"]), abs=1e-6)
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
     assert (tmp_path / "run" / "report.html").exists()
     assert {"submitted", "prepare", "train"} <= {now.phase for now in seen}
