@@ -136,3 +136,11 @@ def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(
         assert "PersonalizedExecutor" not in log.read_text()
     personal = {file.relative_to(kits).parts[0] for file in kits.rglob("model-*.safetensors")}
     assert personal == {"north-hospital", "south-clinic"}
+    # What taking part was worth is the hospitals' own to know, unless their policy says otherwise.
+    assert not {"verdict", "reference"} & results.keys()
+    for name in ("north-hospital", "south-clinic"):
+        [card] = (kits / name).rglob("selected/card.json")
+        said = json.loads(card.read_text())["verdict"]
+        assert said["alone"]["n"] == 508
+        assert said["gain"]["accuracy"]["low"] <= said["gain"]["accuracy"]["difference"]
+        assert "508" in (card.parent / "verdict.html").read_text()
