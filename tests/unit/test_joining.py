@@ -36,8 +36,9 @@ from medpfl.runs.join import join
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
 from medpfl.server.weighing import pop_sent
+from medpfl.site.adapt import adapt
 from medpfl.site.answer import answer
-from medpfl.site.newcomer import adapt, misfit, repeat_shared_heads, take_statistics
+from medpfl.site.newcomer import misfit, repeat_shared_heads, take_statistics
 from medpfl.tasks.evaluation import evaluate
 from medpfl.training.loop import plain_objective, train_epochs
 

@@ -123,6 +123,8 @@ class Joined(_Strict, Generic[Measured]):
     alone_epoch: Annotated[int, Field(ge=0, le=10**4)] | None
     validation: Annotated[list[Measured | None], Field(max_length=10**4)]
     alone_validation: Annotated[list[Measured | None], Field(max_length=10**4)]
+    used: Measured | None = None
+    weight: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
 
 
 class Nothing(_Strict):

@@ -97,7 +97,7 @@ def joined_results(
         },
         "epochs": epochs,
         "sites": dict(found),
-        "mean": {which: _mean(config, [site[which] for site in found.values()]) for which in _HERE},
+        "mean": {w: _mean(config, [site.get(w) for site in found.values()]) for w in _HERE if _any(found, w)},
     }
 
 
@@ -105,7 +105,11 @@ def _rules(config: RunConfig) -> list[dict[str, str]]:
     return [vars(part.newcomer) for part in config.mechanisms if part.newcomer]
 
 
-_HERE = ("received", "adapted", "alone")
+_HERE = ("received", "adapted", "alone", "used")
+
+
+def _any(found: Mapping[str, Mapping[str, Any]], which: str) -> bool:
+    return which != "used" or any(which in site for site in found.values())
 
 
 def _mean(config: RunConfig, measured: list[Mapping[str, Any] | None]) -> dict[str, float | None]:

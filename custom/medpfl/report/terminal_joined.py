@@ -22,20 +22,26 @@ _NUMBERS = 69
 
 
 def print_joined(joined: dict[str, Any], console: Console) -> None:
-    """A row for every site: accuracy and AUC as received, after adapting, and trained alone as long."""
+    """A row for every site: accuracy and AUC as received, after adapting, and trained alone as long.
+
+    Where the sites choose what they use, that too.
+    """
+    columns = [*_COLUMNS, *["used" for _ in range("used" in joined["mean"])]]
     run, epochs = joined["run"], joined["epochs"]
     title = f"Joining {algorithm_name(run['algorithm'])} after {count(run['rounds'], 'round')} of {run['sites']} sites"
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
     table.add_column("site", no_wrap=True)
-    for head in ("n\ntest", "accuracy\nreceived", "adapted", "alone", "AUC\nreceived", "adapted", "alone", "epochs"):
+    for head in ("n\ntest", *_heads("accuracy", columns), *_heads("AUC", columns), "epochs"):
         table.add_column(head, justify="right", no_wrap=True)
     tested = {name: (site["received"] or {}).get("n", 0) for name, site in joined["sites"].items()}
     for name, site in joined["sites"].items():
         kept = f"{site['epoch']} of {epochs}"
-        table.add_row(Text(folded(printable(name), console.width - _NUMBERS)), str(tested[name]), *_cells(site), kept)
+        table.add_row(
+            Text(folded(printable(name), console.width - _NUMBERS)), str(tested[name]), *_cells(site, columns), kept
+        )
     if len(joined["sites"]) > 1:
         table.add_section()
-        table.add_row("mean", "", *_cells(joined["mean"]), "", style="bold")
+        table.add_row("mean", "", *_cells(joined["mean"], columns), "", style="bold")
     console.print(table)
     mean = joined["mean"]
     if None not in (mean["adapted"]["accuracy"], mean["alone"]["accuracy"]):
@@ -57,8 +63,13 @@ def _caution(few: dict[str, int]) -> str:
     return f"Fewer than {SMALL} test samples, so read the differences with caution: {listed}{error}."
 
 
-def _cells(measured: dict[str, Any]) -> list[str]:
-    return [score((measured[which] or {}).get(m)) for m in ("accuracy", "auroc") for which in _COLUMNS]
+def _heads(measure: str, columns: list[str]) -> list[str]:
+    """The measure's name stands above its first column alone."""
+    return [f"{measure}\n{columns[0]}", *columns[1:]]
+
+
+def _cells(measured: dict[str, Any], columns: list[str]) -> list[str]:
+    return [score((measured.get(which) or {}).get(m)) for m in ("accuracy", "auroc") for which in columns]
 
 
 _COLUMNS = ("received", "adapted", "alone")

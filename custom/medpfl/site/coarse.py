@@ -19,7 +19,9 @@ TENS = 10
 _MOST_LOSS = 10.0
 """A loss above it says the same as it: large logits would make the share of a class in it exact."""
 
-_MEASURED = ("validation", "received", "adapted", "alone")
+_MEASURED = ("validation", "received", "adapted", "alone", "used")
+_CHOICE = ("verdict", "used", "weight")
+"""What a site has chosen and how it compares, which leaves only where the policy says so."""
 
 
 def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         metrics: of one answer, as :mod:`medpfl.core.answers` has them.
         policy: the site's.
     """
-    kept = {name: value for name, value in metrics.items() if name != "verdict" or policy.verdict}
+    kept = {name: value for name, value in metrics.items() if name not in _CHOICE or policy.verdict}
     if policy.measures == "full":
         return kept
     found: dict[str, Any] = {}
@@ -41,6 +43,8 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         elif name == "verdict":
             if value is not None and (alone := _coarse(value["alone"], policy)) is not None:
                 found[name] = {**_rounded_down(value), "alone": alone}
+        elif name == "weight":
+            found[name] = None if policy.measures == "none" else round(value, DIGITS)
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "numbers":

@@ -6,8 +6,7 @@ Its model stays at the site; numbers leave it, and statistics where the method r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,18 @@ from medpfl.core.messages import Message, Update
 from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.plain import plain_problem
-from medpfl.core.seeding import generator
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import Part, SiteData
 from medpfl.models import logits
+from medpfl.models.blend import blended
+from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
+from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery
+from medpfl.site.ending import Candidate
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
-from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
 
@@ -174,22 +176,41 @@ class Newcomer:
             "epoch": epoch,
             "validation": validation,
         }
-        self._deliver(message.round, state, found)
-        return {}, found | self._rival(model, epochs)
+        alone, rivals = self._rival(model, epochs)
+        state, used = self._chosen(state, alone, model)
+        self._deliver(message.round, state, found | used)
+        return {}, found | rivals | used
 
-    def _rival(self, model: nn.Module, epochs: int) -> dict[str, Any]:
-        """The measures of training alone from the first model; none where that diverges, for the model stands."""
+    def _rival(self, model: nn.Module, epochs: int) -> tuple[State | None, dict[str, Any]]:
+        """The model trained alone from the first one, and its measures; none where that diverges: the other stands."""
         model.load_state_dict(self.first)
         try:
             epoch, validation = adapt(model, self.data, self.config, self.name, epochs)
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
-            return {"alone": None, "alone_epoch": None, "alone_validation": []}
-        return {
+            return None, {"alone": None, "alone_epoch": None, "alone_validation": []}
+        return {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}, {
             "alone": self.config.learned.evaluate(model, self.data, "test"),
             "alone_epoch": epoch,
             "alone_validation": validation,
         }
+
+    def _chosen(self, adapted: State, alone: State | None, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        """What the newcomer uses, by the rule of the sites that trained, and how that does if it had a choice."""
+        config, data, learned = self.config, self.data, self.config.learned
+        if config.resolved_use == "received" or alone is None:
+            return adapted, {}
+        own, other = Candidate("alone", 0, alone), Candidate("adapted", 0, adapted)
+
+        def mixed(part: Part, weight: float) -> Any:
+            one, two = (c.predictions(part, config, data, model) for c in (own, other))
+            return learned.mixed(one, two, weight)
+
+        weight = 0.0
+        if data.samples("validation"):
+            weight = chosen(config.resolved_use, lambda w: learned.losses(mixed("validation", w)))
+        state = {0.0: alone, 1.0: adapted}.get(weight) or blended(alone, adapted, weight)
+        return state, {"used": learned.measured(mixed("test", weight)), "weight": weight}
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
@@ -206,7 +227,7 @@ class Newcomer:
         record = {
             "samples": found["samples"],
             "validation": found["validation"][found["epoch"]],
-            "test": found["adapted"],
+            "test": found.get("used", found["adapted"]),
             "joined": {"after_round": round_, "epochs": found["epoch"]},
         }
         try:
@@ -279,47 +300,3 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
             for mean, variance in input_statistics(model, {path: layer}, training_inputs(data)).values():
                 layer.running_mean.copy_(mean)
                 layer.running_var.copy_(variance)
-
-
-def adapt(
-    model: nn.Module,
-    data: SiteData,
-    config: RunConfig,
-    name: str,
-    epochs: int,
-    one_epoch: Callable[[torch.Generator], Any] | None = None,
-) -> tuple[int, list[dict[str, Any] | None]]:
-    """Trains the model in place and leaves it as it was after the epoch with the best validation measure.
-
-    The model before training counts too. Without validation samples the last epoch's is kept.
-
-    Args:
-        model: on the data's device.
-        data: the site's.
-        config: training settings and ``select_by``.
-        name: of the site, for the order of its samples.
-        epochs: at most; each begins with a fresh optimizer, as a round of one epoch does.
-        one_epoch: trains the model for one, in that order; by default on the task's loss alone.
-
-    Returns:
-        The number of epochs that the kept model has seen, and the validation measures before and after every epoch.
-    """
-    found = [config.learned.evaluate(model, data, "validation")]
-    best, kept = 0, deepcopy(model.state_dict())
-    for epoch in range(1, epochs + 1):
-        order = generator(config.seed, name, "join", epoch, "shuffle")
-        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        if one_epoch:
-            one_epoch(order)
-        else:
-            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, config.learned.loss))
-        found.append(config.learned.evaluate(model, data, "validation"))
-        if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
-            best, kept = epoch, deepcopy(model.state_dict())
-    model.load_state_dict(kept)
-    return best, found
-
-
-def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
-    value = config.learned.value(measured, config.select_by)
-    return -1.0 if value is None else value

@@ -1,0 +1,59 @@
+"""Training of a site that joins: epochs on its own data, of which the best by its validation data is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import SiteData
+from medpfl.training.loop import plain_objective, train_epochs
+
+
+def adapt(
+    model: nn.Module,
+    data: SiteData,
+    config: RunConfig,
+    name: str,
+    epochs: int,
+    one_epoch: Callable[[torch.Generator], Any] | None = None,
+) -> tuple[int, list[dict[str, Any] | None]]:
+    """Trains the model in place and leaves it as it was after the epoch with the best validation measure.
+
+    The model before training counts too. Without validation samples the last epoch's is kept.
+
+    Args:
+        model: on the data's device.
+        data: the site's.
+        config: training settings and ``select_by``.
+        name: of the site, for the order of its samples.
+        epochs: at most; each begins with a fresh optimizer, as a round of one epoch does.
+        one_epoch: trains the model for one, in that order; by default on the task's loss alone.
+
+    Returns:
+        The number of epochs that the kept model has seen, and the validation measures before and after every epoch.
+    """
+    found = [config.learned.evaluate(model, data, "validation")]
+    best, kept = 0, deepcopy(model.state_dict())
+    for epoch in range(1, epochs + 1):
+        order = generator(config.seed, name, "join", epoch, "shuffle")
+        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
+        if one_epoch:
+            one_epoch(order)
+        else:
+            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, config.learned.loss))
+        found.append(config.learned.evaluate(model, data, "validation"))
+        if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
+            best, kept = epoch, deepcopy(model.state_dict())
+    model.load_state_dict(kept)
+    return best, found
+
+
+def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
+    value = config.learned.value(measured, config.select_by)
+    return -1.0 if value is None else value

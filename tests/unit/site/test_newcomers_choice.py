@@ -1,0 +1,80 @@
+"""A site that joins chooses what it uses as the sites that trained do."""
+
+import json
+
+import pytest
+import torch
+from tiny import config, images, plan_of, sites_of
+
+from medpfl.core.statefile import read_state
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.models.blend import is_blend, restored
+from medpfl.server.newcomer import Welcome
+from medpfl.site.policy import HOSPITAL
+
+
+def joined(folder, algorithm="fedblend", policy=None, data=None, **fields):
+    """The answer of a site that joins a finished run, and its federation."""
+    federation = Federation.of(config(algorithm, alone="yes", rounds=2, **fields))
+    plan = plan_of(federation)
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    newcomer = federation.newcomer("new", federation.source, data or images(seed=7), folder)
+    party = federation.guarded(newcomer, policy=policy) if policy else newcomer
+    welcome = Welcome(plan, state, federation.input_format(), 2)
+    message, _ = welcome.offer(None)
+    return party.handle(message, federation.model()).metrics, federation
+
+
+def test_it_delivers_the_blend_that_it_measures(tmp_path):
+    metrics, federation = joined(tmp_path)
+    state, _ = read_state(tmp_path / "selected" / "model.safetensors")
+    assert 0 < metrics["weight"] < 1
+    assert is_blend(state)
+    found = federation.config.learned.evaluate(restored(federation.model(), state), images(seed=7), "test")
+    assert found["accuracy"] == pytest.approx(metrics["used"]["accuracy"])
+    assert found["auroc"] == pytest.approx(metrics["used"]["auroc"])
+    card = json.loads((tmp_path / "selected" / "card.json").read_text())
+    assert card["test"]["accuracy"] == metrics["used"]["accuracy"]
+
+
+def test_without_validation_cases_it_uses_what_it_trained_alone(tmp_path):
+    metrics, _ = joined(tmp_path, data=images(validation=0, seed=7))
+    assert metrics["weight"] == 0
+    assert metrics["used"]["accuracy"] == metrics["alone"]["accuracy"]
+
+
+def test_published_methods_give_what_they_give(tmp_path):
+    metrics, _ = joined(tmp_path, "fedbn")
+    assert not {"used", "weight"} & metrics.keys()
+    state, _ = read_state(tmp_path / "selected" / "model.safetensors")
+    assert not is_blend(state)
+
+
+def test_what_it_chose_is_the_hospitals_own(tmp_path):
+    policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
+    metrics, _ = joined(tmp_path, policy=policy)
+    assert not {"used", "weight"} & metrics.keys()
+    metrics, _ = joined(tmp_path / "open", policy=policy.model_copy(update={"verdict": True}))
+    assert {"used", "weight"} <= metrics.keys()
+
+
+def test_where_training_alone_diverges_the_other_is_used(tmp_path):
+    """Alone from a first model of NaN; what came is finite."""
+    federation = Federation.of(config("fedblend", alone="yes", rounds=2))
+    plan = plan_of(federation)
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    newcomer = federation.newcomer("new", federation.source, images(seed=7), tmp_path)
+    message, _ = Welcome(plan, state, federation.input_format(), 1).offer(None)
+    first, newcomer._fits = dict(newcomer.first), True
+    rival = newcomer._rival
+
+    def broken(model, epochs):
+        newcomer.first = {name: t * float("nan") if t.is_floating_point() else t for name, t in first.items()}
+        return rival(model, epochs)
+
+    newcomer._rival = broken
+    metrics = newcomer.handle(message, federation.model()).metrics
+    assert metrics["alone"] is None
+    assert "used" not in metrics
+    assert torch.isfinite(torch.tensor(metrics["adapted"]["accuracy"]))
