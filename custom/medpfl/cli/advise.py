@@ -67,13 +67,14 @@ def advise(
         shift = dealt if shift is None else shift
     features, known = features_of(sites, shift), shipped()
     found = answers(features, known.regimes)
-    print_advice(sites, features, found, notes, console)
     if to is not None:
         content = advice_to_json(sites, features, found, notes, known)
         try:
             write_text(to, json.dumps(content, indent=1) + "\n")
         except OSError as error:
             raise UserError(f"--json {to}: cannot be written: {error.strerror}") from None
+    print_advice(sites, features, found, notes, console)
+    if to is not None:
         console.print(f"JSON: {to}", highlight=False, markup=False, soft_wrap=True)
 
 

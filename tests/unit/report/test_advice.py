@@ -158,7 +158,7 @@ def test_regimes_that_are_alike_agree_or_not():
         "the worst by 2.0.",
         "best for the worst site.",
         "Not for all: 6 of 120",
-        "How sure: somewhat. It rests on 2 regimes, 3 seeds each. They agree",
+        "How sure: somewhat. It rests on 2 regimes of 3 seeds each, 120 sites in all. They agree",
     ):
         assert part in said, said
     other = regime("two", (row(gain=-4.0), row("FedAvg", -2.0)), skew=0.75)
@@ -189,7 +189,10 @@ def test_whether_to_take_part(gain, alone, taken, said):
     words = " ".join(answer_in_words(answer))
     assert answer.take_part == taken and said in words
     assert ("needs no other site" in words) == (alone == 3.5)
-    assert answer.sure == "little" and "1 seed each, so that differences of a point or two may be chance" in words
+    assert (
+        answer.sure == "little"
+        and "1 regime of 1 seed, 60 sites in all, so that differences of a point or two may be chance" in words
+    )
 
 
 def test_none_is_like_yours():

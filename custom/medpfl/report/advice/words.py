@@ -130,7 +130,8 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
 def _sureness(a: Answer, best: Found) -> str:
     regimes = len(a.regimes)
     how = {"no": "not at all", "little": "little", "somewhat": "somewhat"}[a.sure]
-    text = f"How sure: {how}. It rests on {count(regimes, 'regime')}, {count(best.seeds, 'seed')} each"
+    each = f"{count(regimes, 'regime')} of {count(best.seeds, 'seed')}{' each' if regimes > 1 else ''}"
+    text = f"How sure: {how}. It rests on {each}, {count(best.sites, 'site')} in all"
     if best.seeds < SEEDS:
         text += ", so that differences of a point or two may be chance"
     if regimes == 1:
@@ -179,9 +180,11 @@ def print_advice(
         if answer.supposed:
             kind = "much the same classes" if answer is found[0] else "very different classes"
             console.print(Text(f"\nIf the sites have {kind} (label skew {answer.features.skew:g})", style="bold"))
+        likeness, *words = answer_in_words(answer)
+        _say(console, likeness)
         console.print(_regimes_table(answer))
         console.print(_methods_table(answer))
-        _say(console, *answer_in_words(answer))
+        _say(console, *words)
     console.print()
     _say(console, LIMITS)
 
