@@ -1,11 +1,13 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
     python benchmarks/regimes_table.py FOLDER_OF_RESULTS [--summary] > table.md
+    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py FOLDER_OF_RESULTS --json FILE
 
 A site is *worse off* if its test accuracy is more than a point below that of the model it trained alone, and
 *significantly* so if an exact test of the paired predictions says it, corrected for all sites of the row (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
-what the method gives.
+what the method gives. The second command writes what ``medpfl advise`` reads (``regimes_json.py``); the results may be
+partial.
 """
 
 import argparse
@@ -29,6 +31,7 @@ class Site(NamedTuple):
 
     name: str
     arrays: dict
+    seed: int
 
     def of(self, candidate: str, part: str):
         """Probabilities and labels; None if the site has no such cases."""
@@ -89,6 +92,7 @@ ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "recei
 for name in ("fedavg", "fedper", "fedbn_prior=1"):
     ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
 ROWS.append(("**FedBlend**", "fedbn", BLEND))
+METHOD_OF = {title: name for title, name, _ in ROWS}
 
 
 def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
@@ -99,11 +103,12 @@ def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
         with np.load(seed / "alone.npz") as a, np.load(file) as b:
             alone, other = dict(a), dict(b)
         for name in dict.fromkeys(key.partition("/")[0] for key in other):
-            yield Site(name, alone), Site(name, other)
+            number = int(seed.name.removeprefix("seed-"))
+            yield Site(name, alone, number), Site(name, other, number)
 
 
 def compared(folder: Path, method: str, used: Used) -> dict[str, np.ndarray] | None:
-    """By site: accuracy, its difference to training alone, and the exact p-value of being below."""
+    """By site: accuracy, its difference to training alone, the exact p-value of being below, and the seed."""
     found = defaultdict(list)
     for alone, other in pairs(folder, method):
         old, new = alone.of("received", "test"), used(alone, other)
@@ -113,6 +118,7 @@ def compared(folder: Path, method: str, used: Used) -> dict[str, np.ndarray] | N
         found["gain"].append(right.mean() - was.mean())
         p = binomtest(worse, better + worse, alternative="greater").pvalue if better + worse else 1.0
         found["p"].append(p)
+        found["seed"].append(alone.seed)
     return {name: np.array(values) for name, values in found.items()} if found else None
 
 
@@ -148,9 +154,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path)
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     asked = parser.parse_args()
     folders = sorted(f for f in asked.results.iterdir() if f.is_dir())
     found = {(f.name, t): c for f in folders for t, m, used in ROWS if (c := compared(f, m, used))}
+    if asked.json:
+        from regimes_json import write
+
+        alone = {f.name: c for f in folders if (c := compared(f, "alone", plain("received")))}
+        write(asked.json, alone, [(name, title, METHOD_OF[title], of) for (name, title), of in found.items()])
+        return
     if not asked.summary:
         for folder in folders:
             alone = compared(folder, "alone", plain("received"))

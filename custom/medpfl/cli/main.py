@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from medpfl.cli import options as opt
+from medpfl.cli.advise import advise
 from medpfl.cli.data import data_app
 from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.lists import algorithms, models
@@ -281,6 +282,7 @@ def report(
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
+app.command()(advise)
 app.command()(algorithms)
 app.command()(models)
 

@@ -1,0 +1,115 @@
+"""What ``medpfl advise`` ships with: the rows of ``regimes_table.py`` and each regime's features, as JSON.
+
+The features are of the partitions that were trained on, made again from the data (``MEDPFL_BENCHMARK_DATA``), by the
+function that ``medpfl advise`` uses for anybody's sites.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from regimes import METHODS, STEPS, config_of, regimes
+
+from medpfl.core.permitted_code import permit
+from medpfl.report.advice.numbers import Features, features_of
+from medpfl.report.advice.regimes import Regime, Regimes, Row
+from medpfl.runs.numbers import numbers_of
+
+By = Mapping[str, np.ndarray]
+"""By site and seed, of ``regimes_table.compared``."""
+NETWORK = "lenet5"
+DATA = {
+    "organ": "abdominal CT slices of 11 organs (OrganAMNIST)",
+    "blood": "blood cells of 8 kinds (BloodMNIST)",
+    "chest": "chest X-rays of two hospitals, tuberculosis or not",
+}
+SHIFTED = ("organ-shift", "organ-shift-73", "chest")
+"""Where the same class looks different from site to site."""
+SPLIT = {
+    "0.05": "labels by Dirichlet 0.05",
+    "0.5": "labels by Dirichlet 0.5",
+    "iid": "labels alike",
+    "uneven": "labels and sizes by Dirichlet 0.5",
+    "shift": "labels alike, grey levels, blur and noise of each site's own",
+}
+
+
+def write(file: Path, alone: Mapping[str, By], rows: Sequence[tuple[str, str, str, By]]) -> None:
+    """Writes the file.
+
+    Args:
+        file: where.
+        alone: by regime, training alone.
+        rows: (regime, title, name of the results, what it gives).
+    """
+    permit("regimes_data")
+    known = regimes()
+    found = []
+    for name, own in alone.items():
+        seeds = [int(seed) for seed in np.unique(own["seed"])]
+        mine = [_row(title, method, of) for regime, title, method, of in rows if regime == name]
+        if not any(row.federated for row in mine):
+            print(f"{name}: left out, no method has results yet", flush=True)
+            continue
+        features = _mean([_features(name, known[name], seed) for seed in seeds])
+        accuracy = round(float(own["accuracy"].mean()), 4)
+        line = _description(name, features)
+        found.append(Regime(name=name, description=line, features=features, seeds=seeds, alone=accuracy, rows=mine))
+        print(f"{name}: seeds {seeds}, {len(mine)} rows, {features}", flush=True)
+    content = Regimes(schema=1, network=NETWORK, regimes=found).model_dump(by_alias=True)
+    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _row(title: str, method: str, of: By) -> Row:
+    gain = 100 * of["gain"]
+    seeds = [gain[of["seed"] == seed].mean() for seed in np.unique(of["seed"])]
+    return Row(
+        title=title.strip("*"),
+        command=_command(title.strip("*"), method),
+        federated=not method.startswith("alone"),
+        seeds=len(seeds),
+        sites=len(gain),
+        gain=round(float(gain.mean()), 3),
+        sd_seeds=round(float(np.std(seeds, ddof=1)), 3) if len(seeds) > 1 else None,
+        sd_sites=round(float(np.std(gain, ddof=1)), 3),
+        worse_off=round(float((gain < -1 - 1e-7).mean()), 4),
+        worst=round(float(gain.min()), 3),
+    )
+
+
+def _command(title: str, method: str) -> str | None:
+    """What ``medpfl run`` is asked for a row; None if no command does it."""
+    if title == "FedBlend":
+        return "fedblend"
+    if method.startswith("alone"):
+        return None
+    written = {name.replace(":", "_"): name for name in METHODS}[method]
+    algorithm, _, setting = written.partition(":")
+    words = [algorithm, *([f"--set {setting}"] if setting else [])]
+    if "fine-tuned" in title:
+        words.append(f"--set finetune_steps={STEPS}")
+    if (rule := title.rpartition(", ")[2]) in ("best", "blend"):
+        words.append(f"--use {rule}")
+    return " ".join(words)
+
+
+def _features(name: str, fields: Mapping, seed: int) -> Features:
+    sites, _, _ = numbers_of(config_of("fedavg", seed, fields))
+    return features_of(sites, name in SHIFTED)
+
+
+def _mean(of: Sequence[Features]) -> Features:
+    """Over the seeds, each of which has a partition of its own."""
+    means = {name: round(float(np.mean([getattr(f, name) for f in of])), 4) for name in NUMBERS}
+    return of[0].model_copy(update=means)
+
+
+NUMBERS = ("train", "validation", "skew", "unevenness")
+
+
+def _description(name: str, features: Features) -> str:
+    data, _, rest = name.partition("-")
+    split = rest.removesuffix("-73")
+    how = [SPLIT[split]] if split else ["labels and sizes as they are"]
+    return f"{DATA[data]}; {features.sites} sites, median {features.train:.0f} training images; {', '.join(how)}"

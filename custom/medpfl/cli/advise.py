@@ -1,0 +1,90 @@
+"""``medpfl advise``: before training, what our benchmarks found where sites' numbers were like these."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from medpfl.cli import options as opt
+from medpfl.config.fields import DATA, OPTIONS, flag_of
+from medpfl.core.errors import UserError
+from medpfl.core.settings import extra
+
+if TYPE_CHECKING:
+    from medpfl.report.advice.numbers import SiteNumbers
+
+console = Console()
+_TAKEN = {"data", "sites", "seed", *(name for name, field in OPTIONS.items() if extra(field, "panel") == DATA)}
+_OTHERS = tuple(name for name in OPTIONS if name not in _TAKEN)
+
+
+@opt.takes_options(*_OTHERS)
+def advise(
+    options: opt.Options,
+    counts: Annotated[
+        Path | None,
+        typer.Option(
+            help="What the sites tell, in place of data: CSV with columns site, train, validation, test and "
+            "class:NAME, or JSON; or the folder of a run.",
+            show_default=False,
+        ),
+    ] = None,
+    shift: Annotated[
+        bool | None,
+        typer.Option(
+            help="The same class looks different from site to site (scanner, stain, protocol), or alike.",
+            show_default="not known; alike where one data set is divided",
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the answer for programs too.", show_default=False),
+    ] = None,
+) -> None:
+    """Say before training what regime the sites' numbers are, and what did best in such regimes of our benchmarks.
+
+    Nothing is trained: numbers of samples are all that is used, and numbers by class where sites tell them.
+    """
+    from medpfl.report.advice.answer import answers
+    from medpfl.report.advice.counts import read_counts
+    from medpfl.report.advice.numbers import features_of
+    from medpfl.report.advice.regimes import shipped
+    from medpfl.report.advice.words import advice_to_json, print_advice
+    from medpfl.report.reading import write_text
+
+    notes: list[str] = []
+    if counts is not None:
+        said = [flag_of(name) for name, value in options.line.items() if value not in (None, {})]
+        if said := [*said, *(["--preset"] if options.preset else [])]:
+            raise UserError(f"{said[0]} has no meaning with --counts, which has the numbers; leave one of them out")
+        sites = read_counts(counts)
+    else:
+        sites, dealt, notes = _of_options(options)
+        shift = dealt if shift is None else shift
+    features, known = features_of(sites, shift), shipped()
+    found = answers(features, known.regimes)
+    if to is not None:
+        content = advice_to_json(sites, features, found, notes, known)
+        try:
+            write_text(to, json.dumps(content, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"--json {to}: cannot be written: {error.strerror}") from None
+    print_advice(sites, features, found, notes, console)
+    if to is not None:
+        console.print(f"JSON: {to}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _of_options(options: opt.Options) -> tuple[list[SiteNumbers], bool | None, list[str]]:
+    """See :func:`medpfl.runs.numbers.numbers_of`."""
+    from medpfl.algorithms import DEFAULT
+    from medpfl.runs.numbers import numbers_of
+
+    # A preset of a run says more than its data; it is read and not used.
+    config = opt.Options(preset=options.preset, **options.line).config(DEFAULT)
+    if config.sites < 2:
+        raise UserError("--sites 1: a federation has two sites or more")
+    return numbers_of(config)
