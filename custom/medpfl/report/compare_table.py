@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medpfl.report.advice import advice
+from medpfl.report.best_variant import advice
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from medpfl.report.advice import advice
+from medpfl.report.best_variant import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.page_parts import Part, Section, Table

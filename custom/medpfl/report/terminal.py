@@ -14,7 +14,7 @@ from rich.text import Text
 
 from medpfl.core.errors import UserError, printable
 from medpfl.data.finding import Finding
-from medpfl.report.advice import advice
+from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_note, comparison_rows
 from medpfl.report.reading import (
     MEASURES,

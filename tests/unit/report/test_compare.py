@@ -4,7 +4,7 @@ from statistics import stdev
 import pytest
 
 from medpfl.core.errors import UserError
-from medpfl.report.advice import advice
+from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
 from medpfl.report.side_by_side import compare
 
