@@ -87,7 +87,8 @@ TITLES = {
 for name, title in TITLES.items():
     ROWS.append((title, name, plain("fine-tuned" if name == "fedbabu" else "received")))
 for name, title in TITLES.items():
-    ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
+    if name != "fedbabu":  # which is fine-tuned as published
+        ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
 for name in ("fedavg", "fedper", "fedbn_prior=1"):
     ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
@@ -149,28 +150,52 @@ HEAD = (
 )
 
 
+COMPACT = (
+    "FedAvg",
+    "FedBN",
+    "FedAvg, fine-tuned",
+    "FedBN, fine-tuned",
+    "**FedBlend**",
+    "two alone, blended",
+    "alone, 200 steps more",
+)
+
+
+def compact(found: dict[tuple[str, str], dict], alone: dict[str, dict]) -> None:
+    """A regime a row, in which each method's mean gain and its sites worse off."""
+    print(f"| regime | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 1)}")
+    for regime, own in alone.items():
+        if not all((regime, title) in found for title in COMPACT):
+            continue
+        gains = [found[regime, title]["gain"] for title in COMPACT]
+        cells = [f"{100 * g.mean():+.1f} ({(g < -POINT).sum()})" for g in gains]
+        print(f"| {regime}, {len(gains[0])} sites | {own['accuracy'].mean():.3f} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path)
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
+    parser.add_argument("--compact", action="store_true", help="a row for each regime")
     asked = parser.parse_args()
     folders = sorted(f for f in asked.results.iterdir() if f.is_dir())
     found = {(f.name, t): c for f in folders for t, m, used in ROWS if (c := compared(f, m, used))}
+    alone = {f.name: c for f in folders if (c := compared(f, "alone", plain("received")))}
+    if asked.compact:
+        compact(found, alone)
+        return
     if asked.json:
         from regimes_json import write
 
-        alone = {f.name: c for f in folders if (c := compared(f, "alone", plain("received")))}
         write(asked.json, alone, [(name, title, METHOD_OF[title], of) for (name, title), of in found.items()])
         return
     if not asked.summary:
         for folder in folders:
-            alone = compared(folder, "alone", plain("received"))
             seeds = len(list(folder.glob("seed-*/alone.npz")))
-            print(
-                f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {alone['accuracy'].mean():.4f})\n\n{HEAD}"
-            )
+            own = alone[folder.name]["accuracy"].mean()
+            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {own:.4f})\n\n{HEAD}")
             for title, _, _ in ROWS:
                 if of := found.get((folder.name, title)):
                     print(line(title, of))
