@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,11 @@ class Federation:
         """The whole state of the run's first model."""
         return {key: tensor.cpu() for key, tensor in self.model().state_dict().items()}
 
+    @cached_property
+    def _first_of_rivals(self) -> State:
+        """Drawn once, before sites work side by side: they would draw from one generator, and each get other values."""
+        return self.first() if self.config.has_rival else {}
+
     def plan(self, *, pretraining: bool = True, steps: bool = True, stop: Callable[[], bool] = lambda: False) -> Plan:
         """The server's plan.
 
@@ -198,7 +204,8 @@ class Federation:
             secret: see :class:`~medpfl.site.worker.Site`.
         """
         data = self.source.site(name, self.device)
-        rival = Rival(name, self.config, data, store, self.first) if self.config.has_rival else None
+        first = self._first_of_rivals
+        rival = Rival(name, self.config, data, store, lambda: first) if self.config.has_rival else None
         return Site(
             name=name,
             config=self.config,
