@@ -44,6 +44,10 @@ class LabelPrior(Mechanism):
     settings_class = PriorSettings
     name = "label_prior"
     switch = "prior"
+    words = (
+        "{model} does not end in its last linear layer: prior needs a net that does",
+        "{model}'s last linear layer has no bias, and prior needs one",
+    )
     newcomer = Rule("the common model with its own class frequencies", "as every site uses it")
 
     @classmethod

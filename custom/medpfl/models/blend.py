@@ -18,6 +18,8 @@ _WEIGHT = "blend_weight"
 class Blend(nn.Module):
     """Gives log((1 - w) softmax(a(x)) + w softmax(b(x))), whose softmax is the mean itself.
 
+    A sample for which b has no finite output is a's alone.
+
     Args:
         a: a classifier; its output is (B, classes).
         b: another of the same output.
@@ -33,7 +35,8 @@ class Blend(nn.Module):
         """(B, classes)."""
         a, b = log_softmax(logits(self.blend_a(x)), 1), log_softmax(logits(self.blend_b(x)), 1)
         weight = self.blend_weight.clamp(1e-12, 1 - 1e-12)
-        return torch.logaddexp(a.double() + torch.log1p(-weight), b.double() + weight.log()).to(a.dtype)
+        mean = torch.logaddexp(a.double() + torch.log1p(-weight), b.double() + weight.log()).to(a.dtype)
+        return torch.where(b.isnan().any(1, keepdim=True), a, mean)
 
 
 def blended(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
@@ -45,7 +48,7 @@ def blended(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float) -> 
 
 def is_blend(state: Mapping[str, Any]) -> bool:
     """Whether a state is a :class:`Blend`'s."""
-    return _WEIGHT in state
+    return _WEIGHT in state and any(name.startswith("blend_a.") for name in state)
 
 
 def restored(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:

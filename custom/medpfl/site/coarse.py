@@ -31,7 +31,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         metrics: of one answer, as :mod:`medpfl.core.answers` has them.
         policy: the site's.
     """
-    kept = {name: value for name, value in metrics.items() if name not in _CHOICE or policy.verdict}
+    kept = dict(metrics) if policy.verdict else _without_rival(metrics)
     if policy.measures == "full":
         return kept
     found: dict[str, Any] = {}
@@ -54,6 +54,12 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         else:
             found[name] = value
     return found
+
+
+def _without_rival(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what says how training alone did; of a site that joins as where that diverged."""
+    silent = {"alone": None, "alone_epoch": None, "alone_validation": []} if "alone" in metrics else {}
+    return {name: value for name, value in metrics.items() if name not in _CHOICE} | silent
 
 
 def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:

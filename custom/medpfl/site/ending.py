@@ -130,7 +130,10 @@ class Ending:
     ) -> Choice:
         """What the site uses of a round, and leaves in its store where that is not as published."""
         published = candidates[round_][0]
-        if self.config.resolved_use == "received" or alone is None:
+        if self.config.resolved_use == "received":
+            return Choice(published, 1.0)
+        if alone is None:  # an earlier answer may have left another
+            self.store.put(USED, round_, published.state)
             return Choice(published, 1.0)
         if not self.data.samples("validation"):  # nothing speaks for the other
             self.store.put(USED, round_, alone.state)
@@ -142,6 +145,7 @@ class Ending:
         weight = chosen(
             self.config.resolved_use,
             lambda w: learned.losses(learned.mixed(validated[id(alone)], validated[id(other)], w)),
+            len(others),
         )
         self.store.put(USED, round_, _state(alone, other, weight))
         return Choice(other, weight)

@@ -189,8 +189,10 @@ class Newcomer:
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
             return None, {"alone": None, "alone_epoch": None, "alone_validation": []}
+        alone = self.config.learned.evaluate(model, self.data, "test")
+        logger.info("%s, trained alone: %s", self.name, alone)  # it leaves as the policy lets it
         return {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}, {
-            "alone": self.config.learned.evaluate(model, self.data, "test"),
+            "alone": alone,
             "alone_epoch": epoch,
             "alone_validation": validation,
         }

@@ -17,7 +17,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.parameters import State
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
-from medpfl.site.store import SiteStore, copied, usable
+from medpfl.site.store import SiteStore, copied, keep_latest, usable
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
@@ -66,9 +66,8 @@ class Rival:
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
             return
-        # A server whose checkpoint is damaged asks for a round again, which starts from the one before.
         self.store.put(ALONE, round_, copied(model))
-        self.store.keep(ALONE, (round_ - 2, round_ - 1, round_))
+        keep_latest(self.store, ALONE, round_)
         loss = config.learned.mean_loss(model, self.data, "validation")
         best, least = self._least()
         if best and loss is not None and not loss < least:

@@ -45,6 +45,9 @@ class SiteStore(Protocol):
     def keep(self, kind: str, rounds: Iterable[int]) -> None:
         """Drops all states of the kind but those of the given rounds."""
 
+    def rounds(self, kind: str) -> list[int]:
+        """Of which rounds there are states of the kind, in order."""
+
 
 class MemoryStore:
     """States in memory, for runs that need no resume."""
@@ -64,6 +67,10 @@ class MemoryStore:
         """See :class:`SiteStore`."""
         wanted = set(rounds)
         self._states = {k: v for k, v in self._states.items() if k[0] != kind or k[1] in wanted}
+
+    def rounds(self, kind: str) -> list[int]:
+        """See :class:`SiteStore`."""
+        return sorted(round_ for name, round_ in self._states if name == kind)
 
 
 class DiskStore:
@@ -104,6 +111,12 @@ class DiskStore:
                 if path not in wanted:
                     path.unlink()
 
+    def rounds(self, kind: str) -> list[int]:
+        """See :class:`SiteStore`. Raises StateNotKept."""
+        with self._access("read"):
+            found = [path.stem.rpartition("-")[2] for path in self.folder.glob(f"{kind}-*.safetensors")]
+        return sorted(int(number) for number in found if number.isdecimal())
+
     @contextmanager
     def _access(self, what: str) -> Iterator[None]:
         """Words for what the file system refuses. The folder is the site's own business: its log alone has it."""
@@ -128,6 +141,14 @@ class DiskStore:
 def copied(model: nn.Module) -> State:
     """A model's whole state, as it is now."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def keep_latest(store: SiteStore, kind: str, round_: int) -> None:
+    """Keeps the state of a round and the last two before it, whenever those were: a site may have missed rounds.
+
+    A server whose checkpoint is damaged asks for the round before again, which starts from the one before that.
+    """
+    store.keep(kind, [*[r for r in store.rounds(kind) if r < round_][-2:], round_])
 
 
 def usable(store: SiteStore, kind: str, round_: int, site: str) -> State | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
+from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
 from medpfl.core.seeding import generator
@@ -25,8 +26,20 @@ from medpfl.site.ending import Ending
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.rival import Rival
-from medpfl.site.store import BEST, DATA, FINISHED, MODEL, PERSONAL, RECEIVED, USED, SiteStore, copied, usable
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.site.store import (
+    BEST,
+    DATA,
+    FINISHED,
+    MODEL,
+    PERSONAL,
+    RECEIVED,
+    USED,
+    SiteStore,
+    copied,
+    keep_latest,
+    usable,
+)
+from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +95,7 @@ class Site:
             raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
         if not self.data.samples("train"):
             raise StateError(f"{self.name} has no training sample")
+        self._require_suited(model)
         if self.rival:
             self.rival.forget()
         for kind in (PERSONAL, MODEL, RECEIVED, FINISHED, USED, BEST, *(m.name for m in self.config.parts)):
@@ -93,6 +107,17 @@ class Site:
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, "statistics").sent(asked), metrics
+
+    def _require_suited(self, model: nn.Module) -> None:
+        """Where nobody knew the images' shape before, the network meets its mechanisms here first."""
+        x, _ = next(iter(self.data.batches("train", 2)))
+        try:
+            for part in self.config.parts:
+                part.suits(model.eval(), x)
+        except UserError as error:
+            raise StateError(str(error)) from None
+        finally:
+            model.train()
 
     def upward(self, task: str) -> list[tuple[str, Mechanism]]:
         """The channels in which something may leave with the answer to a task, with their mechanisms."""
@@ -151,10 +176,9 @@ class Site:
         self.split.check_shared(shared)
         personal = self.split.personal_state(model)
         self.split.check_personal(personal)
-        # A server whose checkpoint is damaged asks for round_ - 1 again, which starts from round_ - 2.
         for kind, state in ({PERSONAL: personal} | method.states()).items():
             self.store.put(kind, round_, state)
-            self.store.keep(kind, (round_ - 2, round_ - 1, round_))
+            keep_latest(self.store, kind, round_)
         leaving = method.leaving({name: tensor.cpu() for name, tensor in shared.items()})
         return leaving | method.sent(asked), metrics
 
@@ -182,7 +206,13 @@ class Site:
         if (state := usable(self.store, MODEL, round_, self.name)) is None:
             return False
         model.load_state_dict(state)
-        if self._method(replace(message, round=round_), model, "end", "update").finish():
+        try:
+            finished = self._method(replace(message, round=round_), model, "end", "update").finish()
+        except TrainingDiverged as error:  # the server's last model may be any: the site must not end without one
+            logger.warning("%s, model of round %d as it was before the end: %s", self.name, round_, error)
+            model.load_state_dict(state)
+            return True
+        if finished:
             self.store.put(FINISHED, round_, copied(model))
         return True
 

@@ -70,8 +70,9 @@ class Classification(Task):
     def mixed(
         self, first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], weight: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of probabilities."""
-        return (1 - weight) * first[0] + weight * second[0], first[1]
+        """Of probabilities; a case for which the second has none is the first's alone."""
+        known = np.isfinite(second[0]).all(1, keepdims=True)
+        return np.where(known, (1 - weight) * first[0] + weight * second[0], first[0]), first[1]
 
     def gained(
         self, new: tuple[np.ndarray, np.ndarray], old: tuple[np.ndarray, np.ndarray]

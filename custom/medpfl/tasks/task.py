@@ -78,7 +78,10 @@ class Task(ABC):
 
     @abstractmethod
     def mixed(self, first: Any, second: Any, weight: float) -> Any:
-        """Predictions on the same cases by ``weight`` times the second's and the rest the first's."""
+        """Predictions on the same cases by ``weight`` times the second's and the rest the first's.
+
+        A case for which the second has no finite prediction has the first's.
+        """
 
     @abstractmethod
     def gained(self, new: Any, old: Any) -> dict[str, dict[str, float] | None]:

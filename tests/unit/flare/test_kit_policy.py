@@ -13,15 +13,19 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
+from medpfl.config.run import make_config
 from medpfl.core.messages import Message
 from medpfl.core.statefile import fingerprint
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.engine.federation import Federation
+from medpfl.flare.admin.review import review
+from medpfl.flare.job.export import export_job
 from medpfl.flare.job.folder import read_job
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON, message_of, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contract import Contract
+from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.seal import read_key
 
 
@@ -91,6 +95,18 @@ def test_review_says_what_a_job_would_do(kit):
     assert "leaves once (prepare): means and variances of layer inputs (batch-norm), 4 tensors, 352 B" in text
     assert "code that it brings: none" in text
     assert "this site's policy takes it" in text
+
+
+def test_review_says_what_leaves_of_the_model_trained_alone(tmp_path):
+    policy, config = SitePolicy(), make_config(algorithm="fedblend", sites=2, rounds=2)
+    job = export_job(config, tmp_path / "job")
+    told, silent = (" ".join(review(job).lines(p)) for p in (policy, policy.model_copy(update={"verdict": False})))
+    for text in (told, silent):
+        assert '"finetune_steps": 200' in text
+        assert "each site trains a model alone too, which stays; what it uses at the end: blend" in text
+    assert "what taking part was worth leaves too (policy: verdict)" in told
+    assert "measures on test data are of what the site uses, and so of the model trained alone too" in silent
+    assert review(job).to_json(HOSPITAL)["verdict"] is False
 
 
 def test_review_as_json_is_the_same(kit):

@@ -6,8 +6,10 @@ import torch
 from plans import hello, joined, make_plan, next_values, round_of, scored, statistics, trained
 from tiny import same
 
-from medpfl.core.messages import Update
+from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import StateError
 from medpfl.server.rounds import ServerState, advance
+from medpfl.server.updates import check_update
 
 
 def without(tensors, name):
@@ -121,3 +123,30 @@ def test_malformed_metrics_are_refused_by_name(metrics, named):
     assert failure.site == names[0]
     assert f"metric '{named}'" in failure.reason
     assert state.history[0]["participants"] == names[1:]
+
+
+USED = {"candidate": "as published", "round": 1, "weight": 1.0}
+TOLD = {"alone": None, "alone_round": 1, "used": {"selected": USED, "last": USED}, "gain": None}
+INVERTED = {"accuracy": {"difference": 0.5, "low": 0.9, "high": 0.1}, "balanced_accuracy": None, "auroc": None}
+
+
+@pytest.mark.parametrize(
+    ("alone", "change", "named"),
+    [
+        ("yes", {}, ""),
+        ("no", {}, "in this run no site trains alone"),
+        ("yes", {"alone_round": 10}, "round 10 of 3"),
+        ("yes", {"used": {"selected": USED, "last": USED | {"round": 10}}}, "round 10 of 3"),
+        ("yes", {"gain": INVERTED}, "a difference outside its interval"),
+    ],
+)
+def test_a_verdict_is_one_of_this_run(alone, change, named):
+    plan = make_plan(alone=alone, rounds=3)
+    message = Message("test", 3, {}, {"selected_round": 1})
+    metrics = {"test": {"selected": None, "last": None}, "tested": {"selected": 1, "last": 3}, "verdict": TOLD | change}
+    update = Update("site-1", 3, {}, metrics)
+    if not named:
+        assert check_update(plan, {"site-1": message}, update, []).metrics == metrics
+        return
+    with pytest.raises(StateError, match=named):
+        check_update(plan, {"site-1": message}, update, [])

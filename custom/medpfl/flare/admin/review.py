@@ -88,6 +88,11 @@ class Review:
         """All that leaves one site."""
         return sum(kind.times * kind.bytes for kind in self.leaving)
 
+    def _verdict(self, policy: SitePolicy) -> bool:
+        """Whether what taking part was worth leaves the site."""
+        has_rival = self.joining or self.config.has_rival
+        return has_rival and policy.verdict and policy.measures != "none"
+
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as that can be told without the site's data."""
         config, found = self.config, []
@@ -124,12 +129,16 @@ class Review:
             "data": {"name": self.data.data, "arguments": self.data.data_args},
             "rounds": self.config.rounds,
             "local_epochs": self.config.local_epochs,
+            "settings": dict(self.config.all_settings),
+            "alone": self.config.has_rival,
+            "use": self.config.resolved_use,
             "classes": {where: list(names) for where, names in self.classes.items()},
             "code": list(self.code),
             "gpus": self.gpus,
             "leaves": [vars(kind) for kind in self.leaving],
             "bytes": self.bytes,
             "measures": policy.measures,
+            "verdict": self._verdict(policy),
             "refused_because": self.refusals(policy),
         }
 
@@ -145,6 +154,9 @@ class Review:
         told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
         yield f"data: what the site calls {self.data.data!r}{told}"
         yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
+        yield f"settings: {json.dumps(config.all_settings)}"
+        if config.has_rival and not self.joining:
+            yield f"each site trains a model alone too, which stays; what it uses at the end: {config.resolved_use}"
         for where, names in self.classes.items():
             yield f"classes at the {where}: {', '.join(names) or 'none'}"
         yield f"code that it brings: {', '.join(self.code) or 'none'}"
@@ -156,6 +168,10 @@ class Review:
         yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
         yield f"in all, besides numbers: {size(self.bytes)}"
         yield f"measures leave {policy.measures} here"
+        if self._verdict(policy):
+            yield "what taking part was worth leaves too (policy: verdict): measures of the model trained alone, gains"
+        elif config.resolved_use != "received":
+            yield "measures on test data are of what the site uses, and so of the model trained alone too"
         refusals = self.refusals(policy)
         yield "this site's policy takes it" if not refusals else "this site's policy refuses it:"
         yield from (f"  {reason}" for reason in refusals)
