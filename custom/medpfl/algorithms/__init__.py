@@ -91,7 +91,8 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     return _by_name((*FOR_ALL, *own, *LAST))
 
 
-RESERVED = {"personal", "model", "received", "finished", "used", "data", "best", "alone", "alone_best", "alone_loss"}
+RESERVED = {"personal", "model", "received", "finished", "used", "data", "best"}
+RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished"}
 """Names under which a site keeps states of its own (:mod:`medpfl.site.store`): no part of a method is called so."""
 
 

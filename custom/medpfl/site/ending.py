@@ -66,6 +66,7 @@ class Ending:
         data: the site's.
         store: the site's.
         rival: trained alone; None where there is none.
+        finished_alone: gives, made once, what mechanisms make at the end of its model; None if nothing.
         delivery: where models go.
         finished: makes, once, what mechanisms make at the end of the model in use of a round; see
             :meth:`medpfl.site.worker.Site.finished`.
@@ -76,6 +77,7 @@ class Ending:
     data: SiteData
     store: SiteStore
     rival: Rival | None
+    finished_alone: Callable[[Message, nn.Module], State | None]
     delivery: Delivery | None
     finished: Callable[[Message, nn.Module, int], bool]
 
@@ -99,7 +101,7 @@ class Ending:
             "selected": selected if selected in there else there[0],
             "last": last if last in there else there[-1],
         }
-        alone = self._alone()
+        alone = self._alone(message, model)
         candidates = {round_: self._candidates(round_) for round_ in there}
         chosen_of = {round_: self._chosen(candidates, round_, alone, model) for round_ in there}
         measured = {round_: self._measured(found, alone, model) for round_, found in chosen_of.items()}
@@ -112,10 +114,16 @@ class Ending:
             self._deliver(self.delivery, chosen_of, alone, metrics, model)
         return metrics
 
-    def _alone(self) -> Candidate | None:
+    def _alone(self, message: Message, model: nn.Module) -> Candidate | None:
+        """As it is or with what the method adds at the end, whichever has the less validation loss."""
         if self.rival is None or (state := self.rival.best()) is None:
             return None
-        return Candidate("alone", self.rival.round, state)
+        states = [s for s in (self.finished_alone(message, model), state) if s is not None]
+        own = [Candidate("alone", self.rival.round, s) for s in states]
+        if len(own) == 1 or not self.data.samples("validation"):
+            return own[0]
+        learned = self.config.learned
+        return min(own, key=lambda c: learned.losses(c.predictions("validation", self.config, self.data, model)).mean())
 
     def _candidates(self, round_: int) -> list[Candidate]:
         """Of one round, the published one first."""

@@ -1,7 +1,8 @@
 """The model that a site trains alone, beside the federation's: what taking part has to beat. It never leaves.
 
 It starts from the run's first model and takes a round's local training in every round that the site takes part in, in
-the order of samples of the method ``local``, whose model it is. Used is the round with the least validation loss.
+the order of samples of the method ``local``, whose model it is. Used is the round with the least validation loss, as it
+is or with what the method adds at the end (fine-tuning): else a method that trains longer would seem to gain by others.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
 
-ALONE, ALONE_BEST, ALONE_LOSS = "alone", "alone_best", "alone_loss"
-"""Kinds of states in a site's store: after a round; of the best round; its number and validation loss."""
+ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED = "alone", "alone_best", "alone_loss", "alone_finished"
+"""Kinds of states in a site's store: after a round; of the best round; its number and validation loss; what mechanisms
+make of the best round's at the end, as of the method's model."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Rival:
 
     def forget(self) -> None:
         """Drops what lies here from an earlier run."""
-        for kind in (ALONE, ALONE_BEST, ALONE_LOSS):
+        for kind in (ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED):
             self.store.keep(kind, ())
 
     def train(self, model: nn.Module, round_: int) -> None:

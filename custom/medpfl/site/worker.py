@@ -25,7 +25,7 @@ from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
-from medpfl.site.rival import Rival
+from medpfl.site.rival import ALONE_FINISHED, Rival
 from medpfl.site.store import (
     BEST,
     DATA,
@@ -192,7 +192,8 @@ class Site:
         selected = message.info["selected_round"]
         if self.selects:
             selected = self._own_best()[0] or message.round
-        end = Ending(self.name, self.config, self.data, self.store, self.rival, self.delivery, self.finished)
+        own = self.rival, self.finished_alone
+        end = Ending(self.name, self.config, self.data, self.store, *own, self.delivery, self.finished)
         return {}, end.answer(message, model, selected)
 
     def finished(self, message: Message, model: nn.Module, round_: int) -> bool:
@@ -205,16 +206,28 @@ class Site:
             return True
         if (state := usable(self.store, MODEL, round_, self.name)) is None:
             return False
+        self._finish(FINISHED, message, model, round_, state)
+        return True
+
+    def finished_alone(self, message: Message, model: nn.Module) -> State | None:
+        """What mechanisms make at the end of the model that the site trained alone; None if that is nothing."""
+        if not self.rival or (state := self.rival.best()) is None:
+            return None
+        round_ = self.rival.round
+        if (finished := usable(self.store, ALONE_FINISHED, round_, self.name)) is None:
+            self._finish(ALONE_FINISHED, message, model, round_, state)
+            finished = usable(self.store, ALONE_FINISHED, round_, self.name)
+        return finished
+
+    def _finish(self, kind: str, message: Message, model: nn.Module, round_: int, state: State) -> None:
+        """Lets mechanisms change a model at the end, and keeps it if one did."""
         model.load_state_dict(state)
         try:
-            finished = self._method(replace(message, round=round_), model, "end", "update").finish()
+            if self._method(replace(message, round=round_), model, "end", "update").finish():
+                self.store.put(kind, round_, copied(model))
         except TrainingDiverged as error:  # the server's last model may be any: the site must not end without one
             logger.warning("%s, model of round %d as it was before the end: %s", self.name, round_, error)
             model.load_state_dict(state)
-            return True
-        if finished:
-            self.store.put(FINISHED, round_, copied(model))
-        return True
 
     def load(self, message: Message, model: nn.Module, personal_round: int) -> dict[str, Any]:
         """Makes the model what the site uses after it received its mix of ``personal_round``.
