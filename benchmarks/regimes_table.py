@@ -3,8 +3,10 @@
     python benchmarks/regimes_table.py FOLDER_OF_RESULTS [--summary] > table.md
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py FOLDER_OF_RESULTS --json FILE
 
-A site is *worse off* if its test accuracy is more than a point below that of the model it trained alone, and
-*significantly* so if an exact test of the paired predictions says it, corrected for all sites of the row (Holm, 5 %).
+*Alone* is the model that a site trains by itself in the same rounds, of its best round, as it is or with as many steps
+more as fine-tuning has: what has less validation loss. A site is *worse off* if its test accuracy is more than a point
+below that, and *significantly* so if an exact test of the paired predictions says it, corrected for all sites of the
+row (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
 what the method gives. The second command writes what ``medpfl advise`` reads (``regimes_json.py``); the results may be
 partial.
@@ -39,8 +41,19 @@ class Site(NamedTuple):
         labels = self.arrays.get(f"{self.name}/{part}")
         return None if probabilities is None else (probabilities.astype(np.float64), labels)
 
+    def best(self, *candidates: str) -> str:
+        """The candidate of least validation loss; the first without validation cases."""
+        if self.of(candidates[0], "validation") is None:
+            return candidates[0]
+        return min(candidates, key=lambda c: TASK.losses(self.of(c, "validation")).mean())
+
 
 Used = Callable[[Site, Site], tuple]
+
+
+def own(alone: Site, part: str = "test"):
+    """The model trained alone, as it is or with further steps, as a site has it."""
+    return alone.of(alone.best("fine-tuned", "received"), part)
 
 
 def plain(candidate: str) -> Used:
@@ -52,20 +65,19 @@ def by(rule: str, *candidates: str) -> Used:
     """The rule's choice between the model trained alone and the candidate of least validation loss."""
 
     def used(alone: Site, other: Site):
-        own = alone.of("received", "validation")
-        if own is None:
-            return alone.of("received", "test")
-        best = min(candidates, key=lambda c: TASK.losses(other.of(c, "validation")).mean())
-        theirs = other.of(best, "validation")
-        weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(own, theirs, w)))
-        return TASK.mixed(alone.of("received", "test"), other.of(best, "test"), weight)
+        if alone.of("received", "validation") is None:
+            return own(alone)
+        best = other.best(*candidates)
+        mine, theirs = own(alone, "validation"), other.of(best, "validation")
+        weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(mine, theirs, w)), len(candidates))
+        return TASK.mixed(own(alone), other.of(best, "test"), weight)
 
     return used
 
 
 BLEND = by("blend", "fine-tuned", "received")
 ROWS: list[tuple[str, str, Used]] = [
-    ("alone, 200 steps more", "alone", plain("fine-tuned")),
+    ("alone, no steps more", "alone", plain("received")),
     ("two alone, blended", "alone-again", BLEND),
 ]
 TITLES = {
@@ -112,7 +124,7 @@ def compared(folder: Path, method: str, used: Used) -> dict[str, np.ndarray] | N
     """By site: accuracy, its difference to training alone, the exact p-value of being below, and the seed."""
     found = defaultdict(list)
     for alone, other in pairs(folder, method):
-        old, new = alone.of("received", "test"), used(alone, other)
+        old, new = own(alone), used(alone, other)
         right, was = (p[0].argmax(1) == p[1] for p in (new, old))
         better, worse = int((right & ~was).sum()), int((~right & was).sum())
         found["accuracy"].append(right.mean())
@@ -157,19 +169,18 @@ COMPACT = (
     "FedBN, fine-tuned",
     "**FedBlend**",
     "two alone, blended",
-    "alone, 200 steps more",
 )
 
 
 def compact(found: dict[tuple[str, str], dict], alone: dict[str, dict]) -> None:
     """A regime a row, in which each method's mean gain and its sites worse off."""
     print(f"| regime | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 1)}")
-    for regime, own in alone.items():
+    for regime, of in alone.items():
         if not all((regime, title) in found for title in COMPACT):
             continue
         gains = [found[regime, title]["gain"] for title in COMPACT]
         cells = [f"{100 * g.mean():+.1f} ({(g < -POINT).sum()})" for g in gains]
-        print(f"| {regime}, {len(gains[0])} sites | {own['accuracy'].mean():.3f} | {' | '.join(cells)} |")
+        print(f"| {regime}, {len(gains[0])} sites | {of['accuracy'].mean():.3f} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -182,7 +193,7 @@ def main() -> None:
     asked = parser.parse_args()
     folders = sorted(f for f in asked.results.iterdir() if f.is_dir())
     found = {(f.name, t): c for f in folders for t, m, used in ROWS if (c := compared(f, m, used))}
-    alone = {f.name: c for f in folders if (c := compared(f, "alone", plain("received")))}
+    alone = {f.name: c for f in folders if (c := compared(f, "alone", lambda alone, other: own(alone)))}
     if asked.compact:
         compact(found, alone)
         return
@@ -194,19 +205,19 @@ def main() -> None:
     if not asked.summary:
         for folder in folders:
             seeds = len(list(folder.glob("seed-*/alone.npz")))
-            own = alone[folder.name]["accuracy"].mean()
-            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {own:.4f})\n\n{HEAD}")
+            mean = alone[folder.name]["accuracy"].mean()
+            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {mean:.4f})\n\n{HEAD}")
             for title, _, _ in ROWS:
                 if of := found.get((folder.name, title)):
                     print(line(title, of))
         return
     print(HEAD.replace("| |", "| | regimes |", 1).replace("|---|", "|---|---|", 1))
     for title, _, _ in ROWS:
-        own = [of for (_, t), of in found.items() if t == title]
-        if own:
-            together = {key: np.concatenate([of[key] for of in own]) for key in own[0]}
-            together["accuracy"] = np.array([of["accuracy"].mean() for of in own])
-            print(line(f"{title} | {len(own)}", together))
+        all_ = [of for (_, t), of in found.items() if t == title]
+        if all_:
+            together = {key: np.concatenate([of[key] for of in all_]) for key in all_[0]}
+            together["accuracy"] = np.array([of["accuracy"].mean() for of in all_])
+            print(line(f"{title} | {len(all_)}", together))
 
 
 if __name__ == "__main__":

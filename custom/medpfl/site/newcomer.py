@@ -177,8 +177,8 @@ class Newcomer:
             "validation": validation,
         }
         alone, rivals = self._rival(model, epochs)
-        state, used = self._chosen(state, alone, model)
-        self._deliver(message.round, state, found | used)
+        state, used, validated = self._chosen(state, alone, model)
+        self._deliver(message.round, state, found | used, validated)
         return {}, found | rivals | used
 
     def _rival(self, model: nn.Module, epochs: int) -> tuple[State | None, dict[str, Any]]:
@@ -197,22 +197,28 @@ class Newcomer:
             "alone_validation": validation,
         }
 
-    def _chosen(self, adapted: State, alone: State | None, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """What the newcomer uses, by the rule of the sites that trained, and how that does if it had a choice."""
+    def _chosen(
+        self, adapted: State, alone: State | None, model: nn.Module
+    ) -> tuple[State, dict[str, Any], dict[str, Any] | None]:
+        """What the newcomer uses, by the rule of the sites that trained, and how that does if it had a choice.
+
+        On test data, and on validation data where that is another's than the adapted model's.
+        """
         config, data, learned = self.config, self.data, self.config.learned
         if config.resolved_use == "received" or alone is None:
-            return adapted, {}
+            return adapted, {}, None
         own, other = Candidate("alone", 0, alone), Candidate("adapted", 0, adapted)
 
         def mixed(part: Part, weight: float) -> Any:
             one, two = (c.predictions(part, config, data, model) for c in (own, other))
             return learned.mixed(one, two, weight)
 
-        weight = 0.0
+        weight, validation = 0.0, None
         if data.samples("validation"):
             weight = chosen(config.resolved_use, lambda w: learned.losses(mixed("validation", w)))
+            validation = learned.measured(mixed("validation", weight))
         state = {0.0: alone, 1.0: adapted}.get(weight) or blended(alone, adapted, weight)
-        return state, {"used": learned.measured(mixed("test", weight)), "weight": weight}
+        return state, {"used": learned.measured(mixed("test", weight)), "weight": weight}, validation
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
@@ -225,12 +231,15 @@ class Newcomer:
         personal = set(self.split.personal_names)
         take_statistics(model, self.data, {p for p in batch_norm_layers(model) if f"{p}.running_mean" in personal})
 
-    def _deliver(self, round_: int, state: State, found: Mapping[str, Any]) -> None:
+    def _deliver(
+        self, round_: int, state: State, found: Mapping[str, Any], validation: Mapping[str, Any] | None
+    ) -> None:
         record = {
             "samples": found["samples"],
-            "validation": found["validation"][found["epoch"]],
+            "validation": found["validation"][found["epoch"]] if validation is None else validation,
             "test": found.get("used", found["adapted"]),
-            "joined": {"after_round": round_, "epochs": found["epoch"]},
+            "joined": {"after_round": round_, "epochs": found["epoch"]}
+            | {k: found[k] for k in ("weight",) if k in found},
         }
         try:
             self.delivery.write("selected", self.name, round_, state, record)

@@ -81,13 +81,22 @@ class Rival:
 
     def best(self) -> State | None:
         """The whole state that the site would use, had it trained alone; None if there is none."""
-        round_, _ = self._least()
-        return usable(self.store, ALONE_BEST, round_, self.name) if round_ else None
+        return self._best()[1]
 
     @property
     def round(self) -> int:
         """The round that :meth:`best` is of; 0 if there is none."""
-        return self._least()[0]
+        return self._best()[0]
+
+    def _best(self) -> tuple[int, State | None]:
+        """Where the best round's file is damaged, the last one that is not."""
+        round_, _ = self._least()
+        if round_ and (state := usable(self.store, ALONE_BEST, round_, self.name)) is not None:
+            return round_, state
+        for last in reversed(self.store.rounds(ALONE)):
+            if (state := usable(self.store, ALONE, last, self.name)) is not None:
+                return last, state
+        return 0, None
 
     def _before(self, round_: int) -> State:
         for earlier in range(round_ - 1, 0, -1):

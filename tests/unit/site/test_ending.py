@@ -156,3 +156,14 @@ def test_training_alone_may_have_what_the_method_adds_at_the_end():
 
 def _predicted(site, state):
     return site.config.learned.predict(restored(Federation.of(site.config).model(), state), site.data, "validation")
+
+
+def test_where_the_best_rounds_file_is_damaged_the_last_round_stands_in(tmp_path):
+    federation = Federation.of(config("fedbn", **TRAINED))
+    sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in federation.config.site_names}
+    run_in_process(plan_of(federation), sites, federation.model, workers=1)
+    rival = sites["site-1"].rival
+    for file in (tmp_path / "site-1").glob("alone_best-*"):
+        file.write_bytes(file.read_bytes()[:-9])
+    assert rival.round == 4
+    assert all(torch.equal(t, rival.store.get(ALONE, 4)[k]) for k, t in rival.best().items())

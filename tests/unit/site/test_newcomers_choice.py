@@ -36,6 +36,9 @@ def test_it_delivers_the_blend_that_it_measures(tmp_path):
     assert found["auroc"] == pytest.approx(metrics["used"]["auroc"])
     card = json.loads((tmp_path / "selected" / "card.json").read_text())
     assert card["test"]["accuracy"] == metrics["used"]["accuracy"]
+    assert card["joined"]["weight"] == metrics["weight"]
+    validated = federation.config.learned.evaluate(restored(federation.model(), state), images(seed=7), "validation")
+    assert card["validation"]["auroc"] == pytest.approx(validated["auroc"])
 
 
 def test_without_validation_cases_it_uses_what_it_trained_alone(tmp_path):
