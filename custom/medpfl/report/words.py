@@ -184,6 +184,11 @@ def taking_part(results: Results) -> str:
         if told
         else f"Whether taking part helps is not known: no site tells a difference in {measure}."
     )
+    if told:
+        gains = [_gain_of(site, said["measure"]) for site in said["sites"].values()]
+        known = [gain for gain in gains if gain is not None]
+        least, most = (f"{100 * end:+.1f}" for end in (min(known), max(known)))
+        text += f" On average a site gains {100 * fmean(known):+.1f} points ({least} to {most})."
     if counts["no difference found"]:
         text += f" {CONTAINS_0}"
     if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
@@ -191,6 +196,11 @@ def taking_part(results: Results) -> str:
     if told and (silent := len(sites) - told):
         text += f" {count(silent, 'further site')} told nothing, or had no test cases."
     return text
+
+
+def _gain_of(site: dict[str, Any], measure: str) -> float | None:
+    gain = (site["gain"] or {}).get(measure)
+    return None if gain is None else gain["difference"]
 
 
 def headline(results: Results) -> str:
