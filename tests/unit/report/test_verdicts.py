@@ -12,9 +12,9 @@ from medpfl.report.words import headline, taking_part
 
 SENTENCE = (
     "Taking part helps 1 of 4 sites, harms 1, and at 2 no difference was found (accuracy, 95 % intervals of the paired "
-    "difference on each site's own test cases). On average a site gains -0.5 points (-5.0 to +2.0). An interval that contains 0 means that no difference was found, not "
-    "that there is none. 1 site uses nothing but the model trained alone. 1 further site told nothing, or had no test "
-    "cases."
+    "difference on each site's own test cases). On average a site gains -0.5 points (-5.0 to +2.0). An interval that "
+    "contains 0 means that no difference was found, not that there is none. 1 site uses nothing but the model trained "
+    "alone. 1 further site told nothing, or had no test cases."
 )
 
 
