@@ -213,7 +213,7 @@ def main() -> None:
         return
     print(HEAD.replace("| |", "| | regimes |", 1).replace("|---|", "|---|---|", 1))
     for title, _, _ in ROWS:
-        all_ = [of for (_, t), of in found.items() if t == title]
+        all_ = [of for (r, t), of in found.items() if t == title and all((r, c) in found for c in COMPACT)]
         if all_:
             together = {key: np.concatenate([of[key] for of in all_]) for key in all_[0]}
             together["accuracy"] = np.array([of["accuracy"].mean() for of in all_])
