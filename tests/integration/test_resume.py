@@ -12,7 +12,7 @@ import psutil
 import pytest
 from test_engines_agree import assert_same_models, figures
 
-ARGUMENTS = ["fedap", "--sites", "2", "--rounds", "6", "--train-fraction", "0.2", "--seed", "3", "--alone", "no"]
+ARGUMENTS = ["fedap", "--sites", "2", "--rounds", "6", "--train-fraction", "0.2", "--seed", "3"]
 
 
 def finished_rounds(out: Path, env: str) -> int:

@@ -110,9 +110,12 @@ class Site:
 
     def _require_suited(self, model: nn.Module) -> None:
         """Where nobody knew the images' shape before, the network meets its mechanisms here first."""
+        picky = [part for part in self.config.parts if type(part).suits is not Mechanism.suits]
+        if not picky:
+            return
         x, _ = next(iter(self.data.batches("train", 2)))
         try:
-            for part in self.config.parts:
+            for part in picky:
                 part.suits(model.eval(), x)
         except UserError as error:
             raise StateError(str(error)) from None
