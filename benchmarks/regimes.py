@@ -95,7 +95,7 @@ class Kept:
         part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
         torch.manual_seed(order.initial_seed())
         objective = plain_objective(model, self.config.learned.loss)
-        train_epochs(model, data, trainer, part.epochs(data.samples("train"), trainer.batch_size), order, objective)
+        train_epochs(model, data, trainer, part.epochs(data.samples("train"), trainer), order, objective)
         self.add(site, "fine-tuned", model, data)
 
     def write(self, path: Path) -> None:

@@ -15,6 +15,7 @@ from medpfl.core.statefile import read_state
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.recipes import PersonalizedRecipe
 from medpfl.flare.transport.executor import TASKS
+from medpfl.tasks.further import NAMES as FURTHER
 
 SHAPE = {"in_channels": 1, "num_classes": 3}
 SMALL_VIT = {"size": 28, "hidden_size": 24, "mlp_dim": 24, "num_layers": 2, "num_heads": 6}
@@ -23,7 +24,7 @@ RUNS = {
     "fedbn": {"model": "lenet5", "model_args": SHAPE},
 }
 SITES = ("site-1", "site-2", "site-3")
-MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes", "intervals", *FURTHER}
 NUMBERS = {"metrics", "samples", "train", "validation", "test", "train_loss", "tested", "selected", "last"} | MEASURES
 NUMBERS |= {
     "seconds",

@@ -71,6 +71,23 @@ def test_of_ones_own_loaders(medpfl):
     assert "--shift or --no-shift" in said(done)
 
 
+def test_of_another_task_it_says_that_it_knows_nothing(medpfl, tmp_path):
+    words = "There is no advice for {}: our benchmarks are of classification"
+    (tmp_path / "preset.yml").write_text("task: ordinal\n")
+    done = medpfl("advise", "--preset", "preset.yml", "--json", "a.json", cwd=tmp_path)
+    assert words.format("ordinal") in said(done) and json.loads((tmp_path / "a.json").read_text())["answers"] == []
+    results = {
+        "schema": 3,
+        "algorithm": "fedbn",
+        "config": {"task": "segmentation"},
+        "measures": [{"name": "dice", "title": "Dice"}],
+        "data": {"sites": {}},
+        "rounds": [],
+    }
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert words.format("segmentation") in said(medpfl("advise", "--counts", tmp_path))
+
+
 def test_a_preset_of_a_run_will_do(medpfl, tmp_path):
     (tmp_path / "preset.yml").write_text("rounds: 500\nsites: 4\npartition: iid\nsettings:\n  lr: 0.1\n")
     assert "The regime: 4 sites" in said(medpfl("advise", "--preset", "preset.yml", cwd=tmp_path))

@@ -174,3 +174,10 @@ def test_the_version_is_said_without_torch():
     assert done.returncode == 0, done.stderr
     parts = ", ".join(f"{name} {version(name)}" for name in ("nvflare", "torch", "monai"))
     assert done.stdout == f"medpfl {medpfl.__version__} ({parts})\n"
+
+
+def test_masks_are_compared_without_a_word_of_task_or_network(tmp_path):
+    fields = {"data": "sarcoma-sample", "rounds": 1, "train_fraction": 0.1, "model_args": {"channels": [4, 8]}}
+    found = medpfl.compare(["fedavg"], seeds=1, out=tmp_path / "out", **fields)
+    assert {group["algorithm"] for group in found.results["groups"]} == {"local", "fedavg"}
+    assert found.results["measures"][0]["name"] == "dice"

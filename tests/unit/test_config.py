@@ -6,6 +6,8 @@ from pydantic import ValidationError
 from medpfl.algorithms import algorithms
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.core.settings import defaults
+from medpfl.training.settings import Training
 
 
 def test_defaults():
@@ -14,14 +16,12 @@ def test_defaults():
     assert (config.data, config.model, config.partition) == ("organamnist-sample", "lenet5", "equal-dirichlet:0.1")
     assert config.all_settings == {
         "mu": 0.0,
-        "lr": 0.01,
-        "batch_size": 32,
-        "momentum": 0.0,
-        "nesterov": 0,
-        "weight_decay": 0.0,
+        **defaults(Training),
         "update_clip": 0.0,
         "update_noise": 0.0,
     }
+    training = {name: config.all_settings[name] for name in ("lr", "batch_size", "optimizer", "schedule", "momentum")}
+    assert training == {"lr": 0.01, "batch_size": 32, "optimizer": "sgd", "schedule": "constant", "momentum": 0.0}
     assert config.site_names[0] == "site-1"
     assert config.site_names[-1] == "site-20"
 

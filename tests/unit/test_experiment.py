@@ -10,6 +10,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.store import DiskStore
+from medpfl.tasks.further import NAMES as FURTHER
 
 CONTRACT = {
     "schema",
@@ -76,7 +77,7 @@ def test_all_files_are_written(finished):
 def test_results_keep_the_contract(finished):
     _, results = finished
     assert results.keys() >= CONTRACT
-    assert (results["schema"], results["algorithm"], results["status"]) == (2, "fedap", "finished")
+    assert (results["schema"], results["algorithm"], results["status"]) == (3, "fedap", "finished")
     assert results["choices"].keys() == {"personal", "mixing", "objective", "use", "server"}
     assert results["environment"].keys() >= {"env", "nvflare", "torch", "cpu", "gpu"}
     assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
@@ -93,7 +94,8 @@ def test_results_keep_the_contract(finished):
         assert final.keys() >= {"sites", "mean", "worst", "std"}
         assert list(final["sites"]) == SITES
         for name, site in final["sites"].items():
-            assert site.keys() == {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+            plain = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+            assert site.keys() == plain | ({*FURTHER, "intervals"} if which == "selected" else set())
             assert site["n"] == results["data"]["sites"][name]["test"]
     assert results["mixing"]["sites"] == SITES
     assert [sum(row) for row in results["mixing"]["matrix"]] == pytest.approx([1, 1, 1])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.networks.blocks.selfattention import SABlock
 from monai.networks.nets import ViT
+from monai.networks.nets.swin_unetr import WindowAttention
 from tiny import same
 from torch import nn
 
@@ -14,6 +15,8 @@ from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.statefile import serialised_bytes
 from medpfl.models import build_model
+
+TRANSFORMER = {"hidden_size": 24, "mlp_dim": 48, "num_heads": 3, "feature_size": 4}
 
 
 def small_vit(heads: int = 4, size: int = 3, bias: bool = True) -> ViT:
@@ -115,6 +118,54 @@ def test_bytes_of_vit_small_as_published():
     personal = 4 * 12 * (3 * 256 * (384 + 1) + 256 * 384)
     assert every - sent == pytest.approx(personal, rel=1e-3)
     assert 0.20 < (every - sent) / every < 0.24
+
+
+def test_rows_columns_and_position_biases_of_a_window_by_hand():
+    # 3 heads of 2 in windows of 2 x 2, whose pixels lie -1, 0 or 1 from each other along both axes: 9 biases a head.
+    block = WindowAttention(6, 3, (2, 2), qkv_bias=True)
+    rows = (0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15)
+    assert block.relative_position_bias_table.shape == (9, 3)
+    assert {name: (s.dim, s.index) for name, s in Heads(0.6).personal(block).items()} == {
+        "relative_position_bias_table": (1, (0, 1)),
+        "qkv.weight": (0, rows),
+        "qkv.bias": (0, rows),
+        "proj.weight": (1, (0, 1, 2, 3)),
+    }
+
+
+@pytest.mark.parametrize("window", [(2, 2), (2, 2, 2)])
+def test_personal_parts_of_a_window_alone_decide_what_its_personal_heads_see(window):
+    torch.manual_seed(0)
+    block, x = WindowAttention(6, 3, window, qkv_bias=True), torch.randn(2, 2 ** len(window), 6)
+    block.proj = nn.Identity()  # the heads side by side
+    before = block(x, None)
+    split = ParameterSplit(block, Heads(0.3))
+    personal = split.personal_state(block)
+    split.load_personal(
+        block, personal | {n: t + torch.rand(t.shape) for n, t in personal.items() if t.is_floating_point()}
+    )
+    changed = (block(x, None) - before).abs().amax((0, 1)) > 1e-6
+    assert changed.tolist() == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "model_args", "blocks", "of"),
+    [
+        ("monai:UNETR", 16, TRANSFORMER, 12, {(2, 3)}),
+        ("monai:SwinUNETR", 64, {"feature_size": 12, "norm_name": "batch"}, 8, {(2, 3), (4, 6), (7, 12), (14, 24)}),
+    ],
+)
+def test_heads_of_segmentation_networks(name, side, model_args, blocks, of):
+    torch.manual_seed(0)
+    model, other = (
+        build_model(name, in_channels=1, num_classes=2, image_size=side, model_args=model_args) for _ in range(2)
+    )
+    split = ParameterSplit(model, Heads(0.6))
+    assert len(split.heads) == blocks
+    assert set(split.heads.values()) == of
+    split.load_shared(other, split.shared_state(model))
+    split.load_personal(other, split.personal_state(model))
+    assert same(other.state_dict(), model.state_dict())
 
 
 def test_a_model_without_attention_is_refused():

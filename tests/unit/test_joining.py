@@ -39,7 +39,7 @@ from medpfl.server.weighing import pop_sent
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import answer
 from medpfl.site.newcomer import misfit, repeat_shared_heads, take_statistics
-from medpfl.tasks.evaluation import evaluate
+from medpfl.tasks import TASKS
 from medpfl.training.loop import plain_objective, train_epochs
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 2, "num_heads": 3}
@@ -191,7 +191,7 @@ def test_the_best_epoch_is_kept_and_none_may_be_the_best():
     scores = [measured["accuracy"] for measured in found]
     assert len(scores) == 7
     assert kept == scores.index(max(scores)) > 0
-    assert evaluate(model, data, "validation") == found[kept]
+    assert TASKS["classification"].evaluate(model, data, "validation") == found[kept]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert adapt(model, data, config("fedbn", settings={"lr": 40.0}), "new", 2)[0] == 0
     assert same(model.state_dict(), before)
@@ -213,7 +213,7 @@ def test_the_model_is_left_where_only_the_rival_diverges(tmp_path):
     assert (found["alone"], found["alone_epoch"], found["alone_validation"]) == (None, None, [])
     model = federation.model()
     model.load_state_dict(read_state(tmp_path / "new" / "selected" / "model.safetensors")[0])
-    assert evaluate(model, images(), "test") == found["adapted"]
+    assert TASKS["classification"].evaluate(model, images(), "test") == found["adapted"]
     results = joined_results(
         plan_of(federation),
         state,
@@ -291,7 +291,7 @@ def test_every_algorithm_lets_sites_join(tmp_path, algorithm):
         model = federation.model()
         model.load_state_dict(read_state(tmp_path / "out" / "joined" / name / "selected" / "model.safetensors")[0])
         data = federation.source.held_out(federation.device)[name]
-        assert evaluate(model, data, "test") == site["adapted"]
+        assert TASKS["classification"].evaluate(model, data, "test") == site["adapted"]
 
 
 def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
@@ -302,7 +302,7 @@ def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
         order = generator(0, "hospital-5", "join", 1, "shuffle")
         run = federation.config
         train_epochs(model, data, run.trainer, 1, order, plain_objective(model, run.learned.loss))
-    assert found["alone"] == evaluate(model, data, "test")
+    assert found["alone"] == TASKS["classification"].evaluate(model, data, "test")
 
 
 SAMPLE = {"sites": 2, "held_out": 1, "rounds": 1, "local_epochs": 1, "train_fraction": 0.03, "device": "cpu"}

@@ -19,6 +19,7 @@ from medpfl.core.declarations import (
 )
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit, StateError
+from medpfl.models import build_model
 
 
 class Block(nn.Module):
@@ -52,6 +53,10 @@ def monai_unet(dims: int):
     return lambda: nets.UNet(dims, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, norm="batch")
 
 
+def built(name: str, size: tuple[int, ...], **model_args):
+    return lambda: build_model(name, in_channels=1, num_classes=3, image_size=size, model_args=model_args)
+
+
 NETWORKS = {
     "resnet": resnet,
     "vgg": vgg,
@@ -61,6 +66,13 @@ NETWORKS = {
     "EfficientNetBN": lambda: nets.EfficientNetBN("efficientnet-b0", in_channels=1, num_classes=3, pretrained=False),
     "UNet, 2-D": monai_unet(2),
     "UNet, 3-D": monai_unet(3),
+    "unet": built("unet", (16, 16), channels=[4, 8]),
+    "unet, 3-D": built("unet", (8, 8, 8), channels=[4, 8]),
+    "segresnet-small, 3-D": built("segresnet-small", (8, 8, 8)),
+    "AttentionUnet": built("monai:AttentionUnet", (16, 16), channels=[4, 8]),
+    "DynUNet, 3-D": built("monai:DynUNet", (16, 16, 16), filters=[4, 4, 4, 4], norm_name="batch"),
+    "UNETR": built("monai:UNETR", (16, 16), hidden_size=24, mlp_dim=48, num_heads=3, feature_size=4, norm_name="batch"),
+    "SwinUNETR": built("monai:SwinUNETR", (64, 64), feature_size=12, norm_name="batch"),
 }
 
 
@@ -94,7 +106,8 @@ def test_batch_norm_is_found_by_type_and_whole(network):
     }
     assert expected
     assert set(BatchNorm().personal(network)) == expected
-    assert set(ParameterSplit(network, BatchNorm()).personal_names) == expected
+    indices = {name for name, tensor in network.state_dict().items() if not tensor.is_floating_point()}
+    assert set(ParameterSplit(network, BatchNorm()).personal_names) == expected | indices
 
 
 def test_counts_of_known_networks():
@@ -138,7 +151,7 @@ class Fixed:
     def __init__(self, pieces):
         self.pieces = pieces
 
-    def personal(self, model):
+    def personal(self, model, x=None):
         return dict(self.pieces)
 
     def __repr__(self):

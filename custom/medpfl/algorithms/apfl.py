@@ -81,7 +81,8 @@ class AdaptiveMixture(Mechanism):
         """Step 4; what was received, for a site that has trained in no round yet."""
         if (kept := dict(round_.kept() or {})) == {}:
             return None
-        alpha, parameters = float(kept.pop(_ALPHA)), dict(round_.model.named_parameters())
+        alpha = float(kept.pop(_ALPHA))
+        parameters = {name: p for name, p in round_.model.named_parameters() if p.requires_grad}
         return {
             name: alpha * own.to(round_.device) + (1 - alpha) * parameters[name].detach() if name in parameters else own
             for name, own in kept.items()
@@ -102,33 +103,38 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
         The common model's mean cross-entropy per sample, and alpha.
     """
     common, of_own = work.model.train(), dict(own.train().named_parameters())
-    steps = work.trainer.optimizer(common.parameters()), work.trainer.optimizer(own.parameters())
+    trainer, memory = work.trainer, work.memory
+    of_common = trainer.steps(common, list(common.parameters()), work.before_step, memory)
+    of_mixture = trainer.steps(own, list(own.parameters()), (), memory and memory.of(AdaptiveMixture.name))
     total: Tensor | float = 0.0
     count = 0
     for _ in range(work.number):
-        for x, y in work.data.training_batches(work.trainer.batch_size, work.order):
-            images = len(y) * work.data.images_per_sample
-            with batch_norm_for(common, images), batch_norm_for(own, images):
-                own.zero_grad()
+        for x, y in trainer.batches(work.data, work.order):
+            kind = y, work.data.images_per_sample
+            with batch_norm_for(common, *kind), batch_norm_for(own, *kind):
                 now = {name: p.detach() for name, p in common.named_parameters()}
-                mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items()}
+                mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items() if p.requires_grad}
                 for tensor in mixed.values():
                     tensor.retain_grad()
-                loss_of(logits(functional_call(own, mixed, (x,))), y).backward()
+                with of_mixture.forward():
+                    of_mixture_loss = loss_of(logits(functional_call(own, mixed, (x,))), y)
+                of_mixture.backward(of_mixture_loss, len(y))
                 if adaptive and not count:
                     ways = {name: p.detach() - now[name] for name, p in of_own.items()}
                     slope = sum(float((ways[name] * tensor.grad).sum()) for name, tensor in mixed.items())
-                    alpha = min(1.0, max(0.0, alpha - work.trainer.lr * slope))
-                common.zero_grad()
-                loss, minimised = work.objective(x, y)
-                minimised.backward()
-                for change in work.before_step:
-                    change()
-                for step in steps:
-                    step.step()
+                    alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
+                with of_common.forward():
+                    loss, minimised = work.objective(x, y)
+                of_common.backward(minimised, len(y))
+                of_common.step()
+                of_mixture.step()
             total = total + loss.detach().double() * len(y)
             count += len(y)
-    return finite_mean(total, count, work.trainer), alpha
+        of_common.end_epoch()
+        of_mixture.end_epoch()
+    of_common.end()
+    of_mixture.end()
+    return finite_mean(total, count, trainer), alpha
 
 
 APFL = Algorithm(

@@ -58,7 +58,9 @@ class OwnModel(Mechanism):
             order = round_.order("ditto")
             torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
             objective = objective_of(own, [self._near(round_, own, received)], round_.loss)
-            train_epochs(own, round_.data, round_.run.trainer, round_.run.local_epochs, order, objective)
+            memory = round_.memory and round_.memory.of(self.name)
+            epochs = round_.run.local_epochs
+            train_epochs(own, round_.data, round_.trainer, epochs, order, objective, memory=memory)
             return Outcome(state={name: tensor.detach().clone() for name, tensor in own.state_dict().items()})
 
         return Part(end=end)

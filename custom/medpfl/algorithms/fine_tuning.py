@@ -12,12 +12,14 @@ from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import batch_sizes
 from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.trainer import Trainer
 
 
 class FineTuningSettings(Settings):
     """How far."""
 
     finetune_epochs: int = setting(0, "epochs that each site trains its model further at the end", ge=0)
+    finetune_lr: float = setting(0.0, "learning rate then; 0 is lr, whatever the schedule came to", ge=0)
     finetune_steps: int = setting(0, "likewise, as many whole epochs as have at least so many steps", ge=0)
 
 
@@ -29,16 +31,17 @@ class FineTuning(Mechanism):
     switch = "finetune_epochs"
     also = ("finetune_steps",)
 
-    def epochs(self, samples: int, batch_size: int) -> int:
+    def epochs(self, samples: int, trainer: Trainer) -> int:
         """How many; the larger number of the two settings."""
-        batches = len(batch_sizes(samples, batch_size))
-        return max(self.settings.finetune_epochs, -(-self.settings.finetune_steps // batches))
+        steps = trainer.steps_in(len(batch_sizes(samples, trainer.batch_size)))
+        return max(self.settings.finetune_epochs, -(-self.settings.finetune_steps // steps))
 
     def finish(self, round_: LocalRound) -> bool:
         """The same order and start for the same round, so that the same question has the same answer."""
         order = round_.order(f"fine-tuning of round {round_.message.round}")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         objective = plain_objective(round_.model, round_.loss)
-        epochs = self.epochs(round_.data.samples("train"), round_.run.trainer.batch_size)
-        train_epochs(round_.model, round_.data, round_.run.trainer, epochs, order, objective)
+        trainer = round_.trainer.with_lr(self.settings.finetune_lr or round_.trainer.lr)
+        epochs = self.epochs(round_.data.samples("train"), trainer)
+        train_epochs(round_.model, round_.data, trainer, epochs, order, objective)
         return True

@@ -59,6 +59,9 @@ class LabelPrior(Mechanism):
         """Where samples have no single class, no class has a frequency among them."""
         if not run.learned.one_class:
             return f"prior is for tasks in which a sample is of one class; {run.learned.name} is none"
+        for name in ("class_weights", "sampling"):
+            if run.all_settings[name] == "balanced":
+                return f"prior makes up for class frequencies, and {name}=balanced would do so again: leave one"
         return None
 
     def objective(self, run: Run) -> str:

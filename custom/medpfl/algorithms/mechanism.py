@@ -25,6 +25,7 @@ from medpfl.core.settings import Settings, Value
 from medpfl.core.site_data import SiteData
 from medpfl.tasks import Task
 from medpfl.training.loop import Loss
+from medpfl.training.memory import Memory
 from medpfl.training.part import Part
 from medpfl.training.trainer import Trainer
 
@@ -78,6 +79,7 @@ class LocalRound:
         kept: gives the mechanism's own state that the site has kept from its last round; None if there is none yet.
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
+        memory: where optimizers' states stay from round to round; None where they start afresh.
         loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
     """
 
@@ -91,6 +93,7 @@ class LocalRound:
     kept: Callable[[], State | None]
     noise: Callable[[], NoiseSource]
     settle: Callable[[], None] = lambda: None
+    memory: Memory | None = None
     loss: Loss = field(init=False)
 
     @property
@@ -101,6 +104,11 @@ class LocalRound:
     def brought(self, channel: str) -> State:
         """What came in a channel, on the device; empty if nothing did."""
         return {name: tensor.to(self.device) for name, tensor in self.message.brought(channel).items()}
+
+    @property
+    def trainer(self) -> Trainer:
+        """How the site takes its steps in this round; outside of rounds at the rate that the settings say."""
+        return self.run.trainer.at(self.when)
 
     def order(self, purpose: str) -> torch.Generator:
         """Random numbers for a purpose, from the run's seed, the site and the round."""

@@ -46,8 +46,15 @@ class ControlVariates(Mechanism):
 
     def refuses(self, run: Run) -> str | None:
         """What eq. 4 does not hold for, and what would leave unprotected."""
-        if run.all_settings.get("momentum"):
-            return "control variates take (x - y) / (K lr) for the mean gradient; with momentum it is not: leave it 0"
+        for name, plain in {"optimizer": "sgd", "momentum": 0, "grad_clip": 0}.items():
+            if run.all_settings[name] != plain:
+                other = "another optimizer" if name == "optimizer" else name
+                return (
+                    f"control variates take (x - y) / (K lr) for the mean gradient; with {other} it is not: "
+                    f"leave it {plain}"
+                )
+        if run.all_settings["precision"] == "fp16":
+            return "control variates count the steps, and with precision=fp16 some are dropped: use bf16 or fp32"
         if run.all_settings.get("update_clip"):
             return "update_clip covers the update, and control variates would leave beside it as they are"
         if run.resolved_mixing not in ("equal", "samples"):
@@ -95,7 +102,7 @@ class ControlVariates(Mechanism):
 
         def end() -> Outcome:
             after = {name: p.detach() for name, p in trained.items()}
-            new = own_control(own, common, before, after, steps * round_.run.trainer.lr)
+            new = own_control(own, common, before, after, steps * round_.trainer.lr)
             return Outcome(new, {self.name: {name: new[name] - own[name] for name in new}})
 
         return Part(before_step=correct, end=end)

@@ -38,7 +38,8 @@ def refusal(card: Mapping[str, Any], inputs: Inputs) -> str | None:
 
 def _arguments(card: Mapping[str, Any]) -> dict[str, Any]:
     """Of :func:`medpfl.models.build_model`."""
-    return {k: v for k, v in card["model"].items() if k != "values"}
+    blended_so = {"sigmoid": True} if card.get("sigmoid") and card["model"].get("blend") else {}
+    return {k: v for k, v in card["model"].items() if k != "values"} | blended_so
 
 
 def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
@@ -56,21 +57,41 @@ def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "preprocessing": {"_target_": "Compose", "transforms": _keeping_names(inputs.steps)},
         "dataset": {
             "_target_": "Dataset",
-            "data": f"$inference.items(@input_path, '{inputs.kind}', {inputs.arrays})",
+            "data": f"$inference.items(@input_path, '{_KINDS[inputs.kind]}', {inputs.arrays})",
             "transform": "@preprocessing",
         },
         "inferer": {"_target_": "SimpleInferer"},
         "evaluator": {
-            "_target_": "medpfl.bundle.inference.Classification",
             "network": "@network",
             "dataset": "@dataset",
             "classes": list(inputs.classes),
-            "whole": inputs.kind == "picture" or inputs.slices is not None,
             "model": {"site": card["site"], "algorithm": card["algorithm"], "sha256": card["sha256"]},
             "output_path": "@output_path",
+            **(_segmenting(inputs) if inputs.masked else _classifying(card, inputs)),
         },
         "initialize": ["$inference.restore(@network, @ckpt_path)"],
         "run": ["$@evaluator.run()"],
+    }
+
+
+_KINDS = {"scan": "scan", "picture": "picture", "masked picture": "picture", "masked volume": "volume"}
+"""What is looked for at a path."""
+
+
+def _classifying(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
+    return {
+        "_target_": "medpfl.bundle.inference.Classification",
+        "whole": inputs.kind == "picture" or inputs.slices is not None,
+        **({"sigmoid": True} if card.get("sigmoid") else {}),
+    }
+
+
+def _segmenting(inputs: Inputs) -> dict[str, Any]:
+    window = list(inputs.size) if isinstance(inputs.size, tuple) and len(inputs.size) == 3 else None
+    return {
+        "_target_": "medpfl.bundle.masks.Segmentation",
+        "window": window,
+        "fit": inputs.settings.get("fit") or "pad",
     }
 
 
@@ -88,20 +109,20 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "format": "hounsfield" if inputs.kind == "scan" else "magnitude",
         "modality": "CT" if inputs.kind == "scan" else "n/a",
         "num_channels": inputs.slices or inputs.channels,
-        "spatial_shape": [inputs.size] * 2 if inputs.slices is None else [inputs.channels, inputs.size, inputs.size],
+        "spatial_shape": _shape(inputs) if inputs.slices is None else [inputs.channels, *_shape(inputs)],
         "dtype": "float32",
-        "value_range": [-1, 1],
-        "is_patch_data": False,
+        "value_range": [] if inputs.kind == "masked volume" else [-1, 1],
+        "is_patch_data": len(_shape(inputs)) == 3,
         "channel_def": channels if inputs.slices is None else {str(s): f"slice {s}" for s in range(inputs.slices)},
     }
     prediction = {
         "type": "logits",
-        "format": "classes",
+        "format": "segmentation" if inputs.masked else "classes",
         "num_channels": len(inputs.classes),
-        "spatial_shape": [],
+        "spatial_shape": _shape(inputs) if inputs.masked else [],
         "dtype": "float32",
         "value_range": [],
-        "is_patch_data": False,
+        "is_patch_data": inputs.masked and len(_shape(inputs)) == 3,
         "channel_def": {str(c): name for c, name in enumerate(inputs.classes)},
     }
     return {
@@ -112,7 +133,7 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "numpy_version": made["numpy"],
         "required_packages_version": {"medpfl": made["medpfl"], "safetensors": version("safetensors")},
         "name": f"{card['site']}-{card['algorithm']}",
-        "task": "Classification of " + ("CT scans" if inputs.kind == "scan" else "images"),
+        "task": _TASKS[inputs.kind],
         "description": f"{card['model']['name']}, trained by {card['algorithm']}; the model of {card['site']}, "
         f"round {card['round']}.",
         "authors": card["site"],
@@ -123,12 +144,33 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     }
 
 
+_TASKS = {
+    "scan": "Classification of CT scans",
+    "picture": "Classification of images",
+    "masked picture": "Segmentation of images",
+    "masked volume": "Segmentation of volumes",
+}
+
+
+def _shape(inputs: Inputs) -> list[int]:
+    return [inputs.size] * 2 if isinstance(inputs.size, int) else list(inputs.size)
+
+
 def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     """``docs/README.md``."""
-    size = inputs.settings["size"]
+    size = inputs.settings.get("size")
     picture = "a picture" if inputs.settings.get("fit") else f"a picture of {size}x{size} pixels"
-    scan = "a NIfTI file, the folder of a DICOM series, or a folder of several"
-    takes = scan if inputs.kind == "scan" else f"{picture}, or a folder of them"
+    takes = {
+        "scan": "a NIfTI file, the folder of a DICOM series, or a folder of several",
+        "volume": "a NIfTI file, or a folder of several",
+        "picture": f"{picture}, or a folder of them",
+    }[_KINDS[inputs.kind]]
+    prints = (
+        "Prints the sizes of the structures below as JSON; `--output_path FOLDER` writes a mask for each, with its "
+        "image's geometry."
+        if inputs.masked
+        else "Prints the probabilities of the classes below as JSON; `--output_path FILE` writes them\ntoo."
+    )
     # Names as code: a page must show them as they are, whatever Markdown or HTML they contain.
     model, site, algorithm = (_code(name) for name in (card["model"]["name"], card["site"], card["algorithm"]))
     classes = "\n".join(f"    {label}  {name}" for label, name in enumerate(inputs.classes))
@@ -139,8 +181,8 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
 
     python -m monai.bundle run --config_file configs/inference.json --bundle_root . --input_path PATH
 
-in this folder; PATH is {takes}. Prints the probabilities of the classes below as JSON; `--output_path FILE` writes them
-too. Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms these are: the preprocessing is
+in this folder; PATH is {takes}. {prints}
+Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms these are: the preprocessing is
 training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
 
 {classes}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -19,17 +19,18 @@ from medpfl.core.statefile import TornFile, read_state, write_bytes
 from medpfl.data.files import PICTURES
 from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
-from medpfl.tasks.evaluation import predict
+from medpfl.tasks.evaluation import predict, softmax
 
 T = TypeVar("T")
 
 _WANTED = {
+    "volume": "a NIfTI file, or a folder of several",
     "scan": "a NIfTI file, the folder of a DICOM series, or a folder of several",
     "picture": "a picture, or a folder of them",
 }
 
 
-def _in_one_line(function: Callable[..., T]) -> Callable[..., T]:
+def in_one_line(function: Callable[..., T]) -> Callable[..., T]:
     """Ends MONAI's command with what the user can put right; in any other program the error goes its way.
 
     MONAI wraps every exception that a configuration raises, and its command prints them all as tracebacks.
@@ -54,23 +55,24 @@ def _user_error(error: BaseException | None) -> UserError | None:
     return error
 
 
-def network(code: Sequence[str] = (), blend: bool = False, **arguments: Any) -> nn.Module:
+def network(code: Sequence[str] = (), blend: bool = False, sigmoid: bool = False, **arguments: Any) -> nn.Module:
     """:func:`~medpfl.models.build_model`'s network, whose output is its logits alone, as MONAI's tools expect.
 
     Args:
         code: modules that the bundle may take the network from: of a model of the site's own.
         blend: two such networks, whose probabilities are averaged.
+        sigmoid: their outputs are independent of each other.
         arguments: of the network.
     """
     permit(*code)
     model = build_model(**arguments)
     if blend:
-        model = Blend(model, build_model(**arguments))
+        model = Blend(model, build_model(**arguments), sigmoid=sigmoid)
     model.register_forward_hook(lambda module, inputs, output: logits(output))
     return model
 
 
-@_in_one_line
+@in_one_line
 def restore(model: nn.Module, path: str | Path) -> None:
     """Loads a delivered ``model.safetensors`` into the network; UserError if the file is not as it was written."""
     try:
@@ -82,13 +84,14 @@ def restore(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(state)
 
 
-@_in_one_line
-def items(path: str | Path, kind: Literal["scan", "picture"], arrays: bool = False) -> list[dict[str, Any]]:
-    """What there is to classify at a path.
+@in_one_line
+def items(path: str | Path, kind: Literal["scan", "picture", "volume"], arrays: bool = False) -> list[dict[str, Any]]:
+    """What there is to classify or segment at a path.
 
     Args:
-        path: of scans: a NIfTI file, a DICOM file's folder, or a folder of several; of pictures: a file or a folder.
-        kind: which of the two.
+        path: of scans: a NIfTI file, a DICOM file's folder, or a folder of several; of volumes: a NIfTI file or a
+            folder; of pictures: a file or a folder.
+        kind: which of them.
         arrays: of a folder of pictures, take ``.npy`` files too.
 
     Returns:
@@ -101,9 +104,10 @@ def items(path: str | Path, kind: Literal["scan", "picture"], arrays: bool = Fal
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
     if not (where := Path(path)).exists():
         raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
-    found = _scans(where) if kind == "scan" else _pictures(where, arrays)
+    found = {"scan": _scans, "volume": _volumes}.get(kind, partial(_pictures, arrays=arrays))(where)
     if not found:
-        what = "DICOM series or NIfTI file" if kind == "scan" else f"picture ({', '.join(_suffixes(arrays))})"
+        pictures = f"picture ({', '.join(_suffixes(arrays))})"
+        what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file"}.get(kind, pictures)
         raise UserError(f"--input_path {where}: holds no {what}; give {_WANTED[kind]}")
     return found
 
@@ -118,6 +122,14 @@ def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
     return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
 
 
+def _volumes(where: Path) -> list[dict[str, Any]]:
+    from medpfl.data.kinds.scans.label_table import is_nifti
+
+    files = [where] if where.is_file() else sorted(f for f in where.rglob("*") if is_nifti(f.name))
+    names = [file.name if file == where else str(file.relative_to(where)) for file in files]
+    return [{"image": str(f), "kind": "volume", "name": name} for f, name in zip(files, names, strict=True)]
+
+
 def _scans(where: Path) -> list[dict[str, Any]]:
     from medpfl.data.kinds.scans.label_table import is_nifti
     from medpfl.data.kinds.scans.nifti import read_volume
@@ -127,8 +139,8 @@ def _scans(where: Path) -> list[dict[str, Any]]:
     volumes = [("nifti", volume.path.name, (volume.path,), volume) for volume in map(read_volume, nifti)]
     if where.is_dir():
         folder = read_folder(where)
-        if folder.broken:
-            raise UserError(folder.broken[0])
+        if lost := next((file for file in folder.rest if file.what == "lost"), None):
+            raise UserError(f"{lost.path}: {lost.reason}")
         volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]
     for _, _, _, volume in volumes:
         if problem := next((p for p in volume.problems if p.level == "error"), None):
@@ -148,6 +160,7 @@ class Classification:
         whole: an ``image`` is one sample (a picture, a bag of slices) and not a sample for each of its slices.
         model: name and fingerprint of the model, to be repeated in the answer.
         output_path: JSON file to write too; empty for none.
+        sigmoid: every class may be there or not, independently of the others.
     """
 
     def __init__(
@@ -158,11 +171,13 @@ class Classification:
         whole: bool,
         model: Mapping[str, str],
         output_path: str = "",
+        sigmoid: bool = False,
     ):
+        self.of = torch.sigmoid if sigmoid else softmax
         self.network, self.dataset, self.classes, self.whole = network, dataset, list(classes), whole
         self.model, self.output_path = dict(model), output_path
 
-    @_in_one_line
+    @in_one_line
     def run(self) -> dict[str, Any]:
         """Classifies, prints and writes; returns what it prints."""
         found = {"model": self.model, "results": [self._classified(item) for item in self.dataset]}
@@ -178,5 +193,5 @@ class Classification:
         samples = {"test": image[None] if self.whole else image}
         same = {"test": torch.zeros(len(samples["test"]), dtype=torch.long, device=device)}
         data = ImageTensors(images=samples | {"train": samples["test"]}, labels=same, patients=same)
-        probabilities, _ = predict(self.network, data, "test")
+        probabilities, _ = predict(self.network, data, "test", self.of)
         return {"name": item["name"], "probabilities": dict(zip(self.classes, probabilities[0].tolist(), strict=True))}

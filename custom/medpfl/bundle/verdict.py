@@ -6,28 +6,34 @@ is ``used``, and the ``gain`` of each measure with its 95 % interval.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from medpfl.core.gain import ALONE, CONTAINS_0, in_use, interval, signed, title, verdict
+from medpfl.core.gain import ALONE, CONTAINS_0, in_use, verdict
+from medpfl.core.measure import Measure
 
 KEPT = (
     "This has not left the site unless the site's policy lets it: verdict in local/medpfl.json, which is false at a "
     "real site that says nothing else. In a simulation everything is in one hand."
 )
-MEANS = (
+_TESTED = (
     "The two models were tested on the same cases, which neither training nor the choice between the models has seen. "
-    "A gain is the used model's measure less that of the model trained alone, in percentage points; an interval of "
-    f"95 % misses the true difference in about one case of 20. {CONTAINS_0}"
 )
-_NONE = "–"
+_MISSES = f"an interval of 95 % misses the true difference in about one case of 20. {CONTAINS_0}"
+_NONE, _BETTER = "–", "+ is better"
 
 
-def page(card: Mapping[str, Any]) -> str:
-    """``verdict.html``, self-contained; names in it are escaped."""
+def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> str:
+    """``verdict.html``, self-contained; names in it are escaped.
+
+    Args:
+        card: the model's.
+        detail: :meth:`medpfl.tasks.task.Task.detail` of its test, where it was made.
+    """
+    seen = detail or {}
     values = {
         "card": card,
         "which": _WHICH[card["which"]],
@@ -35,7 +41,15 @@ def page(card: Mapping[str, Any]) -> str:
         "uses": uses(card),
         "rows": [[cell.replace("-", "−") for cell in row] for row in _rows(card)],  # as wide as the plus
         "cases": _cases(card),
-        "means": MEANS,
+        "gain": "Gain (points)" if _in_points(card) else "Gain",
+        "means": means(card),
+        "pictures": [
+            (f"{p['which']} test case (number {p['case']}), Dice {p['dice']:.3f}", p["picture"])
+            for p in seen.get("pictures", ())
+        ],
+        "reliability": [
+            (str(b["n"]), f"{b['confidence']:.2f}", f"{b['accuracy']:.2f}") for b in seen.get("reliability", ())
+        ],
         "kept": KEPT,
     }
     return _templates().get_template("verdict.html").render(values)
@@ -47,9 +61,8 @@ def section(card: Mapping[str, Any]) -> str:
         f"- {name}: {used}, trained alone {alone}; gain {gain} {between}: {found}"
         for name, used, alone, gain, between, found in _rows(card)
     )
-    return (
-        f"## What taking part was worth\n\n{lead(card)} {uses(card)}\n\n{gains}\n\n{_cases(card)} {MEANS}\n\n{KEPT}\n"
-    )
+    result, what = f"{lead(card)} {uses(card)}", f"{_cases(card)} {means(card)}"
+    return f"## What taking part was worth\n\n{result}\n\n{gains}\n\n{what}\n\n{KEPT}\n"
 
 
 def lead(card: Mapping[str, Any]) -> str:
@@ -57,13 +70,16 @@ def lead(card: Mapping[str, Any]) -> str:
     gains = card["verdict"]["gain"]
     if not gains:
         return "Whether taking part helps this site is not known: it has no test cases."
-    measure, gained = next(iter(gains.items()))
-    name = title(measure)
-    if gained is None:
-        return f"Whether taking part helps this site is not known: {name} could not be computed."
+    measure = _measures(card)[0]
+    if (gained := gains[measure.name]) is None:
+        return f"Whether taking part helps this site is not known: {measure.title} could not be computed."
     if in_use(card["verdict"]["used"]) == ALONE:
         return "This site uses the model that it trained alone: taking part changes nothing here."
-    by = f"{name} {signed(gained['difference'])} points against training alone, 95 % interval {interval(gained)}"
+    sign = "" if measure.better == "higher" else f", {_BETTER}"
+    by = (
+        f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
+        f"{measure.ends(gained)}"
+    )
     return {
         "gains": f"Taking part helps this site: {by}.",
         "loses": f"Taking part harms this site: {by}.",
@@ -72,6 +88,20 @@ def lead(card: Mapping[str, Any]) -> str:
             "not say that they are equally good."
         ),
     }[verdict(gained)]
+
+
+def means(card: Mapping[str, Any]) -> str:
+    """What a gain and its interval say."""
+    if _in_points(card):
+        what = "the used model's measure less that of the model trained alone, in percentage points"
+    else:
+        units = [f"{m.title} in {'percentage points' if m.share else m.unit}" for m in _told(card) if m.gained_in]
+        told = f" ({', '.join(units)})" if units else ""
+        what = (
+            f"by how much the used model's measure is better than that of the model trained alone{told}: above 0 is "
+            "better, also where less of a measure is"
+        )
+    return f"{_TESTED}A gain is {what}; {_MISSES}"
 
 
 def uses(card: Mapping[str, Any]) -> str:
@@ -90,22 +120,38 @@ _WHICH = {"selected": "the model of the selected round", "last": "the model of t
 
 
 def _rows(card: Mapping[str, Any]) -> list[list[str]]:
-    said = card["verdict"]
+    said, told = card["verdict"], Measure.signed if _in_points(card) else Measure.told
     if in_use(said["used"]) == ALONE:
-        return [
-            [title(m), *2 * [_score((said["alone"] or {}).get(m))], "0.0", _NONE, "the same model"]
-            for m in said["gain"] or ()
-        ]
+        return [[m.title, *2 * [_value(m, said["alone"])], told(m, 0.0), _NONE, "the same model"] for m in _told(card)]
     return [
         [
-            title(measure),
-            *(_score((measured or {}).get(measure)) for measured in (card["test"], said["alone"])),
-            _NONE if gained is None else signed(gained["difference"]),
-            _NONE if gained is None else interval(gained),
+            m.title,
+            *(_value(m, measured) for measured in (card["test"], said["alone"])),
+            _NONE if (gained := said["gain"][m.name]) is None else told(m, gained["difference"]),
+            _NONE if gained is None else m.ends(gained),
             verdict(gained) or "not known",
         ]
-        for measure, gained in (said["gain"] or {}).items()
+        for m in _told(card)
     ]
+
+
+def _measures(card: Mapping[str, Any]) -> Sequence[Measure]:
+    """The task's; classification's in a card of an earlier version, which does not say them."""
+    if told := card.get("measures"):
+        return [measure for each in told if not (measure := Measure.read(each)).further]
+    from medpfl.tasks.classification import Classification  # imports torch: a card that says them does not need it
+
+    return [measure for measure in Classification.measures if not measure.further]
+
+
+def _told(card: Mapping[str, Any]) -> list[Measure]:
+    """The measures of which there are gains."""
+    return [m for m in _measures(card) if m.name in (card["verdict"]["gain"] or ())]
+
+
+def _in_points(card: Mapping[str, Any]) -> bool:
+    """Whether all gains are differences in percentage points, of which more is better."""
+    return all(m.share and m.better == "higher" for m in _told(card))
 
 
 def _cases(card: Mapping[str, Any]) -> str:
@@ -114,8 +160,9 @@ def _cases(card: Mapping[str, Any]) -> str:
     return f"Test cases: {tested}. The choice of what is used rests on {samples.get('validation', 0)} validation cases."
 
 
-def _score(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.3f}"
+def _value(measure: Measure, measured: Mapping[str, Any] | None) -> str:
+    value = (measured or {}).get(measure.name)
+    return _NONE if value is None else measure.said(value)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -51,40 +51,51 @@ def advise(
     """
     from medpfl.report.advice.answer import answers
     from medpfl.report.advice.counts import read_counts
+    from medpfl.report.advice.known import OtherTask
     from medpfl.report.advice.numbers import features_of
     from medpfl.report.advice.regimes import shipped
     from medpfl.report.advice.words import advice_to_json, print_advice
     from medpfl.report.reading import write_text
 
-    notes: list[str] = []
-    if counts is not None:
-        said = [flag_of(name) for name, value in options.line.items() if value not in (None, {})]
-        if said := [*said, *(["--preset"] if options.preset else [])]:
-            raise UserError(f"{said[0]} has no meaning with --counts, which has the numbers; leave one of them out")
-        sites = read_counts(counts)
-    else:
-        sites, dealt, notes = _of_options(options)
-        shift = dealt if shift is None else shift
-    features, known = features_of(sites, shift), shipped()
-    found = answers(features, known.regimes)
-    if to is not None:
-        content = advice_to_json(sites, features, found, notes, known)
+    def write(content: dict[str, Any]) -> None:
+        if to is None:
+            return
         try:
             write_text(to, json.dumps(content, indent=1) + "\n")
         except OSError as error:
             raise UserError(f"--json {to}: cannot be written: {error.strerror}") from None
+
+    notes: list[str] = []
+    try:
+        if counts is not None:
+            said = [flag_of(name) for name, value in options.line.items() if value not in (None, {})]
+            if said := [*said, *(["--preset"] if options.preset else [])]:
+                raise UserError(f"{said[0]} has no meaning with --counts, which has the numbers; leave one of them out")
+            sites = read_counts(counts)
+        else:
+            sites, dealt, notes = _of_options(options)
+            shift = dealt if shift is None else shift
+    except OtherTask as reason:
+        write({"schema": 1, "notes": [str(reason)], "answers": []})
+        console.print(str(reason), highlight=False, markup=False)
+        return
+    features, known = features_of(sites, shift), shipped()
+    found = answers(features, known.regimes)
+    write(advice_to_json(sites, features, found, notes, known))
     print_advice(sites, features, found, notes, console)
     if to is not None:
         console.print(f"JSON: {to}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _of_options(options: opt.Options) -> tuple[list[SiteNumbers], bool | None, list[str]]:
-    """See :func:`medpfl.runs.numbers.numbers_of`."""
+    """See :func:`medpfl.runs.numbers.numbers_of`; OtherTask if benchmarks say nothing of the task."""
     from medpfl.algorithms import DEFAULT
+    from medpfl.report.advice.known import require_known
     from medpfl.runs.numbers import numbers_of
 
     # A preset of a run says more than its data; it is read and not used.
     config = opt.Options(preset=options.preset, **options.line).config(DEFAULT)
     if config.sites < 2:
         raise UserError("--sites 1: a federation has two sites or more")
+    require_known(config.task, config.learned.names[0])
     return numbers_of(config)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from medpfl.cli.options import key_values
+from medpfl.core.errors import UserError, printable
 
 data_app = typer.Typer(
     help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
 console = Console()
+_MOST = 60
+"""Rows of an inventory on the terminal."""
 
 
 @data_app.command("list")
@@ -33,19 +39,86 @@ def data_list() -> None:
 @data_app.command("check")
 def data_check(
     path: Annotated[
-        str, typer.Argument(help="File, folder or manifest of CT volumes, folder of pictures, or data set name.")
+        str,
+        typer.Argument(
+            help="File, folder or manifest of CT volumes, folder of pictures, images with masks, or data set name."
+        ),
     ],
     data_arg: Annotated[
         list[str] | None,
         typer.Option("--data-arg", help="KEY=VALUE as `run` takes it or a job has it: classes, patient, size, ..."),
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decode every scan as training would, into its cache, and show its slices.")
+    ] = False,
+    page: Annotated[Path | None, typer.Option(help="HTML file that --deep writes.", show_default="check.html")] = None,
 ) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
-    from medpfl.data.check import check
+    from medpfl.data.check import check, check_deep
     from medpfl.report.terminal import print_findings
 
-    if not print_findings(check(path, key_values(data_arg, "--data-arg")), console):
+    arguments = key_values(data_arg, "--data-arg")
+    if page and not deep:
+        raise UserError("--page: is what --deep writes; add --deep")
+    if not deep:
+        found = check(path, arguments)
+    else:
+        page = page or Path("check.html")
+        with _bar("Reading") as told:
+            found = check_deep(path, page, arguments, told)
+    good = print_findings(found, console)
+    if page and page.is_file():
+        console.print(f"{page}  what training will see; it shows patients' images", highlight=False, soft_wrap=True)
+    if not good:
         raise typer.Exit(1)
+
+
+@data_app.command("inventory")
+def data_inventory(
+    path: Annotated[Path, typer.Argument(help="A folder, such as an export of the PACS. No table is needed.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for inventory.csv, inventory.html with a thumbnail each, and labels.csv to fill in."),
+    ] = None,
+    dates: Annotated[bool, typer.Option("--dates", help="Say the dates of the studies too.")] = False,
+) -> None:
+    """List every series, volume and picture in a folder, whatever its state, and propose a label table."""
+    from medpfl.data.kinds.scans.inventory import in_words, take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory_files import cells, heads, write_inventory
+    from medpfl.data.kinds.scans.proposal import propose
+
+    with _bar("Reading headers") as told:
+        inventory = take_inventory(path, told)
+    table = Table(box=None, pad_edge=False)
+    for head in (*heads(dates, short=True), "what is wrong"):
+        table.add_column(head, overflow="fold")
+    for one in inventory.found[:_MOST]:
+        first = next((words for _, words in one.reasons()), "")
+        table.add_row(*(Text(printable(cell)) for cell in (*cells(one, dates, short=True), first)))
+    console.print(table)
+    if (more := len(inventory.found) - _MOST) > 0:
+        console.print(f"and {more:,} more; --out DIR writes all of them")
+    for line in in_words(inventory):
+        console.print(Text(printable(line)), soft_wrap=True)
+    if out is None:
+        return
+    with _bar("Drawing thumbnails") as told:
+        drawn = with_thumbnails(inventory, told)
+    written = write_inventory(out, inventory, drawn, propose(inventory), dates)
+    for file in written:
+        console.print(f"{file}", highlight=False, soft_wrap=True)
+    said = f"They name patients and show images. Give each row of {written[-1].name} a label, and copy it into {path}."
+    console.print(Text(printable(said)), soft_wrap=True)
+
+
+@contextmanager
+def _bar(words: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal while something is read."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @data_app.command("prepare")
@@ -54,13 +127,10 @@ def data_prepare(
     size: Annotated[int, typer.Option(help="Edge length in pixels: 28, 64, 128 or 224.")] = 28,
 ) -> None:
     """Download a data set once and check it."""
-    from rich.progress import Progress
-
     from medpfl.data.kinds.npz.download import prepare
 
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"Fetching {name}", total=None)
-        path = prepare(name, size, lambda done, total: bar.update(task, completed=done, total=total))
+    with _bar(f"Fetching {name}") as told:
+        path = prepare(name, size, told)
     console.print(f"{path}", highlight=False, soft_wrap=True)
 
 
@@ -72,17 +142,8 @@ def data_phantom(
     seed: Annotated[int, typer.Option(help="Another seed, other patients.")] = 0,
 ) -> None:
     """Write a chest CT cohort of six centres, made by the computer, as DICOM series to rehearse with."""
-    from rich.progress import Progress
-
     from medpfl.data.phantom.cohort import make_phantom
 
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Scanning phantoms", total=patients)
-        manifest = make_phantom(
-            folder,
-            patients=patients,
-            matrix=matrix,
-            seed=seed,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    with _bar("Scanning phantoms") as told:
+        manifest = make_phantom(folder, patients=patients, matrix=matrix, seed=seed, progress=told)
     console.print(f"{manifest}", highlight=False, soft_wrap=True)

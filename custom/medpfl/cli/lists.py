@@ -24,7 +24,7 @@ def algorithms(
     from medpfl.algorithms import algorithms as known
     from medpfl.config.settings import described
     from medpfl.core.settings import defaults, named_fields
-    from medpfl.training.trainer import Training
+    from medpfl.training.settings import Training
 
     if name is not None:
         _print_settings(algorithm(name))
@@ -37,11 +37,11 @@ def algorithms(
         settings = ", ".join(f"{n}={value}" for n, value, _, _ in described(a) if n in own)
         table.add_row(a.name, a.personal, a.mixing.name, settings or "-", a.paper)
     console.print(table)
-    training = ", ".join(f"{k}={v:g}" for k, v in defaults(Training).items())
+    training = ", ".join(f"{k}={v}" for k, v in defaults(Training).items())
     console.print(f"Training, for all: {training}. Change any with --set KEY=VALUE.")
     for a in known().values():
         own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
-        own += [f"{k}={v:g}" for k, v in a.training.items()]
+        own += [f"{k}={v}" for k, v in a.training.items()]
         if own:
             console.print(f"{a.name} brings its own defaults: {', '.join(own)}.")
 

@@ -38,6 +38,7 @@ class RunFields(BaseModel):
 
     Attributes:
         personal: overrides the algorithm's personal part (:func:`medpfl.core.declarations.parse_declaration`).
+        frozen: said as the personal part is, which it goes before.
         mixing: overrides the algorithm's mixing (:func:`medpfl.algorithms.mixings`).
         data: a data set's name, a file, or ``module:function`` of the user's own (see :mod:`medpfl.data.sites`).
         names: what FLARE calls the sites, one for each; by default ``site-1`` to ``site-N``. In a simulation the k-th
@@ -47,8 +48,11 @@ class RunFields(BaseModel):
             the data have centres of their own.
         pooling: how a scan's slices make its prediction: ``mean`` of the slices' probabilities, or ``attention`` over
             their features (:class:`medpfl.models.bag_attention.BagAttention`).
+        augment: see :mod:`medpfl.training.augment`; of a file of the user's own, what is in it.
         holdout: a method may start from these images, without their labels.
         task: one of :data:`medpfl.tasks.TASKS`.
+        init: a path, and at sites ``sha256:`` with the fingerprint of the whole model that it makes
+            (:mod:`medpfl.models.start_weights`).
         min_sites: the least number of usable updates a round needs; 0 stands for the default
             (:attr:`medpfl.config.run.RunConfig.quorum`).
         grace: None gives stragglers ten times what the quorum took, and two minutes at least.
@@ -67,8 +71,12 @@ class RunFields(BaseModel):
     algorithm: str
     personal: str | None = option(
         None,
-        "What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, modules:A,B; joined by +.",
+        "What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, adapters, modules:A,B; joined by "
+        "+.",
         METHOD,
+    )
+    frozen: str = option(
+        "", "What is neither trained nor sent: modules:A,B, batch-norm, top:K, below-top:K; joined by +.", METHOD
     )
     mixing: str | None = option(
         None,
@@ -77,7 +85,7 @@ class RunFields(BaseModel):
         METHOD,
     )
     settings: dict[str, Value] = option(
-        dict, "KEY=VALUE: lr, batch_size, lambda, mu, ...; repeatable.", METHOD, flag="--set"
+        dict, "KEY=VALUE: lr, batch_size, optimizer, schedule, lambda, mu, ...; repeatable.", METHOD, flag="--set"
     )
     data: str = option(
         "organamnist-sample",
@@ -110,10 +118,29 @@ class RunFields(BaseModel):
     holdout: float = option(
         0.0, "Share of the images that no site gets; a method may start from them.", DATA, ge=0, lt=1
     )
-    model: str = option("lenet5", "Network (`medpfl models`).", TRAINING, words="lenet5, or the method's")
+    model: str = option("lenet5", "Network (`medpfl models`).", TRAINING, words="lenet5 or unet, or the method's")
     model_args: dict[str, Any] = option(dict, "KEY=VALUE for the network; repeatable.", TRAINING, flag="--model-arg")
-    rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1)
-    local_epochs: int = option(1, "Epochs a site trains in a round.", TRAINING, words="1, or the method's", ge=1)
+    init: str = option(
+        "",
+        "Start weights: a .safetensors, .pt or .pth file, or a MONAI bundle's folder.",
+        TRAINING,
+        words="random",
+    )
+    adapters: str = option(
+        "",
+        "lora:RANK trains low-rank adapters of a transformer and its output layer, and nothing else of it.",
+        TRAINING,
+        words="none",
+    )
+    rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1, le=10**6)
+    local_epochs: int = option(
+        1, "Epochs a site trains in a round.", TRAINING, words="1, or the method's", ge=1, le=10**4
+    )
+    augment: str | dict[str, Any] = option(
+        "none",
+        "Random changes of training images: none, light, strong, light:ct (mr, xray, microscopy), or a YAML file.",
+        TRAINING,
+    )
     seed: int = option(0, "Seed of everything random.", TRAINING, ge=0)
     use: Literal["received", "best", "blend"] | None = option(
         None,
@@ -122,8 +149,15 @@ class RunFields(BaseModel):
         words="received, or the method's",
     )
     alone: Literal["yes", "no"] = option("yes", "Each site trains alone too, to know what it gains: yes or no.", RUN)
-    task: str = option("classification", "What is learned.", TRAINING)
-    select_by: str = option("accuracy", "Validation measure that selects the round.", TRAINING)
+    task: str = option(
+        "classification",
+        "What is learned: classification, multi-label, ordinal, segmentation.",
+        TRAINING,
+        words="what the data's labels are",
+    )
+    select_by: str = option(
+        "accuracy", "Validation measure that selects the round.", TRAINING, words="the task's first: accuracy, dice"
+    )
     pooling: Literal["mean", "attention"] = option("mean", "Over a scan's slices: mean or attention.", TRAINING)
     device: str = option("auto", "auto, cpu or cuda.", PLACE)
     min_sites: int = option(0, "Quorum of a round.", FAULTS, words="half of the sites", ge=0)

@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING
 from medpfl.algorithms import origin
 from medpfl.core.permitted_code import is_function, permit
 from medpfl.models.installed import code_of
+from medpfl.training import augment
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
 
 def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """``data``, ``model`` or ``method``, and the ``module:name`` of others' code that a configuration has for it."""
+    """The ``module:name`` of others' code, each after ``data``, ``model``, ``method`` or ``augmentation``."""
     if is_function(config.data):
         yield "data", config.data
     if spec := code_of(config.model):
         yield "model", spec
+    for spec in augment.code(config.augment):
+        yield "augmentation", spec
     if module := origin(config.algorithm):
         yield "method", f"{module}:{config.algorithm}"
     for part in (*config.parts, config.learned):

@@ -11,13 +11,16 @@ from pydantic import ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
 from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.algorithms.start import StartWeights
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
-from medpfl.core.settings import Value
+from medpfl.core.settings import Settings, Value
+from medpfl.models.lora import LoRA
 from medpfl.tasks import Task, tasks
-from medpfl.training.trainer import SGD, Trainer
+from medpfl.training import augment
+from medpfl.training.trainer import Trainer
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -58,9 +61,16 @@ class RunConfig(RunFields):
             raise ValueError(f"task must be one of {', '.join(tasks())}, got {task!r}")
         return task
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tasks_defaults(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or not (task := tasks().get(fields.get("task", "classification"))):
+            return fields
+        return {"select_by": task.selecting[0], "model": task.network} | fields
+
     @model_validator(mode="after")
     def _known_measure(self) -> RunConfig:
-        names = self.learned.names
+        names = self.learned.selecting
         if self.select_by not in names:
             raise ValueError(f"select_by must be one of {', '.join(names)}, got {self.select_by!r}")
         return self
@@ -108,7 +118,7 @@ class RunConfig(RunFields):
         for part in (self.mixer, *self.mechanisms):
             if reason := part.refuses(self):
                 raise ValueError(reason)
-        if reason := self.trainer.refuses():
+        if reason := augment.problem(self.augment) or self.trainer.refuses(self.learned):
             raise ValueError(reason)
         return self
 
@@ -120,6 +130,19 @@ class RunConfig(RunFields):
                 f"use {self.use!r} is a choice between a method's model and the one that a site trains alone, and with "
                 f"{why} there is only one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_as_a_whole(self) -> RunConfig:
+        if self.adapters:
+            LoRA.parse(self.adapters)
+            if "heads:" in self.resolved_personal:
+                raise ValueError(
+                    "adapters lie across all heads of a layer, so that none can stay at a site by itself: use "
+                    "--personal adapters, or leave --adapters out"
+                )
+            if self.pooling == "attention":
+                raise ValueError("adapters and the output layer are all that is trained, not --pooling attention's own")
         return self
 
     def _check_settings(self) -> None:
@@ -157,7 +180,7 @@ class RunConfig(RunFields):
     @cached_property
     def trainer(self) -> Trainer:
         """How sites take their steps."""
-        return SGD.of(self.all_settings)
+        return Trainer.of(self.all_settings, self.rounds, self.augment)
 
     @cached_property
     def mixer(self) -> Mixing:
@@ -169,7 +192,8 @@ class RunConfig(RunFields):
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What else the run has, in the order in which it takes effect."""
         on = [kind for kind in self._accepted.in_force if not kind.switch or kind.is_on(self.all_settings)]
-        return tuple(kind(self._accepted.of(kind, self.settings)) for kind in on)
+        start = (StartWeights(Settings()),) if self.init else ()
+        return (*(kind(self._accepted.of(kind, self.settings)) for kind in on), *start)
 
     @property
     def parts(self) -> tuple[Mechanism, ...]:
@@ -244,8 +268,10 @@ class RunConfig(RunFields):
         terms = [term for part in self.mechanisms if (term := part.objective(self))]
         return {
             "personal": self.resolved_personal,
+            **({"frozen": self.frozen} if self.frozen else {}),
+            **({"adapters": self.adapters} if self.adapters else {}),
             "mixing": self.resolved_mixing,
-            "objective": " + ".join(["cross-entropy", *terms]),
+            "objective": " + ".join([self.learned.loss_name, *terms]),
             "use": self.resolved_use,
             "server": [step for part in self.parts if (step := part.at_server(self))],
         }

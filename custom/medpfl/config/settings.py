@@ -10,7 +10,8 @@ from medpfl.algorithms import mechanisms, mixings
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.core.settings import Settings, Value, checked, defaults, extra, named_fields, setting
-from medpfl.training.trainer import Training
+from medpfl.training.optimizers import OWN_TO_SOME
+from medpfl.training.settings import Training
 
 
 class Layers(Settings):
@@ -124,7 +125,14 @@ def accepted(method: Algorithm, personal: str | None, mixing: str | None, given:
     if rule is not None:
         take(rule.settings_class)
     take(Training)
-    return Accepted(kinds, {**values, **method.training}, tuple(in_force))
+    return Accepted(kinds, {**values, **_training(method, given)}, tuple(in_force))
+
+
+def _training(method: Algorithm, given: Mapping[str, Value]) -> dict[str, Value]:
+    """The paper's settings of training; what belongs to its optimizer goes with it where the user takes another."""
+    usual = method.training.get("optimizer", Training.model_fields["optimizer"].default)
+    other = given.get("optimizer", usual) != usual
+    return {name: value for name, value in method.training.items() if not (other and name in OWN_TO_SOME)}
 
 
 def _by_symbols(part: type[Mechanism], given: Mapping[str, Value], taken: set[str]) -> dict[str, Value]:

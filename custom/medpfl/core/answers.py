@@ -14,7 +14,6 @@ MOST_SECONDS = 1e7
 
 _Count = Annotated[int, Field(ge=0, le=10**9)]
 _Loss = Annotated[FiniteFloat, Field(ge=-1e30, le=1e30)]
-_Change = Annotated[FiniteFloat, Field(ge=-1, le=1)]
 _Round = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -72,12 +71,10 @@ class Rounds(_Strict):
 Gained = TypeVar("Gained", bound=BaseModel)
 
 
-class Difference(_Strict):
-    """What a measure gains, with its 95 % interval."""
-
-    difference: _Change
-    low: _Change
-    high: _Change
+def _difference(span: float) -> type[BaseModel]:
+    """What a measure gains, with its 95 % interval; at most ``span``."""
+    change = Annotated[FiniteFloat, Field(ge=-span, le=span)]
+    return create_model("Difference", __base__=_Strict, **dict.fromkeys(("difference", "low", "high"), (change, ...)))
 
 
 class Use(_Strict):
@@ -132,14 +129,16 @@ class Nothing(_Strict):
 
 
 @cache
-def answers(measures: type[BaseModel], gains: tuple[str, ...] = ()) -> dict[Task, type[BaseModel]]:
+def answers(measures: type[BaseModel], gains: tuple[tuple[str, float], ...] = ()) -> dict[Task, type[BaseModel]]:
     """The schema of the answer to each task.
 
     Args:
         measures: the schema of one model's measures on one part of a site's data, from what is learned.
-        gains: the measures of which a difference to training alone is told.
+        gains: the measures of which a difference to training alone is told, and the most that it can be.
     """
-    gained = create_model("Gained", __base__=_Strict, **{name: (Difference | None, ...) for name in gains})
+    gained = create_model(
+        "Gained", __base__=_Strict, **{name: (_difference(span) | None, None) for name, span in gains}
+    )
     return {
         "prepare": Prepared,
         "train": Trained[measures],

@@ -80,6 +80,7 @@ class Channel:
         from_round: before which they do not travel in rounds of training.
         in_each_step: each is added to the gradient of the shared parameter of its name in every step of a round, so
             that a site's limits on weights hold for where they lead.
+        weights: they are the model's own by name, so that a site's limits on weights hold for them.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Channel:
     once: bool = False
     from_round: int = 0
     in_each_step: bool = False
+    weights: bool = False
 
     @property
     def named(self) -> dict[str, Entry]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from math import floor
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
+from medpfl.core.adapters import adapter_names
 from medpfl.core.attention import attention_blocks, head_entries
 from medpfl.core.errors import UserError
-from medpfl.core.layers import batch_norm_layers, weighted_layers
+from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm, weighted_layers
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,21 @@ class Slice:
 class Declaration(Protocol):
     """Says what stays at the site, for any model."""
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
-        """Personal entries of ``model.state_dict()``: the slice that is personal, or None for the whole entry."""
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
+        """Personal entries of ``model.state_dict()``: the slice that is personal, or None for the whole entry.
+
+        Args:
+            model: of the architecture.
+            x: a batch of inputs, in whose way through the model layers are counted; without it they are counted as the
+                model registers them (:func:`medpfl.core.layers.weighted_layers`).
+        """
 
 
 @dataclass(frozen=True)
 class Nothing:
     """Everything is shared."""
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`."""
         return {}
 
@@ -45,7 +52,7 @@ class Nothing:
 class Everything:
     """Nothing is shared (local training)."""
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`."""
         return dict.fromkeys(model.state_dict())
 
@@ -54,7 +61,7 @@ class Everything:
 class BatchNorm:
     """All state of every batch-norm layer, found by module type (Li et al. 2021)."""
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`.
 
         Raises:
@@ -64,7 +71,7 @@ class BatchNorm:
         if not layers:
             raise UserError(
                 f"{type(model).__name__} has no batch-norm layer, so there is nothing to keep at the sites: "
-                "choose a model with batch norm, or another personal part (--personal)"
+                f"{how_to_get_batch_norm(model)}, or another personal part (--personal)"
             )
         return {_join(path, name): None for path, layer in layers.items() for name in layer.state_dict()}
 
@@ -75,9 +82,9 @@ class TopLayers:
 
     count: int
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`."""
-        return _entries(_layers(model, self.count)[-self.count :])
+        return _entries(_layers(model, self.count, x)[-self.count :])
 
 
 @dataclass(frozen=True)
@@ -86,9 +93,9 @@ class BelowTop:
 
     count: int
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`."""
-        return _entries(_layers(model, self.count)[: -self.count])
+        return _entries(_layers(model, self.count, x)[: -self.count])
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Modules:
 
     paths: tuple[str, ...]
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`.
 
         Raises:
@@ -114,8 +121,35 @@ class Modules:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """The low-rank adapters (:mod:`medpfl.models.lora`)."""
+
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
+        """See :class:`Declaration`.
+
+        Raises:
+            UserError: the model has none.
+        """
+        if not (names := adapter_names(model)):
+            raise UserError(f"{type(model).__name__} has no adapters: ask for some, e.g. --adapters lora:4")
+        return dict.fromkeys(names)
+
+
+@dataclass(frozen=True)
+class AllButAdaptersAndTop:
+    """What adapters stand for: everything but them and the weighted layer nearest the output (Hu et al. 2022)."""
+
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
+        """See :class:`Declaration`."""
+        kept = {*Adapters().personal(model, x), *TopLayers(1).personal(model, x)}
+        return dict.fromkeys(name for name in model.state_dict() if name not in kept)
+
+
+@dataclass(frozen=True)
 class Heads:
     """The first heads of every self-attention block: projections to q, k and v, and their columns of the output's.
+
+    In windows of a Swin transformer their position biases, too.
 
     Shen et al., Federated learning for COPD classification with partial personalized attention mechanism, eqs. 3 and 4.
     Everything else (the output projection's bias, MLP, norms, embeddings, class token, classifier) is shared.
@@ -126,7 +160,7 @@ class Heads:
 
     proportion: float
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`.
 
         Raises:
@@ -149,7 +183,8 @@ class Heads:
         if not blocks:
             raise UserError(
                 f"{type(model).__name__} has no self-attention of MONAI's, so it has no heads to keep at the sites: "
-                "choose vit-tiny, vit-small or another model with SABlock layers, or another personal part (--personal)"
+                "choose vit-tiny, vit-small, monai:UNETR, monai:SwinUNETR or another model with SABlock or "
+                "WindowAttention layers, or another personal part (--personal)"
             )
         if 0 < self.proportion < 1 and (one := next((k for k, b in blocks.items() if b.num_heads < 2), None)):
             raise UserError(f"attention block {one!r} has one head only: there is no share of {self.proportion} of it")
@@ -168,11 +203,11 @@ class Union:
 
     parts: tuple[Declaration, ...]
 
-    def personal(self, model: nn.Module) -> dict[str, Slice | None]:
+    def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`."""
         merged: dict[str, Slice | None] = {}
         for part in self.parts:
-            for name, piece in part.personal(model).items():
+            for name, piece in part.personal(model, x).items():
                 merged[name] = joined(name, merged.get(name, piece), piece)
         return merged
 
@@ -180,7 +215,8 @@ class Union:
 def parse_declaration(text: str) -> Declaration:
     """The declaration that a text names; parts are joined by ``+``, e.g. ``batch-norm+top:1``.
 
-    Forms: ``nothing``, ``everything``, ``batch-norm``, ``top:K``, ``below-top:K``, ``heads:P``, ``modules:PATH,PATH``.
+    Forms: ``nothing``, ``everything``, ``batch-norm``, ``adapters``, ``top:K``, ``below-top:K``, ``heads:P``,
+    ``modules:PATH,PATH``.
 
     Raises:
         UserError: the text is none of these.
@@ -190,7 +226,7 @@ def parse_declaration(text: str) -> Declaration:
 
 
 def _parse_part(text: str) -> Declaration:
-    plain = {"nothing": Nothing(), "everything": Everything(), "batch-norm": BatchNorm()}
+    plain = {"nothing": Nothing(), "everything": Everything(), "batch-norm": BatchNorm(), "adapters": Adapters()}
     if text in plain:
         return plain[text]
     kind, _, argument = text.partition(":")
@@ -201,8 +237,8 @@ def _parse_part(text: str) -> Declaration:
     if kind == "modules" and argument:
         return Modules(tuple(path.strip() for path in argument.split(",")))
     raise UserError(
-        f"unknown personal part {text!r}: use nothing, everything, batch-norm, top:K, below-top:K, heads:P or "
-        "modules:PATH,PATH (K >= 1, P from 0 to 1), joined by + where several are meant"
+        f"unknown personal part {text!r}: use nothing, everything, batch-norm, adapters, top:K, below-top:K, heads:P "
+        "or modules:PATH,PATH (K >= 1, P from 0 to 1), joined by + where several are meant"
     )
 
 
@@ -212,6 +248,12 @@ def _proportion(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0 <= value <= 1 else None
+
+
+def counts_layers(declaration: Declaration) -> bool:
+    """Whether a part of it is said by the order of layers."""
+    parts = declaration.parts if isinstance(declaration, Union) else (declaration,)
+    return any(isinstance(part, TopLayers | BelowTop) for part in parts)
 
 
 def personal_heads(declaration: Declaration) -> Heads | None:
@@ -229,8 +271,8 @@ def joined(name: str, a: Slice | None, b: Slice | None) -> Slice | None:
     return Slice(a.dim, tuple(sorted({*a.index, *b.index})))
 
 
-def _layers(model: nn.Module, count: int) -> list[list[str]]:
-    layers = weighted_layers(model)
+def _layers(model: nn.Module, count: int, x: Tensor | None) -> list[list[str]]:
+    layers = weighted_layers(model, x)
     if not 1 <= count < len(layers):
         raise UserError(
             f"{type(model).__name__} has {len(layers)} weighted layers: a number of layers must lie between 1 and "

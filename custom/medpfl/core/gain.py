@@ -34,20 +34,3 @@ def in_use(used: Mapping[str, Any]) -> str:
         return (ALONE, used["candidate"])[int(used["weight"])]
     weight = min(max(round(used["weight"], 2), 0.01), 0.99)
     return f"{weight:g} {used['candidate']} + {round(1 - weight, 2):g} alone"
-
-
-def signed(difference: float) -> str:
-    """In percentage points: ``+1.2``."""
-    # Adding 0.0 turns a rounded -0.0 into 0.0: "no difference" has no sign.
-    rounded = round(100 * difference, 1) + 0.0
-    return f"{rounded:+.1f}" if rounded else "0.0"
-
-
-def interval(gained: Mapping[str, float]) -> str:
-    """Its ends in percentage points: ``[-0.3, +2.7]``."""
-    return f"[{signed(gained['low'])}, {signed(gained['high'])}]"
-
-
-def title(measure: str) -> str:
-    """A measure's name in print."""
-    return measure.replace("_", " ").replace("auroc", "AUC")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from medpfl.core.errors import UserError
 
@@ -19,6 +24,20 @@ def batch_norm_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {
         path: module for path, module in model.named_modules(remove_duplicate=False) if isinstance(module, _BatchNorm)
     }
+
+
+def how_to_get_batch_norm(model: nn.Module) -> str:
+    """What to do where a method needs batch norm and a network has none, in words.
+
+    MONAI's networks have it in the place of another norm if the argument ``norm`` or ``norm_name`` says so.
+    """
+    known = inspect.signature(type(model).__init__).parameters
+    argument = next((name for name in ("norm", "norm_name") if name in known), "")
+    if not argument or not type(model).__module__.startswith("monai."):
+        return "choose a model with batch norm"
+    norms = sorted({type(m).__name__ for m in model.modules() if isinstance(m, _NORMS)})
+    instead = f" in the place of {' and '.join(norms)}" if norms else ""
+    return f"give it batch norm{instead} with --model-arg {argument}=batch"
 
 
 def classification_layer(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -36,21 +55,29 @@ def classification_layer(model: nn.Module) -> tuple[str, nn.Linear]:
     return linear[-1]
 
 
-def weighted_layers(model: nn.Module) -> list[list[str]]:
+def weighted_layers(model: nn.Module, x: Tensor | None = None) -> list[list[str]]:
     """The entries of ``model.state_dict()``, grouped into weighted layers from bottom to top.
 
     A weighted layer is a module that holds weights (a parameter of two or more dimensions), has none below it and does
-    not normalise. Every other entry belongs to the weighted layer before it, in the order of registration:
-    normalisation, activations with parameters, scales. Entries of a module that contains weighted layers (a class
-    token, the input projection of ``nn.MultiheadAttention``) belong to the first of these. An entry that shares its
-    tensor with an earlier one goes with that one, so that no tensor lies in two layers.
+    not normalise. Every other entry belongs to the weighted layer before it: normalisation, activations with
+    parameters, scales. Entries of a module that contains weighted layers (a class token, the input projection of
+    ``nn.MultiheadAttention``) belong to the first of these. An entry that shares its tensor with an earlier one goes
+    with that one, so that no tensor lies in two layers.
+
+    Args:
+        model: is afterwards what it was.
+        x: a batch of inputs. Layers then lie in the order in which a forward pass first uses them, and those that it
+            does not use at the bottom; without it in the order of registration, which is another one in networks whose
+            decoder is nested around the layers below (MONAI's UNet).
 
     Returns:
         Groups of entry names; every entry is in exactly one. Empty if the model has no state.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    weighted = [path for path, module in modules.items() if _is_weighted(module)]
     order = {path: position for position, path in enumerate(modules)}
+    if x is not None and (used := _first_uses(model, x)):
+        order = _by_use(model, order, used)
+    weighted = sorted((path for path, module in modules.items() if _is_weighted(module)), key=order.__getitem__)
     groups: dict[str, list[str]] = {path: [] for path in weighted}
     home: dict[int, str] = {}
     for name, value in model.state_dict(keep_vars=True).items():
@@ -64,6 +91,52 @@ def weighted_layers(model: nn.Module) -> list[list[str]]:
             group = home.setdefault(id(value), group)
         groups.setdefault(group, []).append(name)
     return [names for names in groups.values() if names]
+
+
+def _by_use(model: nn.Module, registered: dict[str, int], used: dict[int, int]) -> dict[str, int]:
+    """Positions of modules: those that the pass does not use, as registered; then those that it uses.
+
+    A module is used where a tensor of its own is, or of what lies in it: containers stay before their contents.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+
+    def key(path: str) -> tuple[float, int]:
+        inside = [used[id(t)] for t in (*modules[path].parameters(), *modules[path].buffers()) if id(t) in used]
+        return min(inside, default=-1), registered[path]
+
+    return {path: position for position, path in enumerate(sorted(modules, key=key))}
+
+
+def _first_uses(model: nn.Module, x: Tensor) -> dict[int, int]:
+    """In which place a forward pass in eval mode first reckons with each of the model's tensors, by its ``id``.
+
+    Tensors and not modules are watched: attention in torch hands its projections' weights on without calling them.
+    """
+    watched = {id(t) for t in (*model.parameters(), *model.buffers())}
+    watch, training = _Watch(watched), {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad(), watch:
+            model.eval()(x)
+    finally:
+        for module, was in training.items():
+            module.training = was
+    return watch.found
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the place of the first call with each of the watched tensors that gives tensors (and not a shape)."""
+
+    def __init__(self, watched: set[int]) -> None:
+        super().__init__()
+        self.watched, self.found = watched, {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if any(isinstance(value, Tensor) for value in tree_leaves(result)):
+            for value in tree_leaves((args, kwargs)):
+                if id(value) in self.watched:
+                    self.found.setdefault(id(value), len(self.found))
+        return result
 
 
 def _is_weighted(module: nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 A :class:`Declaration` ("batch-norm layers", "the top layer") is resolved against a real model by
 :class:`ParameterSplit`. The split covers the model's state and is disjoint: every element of every entry is either
-shared or personal. Shared tensors are compact (slices, never zero-padded), so nothing personal can travel by accident.
+shared or personal, or frozen: the same at all parties, neither trained nor sent. Shared tensors are compact (slices,
+never zero-padded), so nothing personal can travel by accident.
 
 Integer entries (batch norm's ``num_batches_tracked``, index buffers) are never averaged and always stay at the site.
 """
@@ -10,7 +11,7 @@ Integer entries (batch norm's ``num_batches_tracked``, index buffers) are never 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
@@ -35,6 +36,7 @@ class _Entry:
     # Indices along dim; None stands for the whole entry, an empty index for nothing of it.
     shared: Tensor | None = None
     personal: Tensor | None = None
+    frozen: str = ""  # of what is in neither: a hash of its values
 
     def piece(self, index: Tensor | None) -> tuple[int, ...]:
         if index is None:
@@ -51,21 +53,29 @@ class ParameterSplit:
     Args:
         model: any module of the architecture; neither it nor its values are kept.
         declaration: what stays at the site.
+        x: a batch of inputs, by which layers are counted (:class:`~medpfl.core.declarations.Declaration`).
+        frozen: entries that are neither shared nor personal (:mod:`medpfl.core.frozen`), with the model's values.
 
     Attributes:
+        frozen: these entries, on the CPU.
         heads: by attention block, how many heads are personal and how many there are; empty where whole entries are
             declared only.
     """
 
-    def __init__(self, model: nn.Module, declaration: Declaration) -> None:
-        personal = _under_all_names(model, declaration.personal(model))
+    def __init__(
+        self, model: nn.Module, declaration: Declaration, x: Tensor | None = None, frozen: Collection[str] = ()
+    ) -> None:
+        personal = _under_all_names(model, declaration.personal(model, x))
         heads = personal_heads(declaration)
         self.heads = heads.counts(model) if heads else {}
         for name, piece in (heads.personal(model) if heads else {}).items():
             if personal[name] != piece:
                 raise UserError(f"heads:{heads.proportion} and another personal part both speak of {name!r}: use one")
+        state = model.state_dict()
+        self.frozen = {name: tensor.cpu().clone() for name, tensor in state.items() if name in frozen}
         self._entries = {
-            name: _entry(tensor, name in personal, personal.get(name)) for name, tensor in model.state_dict().items()
+            name: _frozen(tensor) if name in frozen else _entry(tensor, name in personal, personal.get(name))
+            for name, tensor in state.items()
         }
         self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
 
@@ -99,13 +109,17 @@ class ParameterSplit:
         return {name: _select(parameters[name], self._entries[name], "shared") for name in names}
 
     def load_shared(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        """Puts shared tensors into the model, in place.
+        """Puts shared tensors into the model, in place, and the frozen ones.
 
         Raises:
             StateError: an entry is missing, extra, misshapen or non-finite; nothing is changed then.
         """
         self.check_shared(tensors)
         self._put(model, tensors, "shared")
+        state = model.state_dict()
+        with torch.no_grad():
+            for name, tensor in self.frozen.items():
+                state[name].copy_(tensor)
 
     def load_personal(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         """Puts personal tensors into the model, in place.
@@ -125,7 +139,7 @@ class ParameterSplit:
         self._check(tensors, self.personal_names, "personal")
 
     def description(self) -> list[str]:
-        """One line for each entry: name, shape, type and what of it is shared."""
+        """One line for each entry: name, shape, type and what of it is shared; of a frozen one a hash of its values."""
         return [f"{name} {list(e.shape)} {str(e.dtype)[6:]} {_words(e)}" for name, e in self._entries.items()]
 
     def fingerprint(self) -> str:
@@ -187,6 +201,11 @@ def distance(before: State, after: State) -> float:
     return sqrt(float(sum(squares)))
 
 
+def _frozen(tensor: Tensor) -> _Entry:
+    values = hashlib.sha256(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).hexdigest()[:16]
+    return _Entry(tuple(tensor.shape), tensor.dtype, shared=_NONE_OF_IT, personal=_NONE_OF_IT, frozen=values)
+
+
 def _entry(tensor: Tensor, declared: bool, piece: Slice | None) -> _Entry:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if not dtype.is_floating_point or (declared and piece is None):
@@ -221,6 +240,8 @@ def _select(tensor: Tensor, entry: _Entry, side: str) -> Tensor:
 
 
 def _words(entry: _Entry) -> str:
+    if entry.frozen:
+        return f"frozen {entry.frozen}"
     if entry.shared is None:
         return "shared"
     if not len(entry.shared):

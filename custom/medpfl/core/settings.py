@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import inf
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -56,7 +57,7 @@ def checked(kind: type[Settings], values: Mapping[str, Value]) -> Settings:
     for name, value in values.items():
         annotation = named_fields(kind)[name].annotation
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf
-        if annotation is not str and not number:
+        if annotation in (int, float) and not number:
             raise ValueError(f"setting {name} must be a number, got {value!r}")
     try:
         return kind(**values)
@@ -78,4 +79,8 @@ def _words(kind: type[Settings], name: str, error: Mapping[str, Any]) -> str:
             return f"must lie below {error['ctx']['lt']:g}"
         case "int_from_float" | "int_type":
             return "must be a whole number"
+        case "literal_error":
+            words = get_args(named_fields(kind)[name].annotation)
+            close = get_close_matches(str(error["input"]).lower(), words, n=1)
+            return f"must be one of {', '.join(words)}" + (f" (did you mean {close[0]}?)" if close else "")
     return error["msg"].lower()

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from medpfl.core.errors import UserError
+
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
 
@@ -27,8 +29,13 @@ class SiteData(Protocol):
     def samples(self, part: Part) -> int:
         """Number of samples of a part; 0 if the site has none."""
 
-    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
-        """One epoch in random order: inputs (B, C, ...) float32, labels (B,) int64."""
+    def training_batches(
+        self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
+    ) -> Iterator[Batch]:
+        """One epoch in random order: inputs (B, C, ...) float32, labels (B,) int64.
+
+        Balanced: as many samples, drawn with replacement so that every class is as frequent as every other.
+        """
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, unaugmented."""
@@ -79,10 +86,17 @@ class ImageTensors:
         """See :class:`SiteData`."""
         return len(self.labels[part])
 
-    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    def training_batches(
+        self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
+    ) -> Iterator[Batch]:
         """See :class:`SiteData`. A last batch of a single image joins the batch before it: batch norm needs two."""
-        order = torch.randperm(self.samples("train"), generator=generator).to(self.images["train"].device)
         images, labels = self.images["train"], self.labels["train"]
+        if balanced:
+            chances = 1.0 / torch.bincount(labels.cpu())[labels.cpu()]
+            order = torch.multinomial(chances, len(labels), replacement=True, generator=generator)
+        else:
+            order = torch.randperm(self.samples("train"), generator=generator)
+        order = order.to(images.device)
         for chosen in order.split(batch_sizes(len(order), batch_size)):
             yield scale(images[chosen]), labels[chosen]
 
@@ -148,21 +162,28 @@ class SiteLoaders:
             else sum(len(y) for _, y in loader)
         )
 
-    def training_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:
+    def training_batches(
+        self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
+    ) -> Iterator[Batch]:
         """See :class:`SiteData`. Batches are as the loader makes them; its order derives from the generator."""
+        if balanced:
+            raise UserError("sampling=balanced: loaders of one's own draw their samples themselves; balance them there")
         torch.manual_seed(generator.initial_seed())
         return self.batches("train", batch_size)
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`."""
         for x, y in getattr(self, part):
-            yield x.to(self.device, non_blocking=True), y.to(self.device, torch.long, non_blocking=True).flatten()
+            labels = y.to(self.device, torch.long, non_blocking=True)
+            # A channel of one, as MONAI's masks and MedMNIST's labels have it.
+            single = labels.dim() in (2, x.dim()) and labels.shape[1] == 1
+            yield x.to(self.device, non_blocking=True), labels.squeeze(1) if single else labels
 
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`; the loader is read once for it."""
         if self._labels is None:
             self._labels = torch.cat([y for _, y in self.batches("train", 1)])
-        return torch.bincount(self._labels, minlength=classes)
+        return torch.bincount(self._labels.flatten(), minlength=classes)
 
     def digest(self) -> None:
         """See :class:`SiteData`: a loader may give other samples every time."""

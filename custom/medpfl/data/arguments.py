@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from math import isfinite
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import require_plain
+from medpfl.data.files import composed
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def _lengths(spacing: tuple[float, float, float]) -> tuple[float, float, float]:
+    if not all(length == 0 or 0.1 <= length <= 50 for length in spacing):
+        raise ValueError(f"{spacing}: three lengths from 0.1 to 50 mm, or 0 to keep an axis as it is")
+    return spacing
+
+
+Lengths = Annotated[tuple[float, float, float], AfterValidator(_lengths)]
+"""Of a voxel's edges, mm; 0 keeps an axis as it is."""
+
+
+def lower_first(window: tuple[float, float], what: str) -> tuple[float, float]:
+    """A window of values; ValueError unless they are finite and the lower is first. ``what`` is right, in words."""
+    low, high = window
+    if not (isfinite(low) and isfinite(high) and low < high):
+        raise ValueError(f"{window}: {what}")
+    return window
 
 
 def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -28,7 +48,7 @@ def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
             """give e.g. 'classes=no emphysema,emphysema'"""
         )
     require_plain(names, "data_args.classes")
-    return tuple(names)
+    return tuple(map(composed, names))
 
 
 def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:

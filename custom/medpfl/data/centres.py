@@ -54,6 +54,28 @@ class Centres:
         return self.sites[site]
 
 
+def is_divided(names: Sequence[str], config: RunConfig) -> bool:
+    """Whether a run divides the one centre that there is over simulated sites; several are what they are."""
+    return len(names) == 1 and config.sites > 1 and config.partition != "natural"
+
+
+def require_one(names: Sequence[str], root: Path, partition: str, held_out: int | str) -> None:
+    """UserError if a partition is asked for where there are several centres, or one that is to be held out."""
+    if len(names) != 1:
+        listed = ", ".join(names)
+        raise UserError(f"--partition {partition}: divides one centre, and {root} has {len(names)}: {listed}")
+    if held_out:
+        raise UserError(f"--held-out {held_out}: with --partition {partition} all sites train")
+
+
+def require_natural(config: RunConfig) -> None:
+    """UserError if a job would carry a partition of one hospital's patients to hospitals."""
+    if config.partition != "natural":
+        raise UserError(
+            f"--partition {config.partition}: is for simulated sites; in a job each hospital has its own data"
+        )
+
+
 class OfCentres:
     """What sources of centres' data have in common."""
 

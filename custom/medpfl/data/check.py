@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +22,24 @@ def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) 
     """
     data = str(name_or_path)
     return kind_of(data, {}).check(data, data_args or {})
+
+
+def check_deep(
+    name_or_path: str | Path,
+    page: Path,
+    data_args: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Finding]:
+    """:func:`check`, and every scan decoded as training would, into the cache.
+
+    Args:
+        name_or_path: the data.
+        page: the HTML file to write, with the slices that training will see.
+        data_args: as a run has them.
+        progress: called with how many files or scans are read, and of how many.
+
+    Raises:
+        UserError: see :func:`check`; the data are no scans; or the page cannot be written.
+    """
+    data = str(name_or_path)
+    return kind_of(data, {}).check_deep(data, data_args or {}, page, progress)

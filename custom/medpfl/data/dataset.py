@@ -1,4 +1,4 @@
-"""A labelled set of 2-D images in memory."""
+"""A labelled set of images or small volumes in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Square images with one label each.
+    """Square images, or volumes of one size, with one label each or several.
 
     Attributes:
         name: the data set's name, e.g. ``organamnist``.
-        images: (n, H, W) or (n, H, W, 3) uint8.
-        labels: (n,) int64 in 0..n_classes-1.
+        images: (n, H, W) or (n, H, W, 3), or volumes (n, D, H, W), uint8.
+        labels: (n,) int64 in 0..n_classes-1; or (n, n_classes), 1 there, 0 not there, -1 not known.
         split: (n,) int8, the official part: 0 train, 1 validation, 2 test.
-        classes: class names; the label is the index.
+        classes: class names; the label is the index, or the column.
         source: path of the file it was read from.
         md5: checksum of that file.
         site_ids: (n,) the hospital each image comes from, as text; None if the file does not say.
@@ -44,7 +44,36 @@ class ImageDataset:
     @property
     def channels(self) -> int:
         """1 for grey, 3 for colour."""
-        return 1 if self.images.ndim == 3 else self.images.shape[3]
+        return 3 if self.images.ndim == 4 and not self.volumes else 1
+
+    @property
+    def volumes(self) -> bool:
+        """Whether the images are volumes."""
+        return self.images.ndim == 4 and self.images.shape[3] != 3
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may have several."""
+        return self.labels.ndim == 2
+
+    @property
+    def strata(self) -> np.ndarray:
+        """(n,) int64 by which partitions divide: the class; of several labels the rarest that an image has.
+
+        An image without any is of a class of its own, the last.
+        """
+        if not self.several_labels:
+            return self.labels
+        there = self.labels == 1
+        rarity = np.argsort(np.argsort(there.sum(0), kind="stable"), kind="stable")
+        rarest = np.where(there, rarity, len(self.classes)).argmin(1)
+        return np.where(there.any(1), rarest, len(self.classes))
+
+    def counts(self, rows: np.ndarray) -> np.ndarray:
+        """How many of the chosen images have each class, (n_classes,)."""
+        if self.several_labels:
+            return (self.labels[rows] == 1).sum(0)
+        return np.bincount(self.labels[rows], minlength=self.n_classes)
 
     @property
     def n_classes(self) -> int:
@@ -54,12 +83,17 @@ class ImageDataset:
     @property
     def size(self) -> int:
         """Height and width in pixels."""
-        return self.images.shape[1]
+        return self.images.shape[2]
+
+    @property
+    def shape(self) -> int | tuple[int, int, int]:
+        """Spatial size: the edge of a square, or (D, H, W)."""
+        return tuple(self.images.shape[1:]) if self.volumes else self.size
 
     def images_chw(self, indices: np.ndarray) -> Tensor:
-        """The chosen images as models take them: (k, C, H, W) uint8, contiguous, a copy."""
+        """The chosen images as models take them: (k, C, H, W) or (k, 1, D, H, W) uint8, contiguous, a copy."""
         import torch
 
         chosen = self.images[np.asarray(indices, dtype=np.int64)]
-        chosen = chosen[:, None] if chosen.ndim == 3 else np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
+        chosen = chosen[:, None] if self.channels == 1 else np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
         return torch.from_numpy(chosen)

@@ -1,15 +1,19 @@
-"""The files of a folder that somebody gives, and whether they are pictures."""
+"""The files of a folder that somebody gives, their names, and whether they are pictures."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from medpfl.core.errors import UserError
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 """How the names of image files end, in lower case."""
+
+UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl")
+"""How those of images end that are not read."""
 
 _VOLUMES = (".dcm", ".nii", ".nii.gz")
 
@@ -26,7 +30,7 @@ def files_below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}")
 
-    return list(_walk(folder, refuse))
+    return list(walk(folder, refuse))
 
 
 def pictures_below(folder: Path) -> list[Path]:
@@ -34,10 +38,20 @@ def pictures_below(folder: Path) -> list[Path]:
     return [file for file in files_below(folder) if file.suffix.lower() in PICTURES]
 
 
+def unread_pictures(files: Iterable[Path]) -> str | None:
+    """What is lost with images of formats that are not read, in words; None if there are none."""
+    unread = [file for file in files if file.suffix.lower() in UNREAD_PICTURES]
+    if not unread:
+        return None
+    are = "picture is" if len(unread) == 1 else "pictures are"
+    forms = ", ".join(sorted({file.suffix.lower() for file in unread}))
+    return f"{len(unread):,} {are} not read ({forms}), {unread[0]} first: save them as JPEG or PNG"
+
+
 def holds_pictures(folder: Path) -> bool:
     """Whether image files are in a folder or below, and no file that is called like DICOM or NIfTI."""
     found = False
-    for file in _walk(folder, lambda error: None):
+    for file in walk(folder, lambda error: None):
         name = file.name.lower()
         if name.endswith(_VOLUMES):
             return False
@@ -45,7 +59,34 @@ def holds_pictures(folder: Path) -> bool:
     return found
 
 
-def _walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
+def composed(name: str) -> str:
+    """A name with letters and their accents as one character each (NFC): file systems and tables differ in that."""
+    return unicodedata.normalize("NFC", name)
+
+
+def existing(folder: Path, name: str) -> Path:
+    """The path of a name in a folder as the file system writes its accents; as it is where nothing is there."""
+    path = folder / name
+    if os.path.lexists(path) or name.isascii():
+        return path
+    place = folder
+    for part in Path(name).parts:
+        same = [inside for inside in _entries(place) if composed(inside) == composed(part)]
+        if not same:
+            return path
+        place /= same[0]
+    return place
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
+    """The files of :func:`files_below`, one after the other; ``refuse`` is told of a folder that cannot be read."""
     seen = set()
     for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(where)

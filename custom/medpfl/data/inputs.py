@@ -11,25 +11,31 @@ class Inputs:
     """How a file becomes the network's input; plain values, made without reading an image.
 
     Attributes:
-        kind: ``scan``, a CT volume that becomes slices, or ``picture``, a 2-D image.
+        kind: ``scan``, a CT volume that becomes slices; ``picture``, a 2-D image; ``masked picture`` and ``masked
+            volume``, of which every pixel or voxel has a class.
         classes: names in the order of the labels.
         channels: of a slice or picture.
-        size: its edge length in pixels as the network sees it.
+        size: its edge length in pixels as the network sees it; of a volume its patch, (D, H, W), or its slices' (H, W).
         slices: of a bag where a prediction takes all slices of a scan together; None where each slice has its own.
         steps: dictionary transforms in MONAI's bundle notation, from ``{"image": file or files, "kind": ...}`` to
-            ``{"image": tensor}``, float32: (k, C, H, W) of a scan's k slices, (C, H, W) of a picture.
+            ``{"image": tensor}``, float32: (k, C, H, W) of k slices, (C, H, W) of a picture, (C, D, H, W) of a volume.
         settings: what the user chose among these steps.
         arrays: a picture may be an ``.npy`` file too.
     """
 
-    kind: Literal["scan", "picture"]
+    kind: Literal["scan", "picture", "masked picture", "masked volume"]
     classes: tuple[str, ...]
     channels: int
-    size: int
+    size: int | tuple[int, ...]
     slices: int | None
     steps: list[dict[str, Any]]
     settings: dict[str, Any]
     arrays: bool = False
+
+    @property
+    def masked(self) -> bool:
+        """Whether every pixel or voxel has a class."""
+        return self.kind.startswith("masked")
 
     @property
     def named(self) -> bool:

@@ -73,7 +73,7 @@ def split_patients(
     order = np.random.default_rng(derive_seed(seed, centre, "split")).permutation(sorted(by_patient))
     classes: dict[int, list[str]] = {}
     for patient in order.tolist():
-        classes.setdefault(_label(by_patient[patient]), []).append(patient)
+        classes.setdefault(class_of(by_patient[patient]), []).append(patient)
     given = any(sample.split for sample in samples)
     parts = _given(by_patient, classes) if given else _drawn(classes, fractions)
     parts["train"] = _some(parts["train"], train_fraction)
@@ -86,7 +86,8 @@ def split_patients(
     }
 
 
-def _label(samples: Sequence[Sample]) -> int:
+def class_of(samples: Sequence[Sample]) -> int:
+    """A patient's class: that of most of the samples, the higher one of as many."""
     counts = Counter(sample.label for sample in samples)
     return max(counts, key=lambda label: (counts[label], label))
 

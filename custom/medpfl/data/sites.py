@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.config.run import RunConfig
+from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.source import DataSource
 
@@ -25,6 +26,8 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
         if config.partition == "natural":
             return kind_of(str(own), {}).at_site(config, own)
         config = config.model_copy(update={"data": str(own)})
+        if isinstance(kind := kind_of(str(own), {}), CentreKind):  # a hospital's own patients are never divided
+            return kind.source(config.model_copy(update={"partition": "natural"}))
     return kind_of(config.data, config.data_args).source(config)
 
 

@@ -15,17 +15,16 @@ from medpfl.algorithms.mechanism import Mechanism, ServerParts
 from medpfl.config.named_code import named_code
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
-from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
+from medpfl.core.frozen import freeze
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.seeding import derive_seed
 from medpfl.core.site_data import SiteData
-from medpfl.core.threads import intra_op_threads
 from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
-from medpfl.models import build_model, logits
+from medpfl.engine.first_model import blank, pick_device, seeded_model, split_of, try_out
+from medpfl.models.start_weights import Start, start_weights
 from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
@@ -40,52 +39,6 @@ from medpfl.site.store import DiskStore, SiteStore
 from medpfl.site.worker import Site
 
 
-def pick_device(config: RunConfig) -> torch.device:
-    """The device that the configuration asks for; ``auto`` takes a GPU if there is one.
-
-    Raises:
-        UserError: a GPU is asked for and there is none.
-    """
-    available = torch.cuda.is_available()
-    if config.device == "auto":
-        return torch.device("cuda" if available else "cpu")
-    if config.device.startswith("cuda") and not available:
-        raise UserError(f"--device {config.device}: torch sees no GPU here; use --device cpu or auto")
-    return torch.device(config.device)
-
-
-def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
-    """The run's first model: the same values at the server and at every site."""
-    with torch.random.fork_rng(), intra_op_threads(1):
-        torch.manual_seed(derive_seed(config.seed, "model"))
-        arguments = source.model_arguments()
-        model = build_model(config.model, **arguments, model_args=config.model_args, pooling=config.pooling)
-    return model.to(device)
-
-
-def _try_out(config: RunConfig, model: nn.Module, in_channels: int, num_classes: int, image_size: int) -> None:
-    """One forward pass of an empty image, so that a network which does not fit the data is refused before any work."""
-    where = f"{config.model} on the images of {config.data} ({in_channels}x{image_size}x{image_size})"
-    try:
-        with torch.inference_mode():
-            bag = (2,) if config.pooling == "attention" else ()
-            x = torch.zeros(2, *bag, in_channels, image_size, image_size)
-            scores = logits(model.eval()(x))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
-    finally:
-        model.train()
-    if scores.dim() != 2 or scores.shape[1] < num_classes:
-        raise UserError(
-            f"{where} gives an output of shape {list(scores.shape)}: a classifier of {num_classes} classes is needed"
-        )
-    model.eval()
-    for part in config.parts:
-        part.suits(model, x)
-    model.train()
-
-
 @dataclass
 class Federation:
     """One run's parts, made as they are asked for.
@@ -98,6 +51,7 @@ class Federation:
         channels: what travels besides it, with the part of the method that each is of.
         initial_personal: where every site's personal state starts.
         public: the data are a published set that every party has whole.
+        start: what the run begins with, where it is not random.
     """
 
     config: RunConfig
@@ -108,37 +62,56 @@ class Federation:
     initial_shared: State
     initial_personal: State
     public: bool = False
+    start: Start | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, own: Path | None = None) -> Federation:
+    def of(cls, config: RunConfig, own: Path | None = None, start: Start | None = None) -> Federation:
         """Builds the model once and resolves what is shared. Reads no images of any site.
 
         Args:
-            config: the run.
+            config: the run. Where it gives start weights by a path, the federation's names them instead.
             own: where this site has its data, if it says so itself (:func:`medpfl.data.sites.open_source`).
+            start: the start weights that the configuration names, where the file is not here. Without them the models
+                are of their shapes, and there can be no site.
         """
         source, device = open_source(config, own), pick_device(config)
         model = seeded_model(config, source, torch.device("cpu"))
-        split = ParameterSplit(model, parse_declaration(config.resolved_personal))
+        if shape := source.model_arguments():
+            try_out(config, model, blank(config, shape, number=2), shape["num_classes"])
+        x = blank(config, shape)
+        if config.init and not config.init.startswith("sha256:"):
+            start = start_weights(Path(config.init), model, x)
+            config = config.model_copy(update={"init": start.named})
+        if start:
+            model.load_state_dict(start.state)
+        split = split_of(config, model, x)
         if config.resolved_mixing != "identity" and not split.shared_names:
-            raise UserError(f"--personal {config.resolved_personal} leaves nothing to share for {config.model}")
+            frozen = f" with --frozen {config.frozen}" if config.frozen else ""
+            raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
         if odd := next((name for name in split.shared_names if "/" in name), None):
             raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
         channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
-        if shape := source.model_arguments():
-            _try_out(config, model, **shape)
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
         shared, personal = split.shared_state(model), split.personal_state(model)
-        return cls(config, source, device, split, channels, shared, personal, public)
+        return cls(config, source, device, split, channels, shared, personal, public, start)
 
     def model(self) -> nn.Module:
         """A fresh model on the device."""
-        return seeded_model(self.config, self.source, self.device)
+        model = seeded_model(self.config, self.source, self.device)
+        if self.start:
+            model.load_state_dict(self.start.state)
+        freeze(model, self.split.frozen)
+        return model
 
     def first(self) -> State:
         """The whole state of the run's first model."""
         return {key: tensor.cpu() for key, tensor in self.model().state_dict().items()}
+
+    def _drawn(self) -> State:
+        """The model as it is drawn at random, whatever the run begins with; without what nobody trains."""
+        drawn = seeded_model(self.config, self.source, torch.device("cpu")).state_dict()
+        return {name: tensor for name, tensor in drawn.items() if name not in self.split.frozen}
 
     @cached_property
     def _first_of_rivals(self) -> State:
@@ -165,6 +138,7 @@ class Federation:
             self.channels,
             pretrained,
             {part: step for part, step in made.items() if step},
+            self.start,
         )
 
     def _parts(self, stop: Callable[[], bool] = lambda: False) -> ServerParts:
@@ -203,6 +177,8 @@ class Federation:
             policy: its own.
             secret: see :class:`~medpfl.site.worker.Site`.
         """
+        if self.config.init and not self.start:
+            raise UserError(f"{name}: the run's start weights are not here: give --init and the file")
         data = self.source.site(name, self.device)
         first = self._first_of_rivals
         rival = Rival(name, self.config, data, store, lambda: first) if self.config.has_rival else None
@@ -250,7 +226,7 @@ class Federation:
             policy=policy,
             gate=self.gate(policy, joining=joining),
             start={} if joining else self.initial_shared,
-            first=self.initial_shared,
+            first=self._drawn() if self.start else self.initial_shared,
             check_shared=self.split.check_shared,
             book=book or Book(),
             public=self.public and not joining,
@@ -270,7 +246,7 @@ class Federation:
         words = [name for c in channels for name in (c.name, *c.named)]
         names = frozenset([*shared, *words, *self.split.personal_names, *self.split.description()])
         learned = self.config.learned
-        return Gate(shared, channels, self.config.numbers, learned.schema, learned.names, policy, names)
+        return Gate(shared, channels, self.config.numbers, learned.schema, learned.spans, policy, names)
 
     def newcomer(
         self,
@@ -316,6 +292,8 @@ class Federation:
         inputs = (source or self.source).inputs()
         if own := [spec.partition(":")[0] for what, spec in named_code(config) if what == "model"]:
             arguments["code"] = own  # the bundle permits it to whoever runs the bundle
+        if config.adapters:
+            arguments["adapters"] = config.adapters
         return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
 
 

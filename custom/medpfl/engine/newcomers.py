@@ -96,6 +96,7 @@ def joined_results(
             "personal": [vars(rule) for rule in personal_rules(plan.split, model)],
         },
         "epochs": epochs,
+        "measures": config.learned.described(),
         "sites": dict(found),
         "mean": {w: _mean(config, [site.get(w) for site in found.values()]) for w in _HERE if _any(found, w)},
     }
@@ -113,10 +114,7 @@ def _any(found: Mapping[str, Mapping[str, Any]], which: str) -> bool:
 
 
 def _mean(config: RunConfig, measured: list[Mapping[str, Any] | None]) -> dict[str, float | None]:
-    values = {
-        m: [v[m] for v in measured if v and v[m] is not None]
-        for m in (measure.name for measure in config.learned.measures)
-    }
+    values = {m: [v[m] for v in measured if v and v[m] is not None] for m in config.learned.everywhere}
     return {m: float(np.mean(v)) if v else None for m, v in values.items()}
 
 

@@ -21,9 +21,9 @@ from medpfl.core.version import __version__
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
 from medpfl.server.weighing import mixing_matrix
-from medpfl.tasks.measures import summary
+from medpfl.tasks.summary import summary
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def build_results(
@@ -50,8 +50,10 @@ def build_results(
         "status": "finished" if state.phase == "done" else "running",
         "algorithm": config.algorithm,
         "title": algorithm(config.algorithm).title,
+        "measures": config.learned.described(),
         "choices": config.choices(),
         "heads": _heads(plan),
+        **({"init": dict(plan.start.report)} if plan.start else {}),
         **_shown(plan, state),
         "privacy": config.privacy() or None,
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
@@ -66,7 +68,7 @@ def build_results(
         "traffic": dict(state.traffic),
         "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
         "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
-        "notes": _notes(config, state),
+        "notes": [*([plan.start.in_words()] if plan.start else []), *_notes(config, state)],
     }
 
 
@@ -112,7 +114,7 @@ def _final(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     for which in ("selected", "last"):
         tested = {site: metrics["test"][which] for site, metrics in state.final.items()}
         sites = {site: values for site, values in tested.items() if values is not None}
-        final[which] = {"sites": sites, **summary(sites, plan.config.learned.names)}
+        final[which] = {"sites": sites, **summary(sites, plan.config.learned.measures)}
     return final
 
 

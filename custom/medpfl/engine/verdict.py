@@ -7,8 +7,8 @@ from typing import Any
 from medpfl.algorithms import LOCAL
 from medpfl.core.gain import verdict as in_a_word
 from medpfl.server.state import Plan, ServerState
-from medpfl.tasks.measures import summary
 from medpfl.tasks.paired import counted
+from medpfl.tasks.summary import summary
 
 
 def reference(plan: Plan, state: ServerState) -> dict[str, Any] | None:
@@ -16,7 +16,7 @@ def reference(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     told = {site: said["alone"] for site, said in _told(state).items() if said["alone"] is not None}
     if not told:
         return None
-    found = {"sites": told, **summary(told, plan.config.learned.names)}
+    found = {"sites": told, **summary(told, plan.config.learned.measures)}
     return {"algorithm": LOCAL.name, "final": {"selected": found, "last": found}}
 
 

@@ -1,4 +1,4 @@
-"""Two networks that predict together: the weighted mean of their probabilities."""
+"""Two networks that predict together: the weighted mean of their probabilities, for a sample, pixel or voxel."""
 
 from __future__ import annotations
 
@@ -8,42 +8,56 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, logsigmoid
 
 from medpfl.models.outputs import logits
 
-_WEIGHT = "blend_weight"
+_WEIGHT, _SIGMOID = "blend_weight", "blend_sigmoid"
 
 
 class Blend(nn.Module):
     """Gives log((1 - w) softmax(a(x)) + w softmax(b(x))), whose softmax is the mean itself.
 
-    A sample for which b has no finite output is a's alone.
+    Where outputs are independent, it gives the log-odds of (1 - w) sigmoid(a(x)) + w sigmoid(b(x)). Where b has no
+    finite output, it is a's alone.
 
     Args:
-        a: a classifier; its output is (B, classes).
+        a: a network; its output is (B, classes, ...).
         b: another of the same output.
         weight: w in [0, 1], the second's.
+        sigmoid: outputs are independent.
     """
 
-    def __init__(self, a: nn.Module, b: nn.Module, weight: float = 0.0):
+    def __init__(self, a: nn.Module, b: nn.Module, weight: float = 0.0, *, sigmoid: bool = False):
         super().__init__()
         self.blend_a, self.blend_b = a, b
         self.register_buffer(_WEIGHT, torch.tensor(weight, dtype=torch.float64))
+        self.register_buffer(_SIGMOID, torch.tensor(True) if sigmoid else None)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, classes)."""
-        a, b = log_softmax(logits(self.blend_a(x)), 1), log_softmax(logits(self.blend_b(x)), 1)
+        """(B, classes, ...)."""
+        a, b = logits(self.blend_a(x)), logits(self.blend_b(x))
+        if self.blend_sigmoid is not None:
+            mean = self._mean(logsigmoid(a), logsigmoid(b)) - self._mean(logsigmoid(-a), logsigmoid(-b))
+        else:
+            a, b = log_softmax(a, 1), log_softmax(b, 1)
+            mean = self._mean(a, b)
+        return torch.where(b.isnan().any(1, keepdim=True), a, mean.to(a.dtype))
+
+    def _mean(self, a: Tensor, b: Tensor) -> Tensor:
+        """Of logarithms, in float64."""
         weight = self.blend_weight.clamp(1e-12, 1 - 1e-12)
-        mean = torch.logaddexp(a.double() + torch.log1p(-weight), b.double() + weight.log()).to(a.dtype)
-        return torch.where(b.isnan().any(1, keepdim=True), a, mean)
+        return torch.logaddexp(a.double() + torch.log1p(-weight), b.double() + weight.log())
 
 
-def blended(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
+def blended(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float, *, sigmoid: bool = False
+) -> dict[str, Tensor]:
     """The state of a :class:`Blend` of two networks, from their states."""
     state = {f"blend_a.{name}": tensor for name, tensor in a.items()}
     state |= {f"blend_b.{name}": tensor for name, tensor in b.items()}
-    return {**state, _WEIGHT: torch.tensor(weight, dtype=torch.float64)}
+    kind = {_SIGMOID: torch.tensor(True)} if sigmoid else {}
+    return {**state, _WEIGHT: torch.tensor(weight, dtype=torch.float64), **kind}
 
 
 def is_blend(state: Mapping[str, Any]) -> bool:
@@ -61,6 +75,6 @@ def restored(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     found: nn.Module = model
     if is_blend(state):
         device = next(model.parameters()).device
-        found = Blend(model, deepcopy(model)).to(device)
+        found = Blend(model, deepcopy(model), sigmoid=_SIGMOID in state).to(device)
     found.load_state_dict(state)
     return found

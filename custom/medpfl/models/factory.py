@@ -18,7 +18,10 @@ from medpfl.models.cifar_resnet import resnet32, resnet110
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.installed import InstalledNetwork, code_of, installed_networks
 from medpfl.models.lenet5 import LeNet5BN
+from medpfl.models.lora import add_adapters
+from medpfl.models.monai_networks import defaults, from_data, require_one_output, require_whole_levels
 from medpfl.models.pamap2_cnn import Pamap2CNN
+from medpfl.models.unet import segresnet_small, unet
 from medpfl.models.vit import vit_small, vit_tiny
 
 
@@ -50,10 +53,22 @@ _OWN: dict[str, tuple[Callable[..., nn.Module], ModelRow]] = {
         (resnet110, ModelRow("resnet110", "ResNet of 110 layers for small images", "He et al. (2016)", "3x32x32")),
         (vit_tiny, ModelRow("vit-tiny", "ViT for 28 to 64 pixels (MONAI's)", "Dosovitskiy et al. (2021)", "1x28x28")),
         (vit_small, ModelRow("vit-small", "ViT-S/16 (MONAI's)", "Dosovitskiy et al. (2021)", "3x224x224")),
+        (unet, ModelRow("unet", "U-Net with batch norm, 2-D or 3-D (MONAI's)", "Ronneberger et al. (2015)", "1x64x64")),
+        (
+            segresnet_small,
+            ModelRow(
+                "segresnet-small", "SegResNet with batch norm, 2-D or 3-D (MONAI's)", "Myronenko (2018)", "1x64x64"
+            ),
+        ),
     )
 }
 _ELSEWHERE = (
-    ModelRow("monai:CLASS", "any classifier of monai.networks.nets, 2-D or 3-D", "MONAI", "as the data are"),
+    ModelRow(
+        "monai:CLASS",
+        "any classifier or segmentation network of monai.networks.nets, 2-D or 3-D",
+        "MONAI",
+        "as the data are",
+    ),
     ModelRow("package.module:callable", "your own class or factory", "", "as the data are"),
 )
 _POOLINGS = ("mean", "attention")
@@ -73,6 +88,7 @@ def build_model(
     image_size: int | Sequence[int] | None = None,
     model_args: Mapping[str, Any] | None = None,
     pooling: str = "mean",
+    adapters: str = "",
 ) -> nn.Module:
     """A network with random weights, from torch's global generator; nothing is downloaded.
 
@@ -80,13 +96,15 @@ def build_model(
         name: one of :func:`model_rows`: a name, ``monai:CLASS`` or ``package.module:callable``. The module of another
             package's name and of the last must be permitted here (:mod:`medpfl.config.named_code`).
         in_channels: channels of the input.
-        num_classes: classes.
+        num_classes: classes; for segmentation the output channels, background included.
         image_size: the input's spatial size, (H, W) or (D, H, W); one number stands for a square.
         model_args: further arguments of the network, plain values; they outweigh what the data say, and say what the
             data do not (None above).
         pooling: how slices become one prediction: ``mean`` gives the network itself, whose outputs for single slices
             are averaged; ``attention`` gives a :class:`~medpfl.models.bag_attention.BagAttention` over it, which
             takes bags.
+        adapters: of the linear layers of its transformer blocks, as :class:`medpfl.models.lora.LoRA` reads it; empty
+            for none. They are drawn after all else, so that the rest is as without them.
 
     Raises:
         UserError: an unknown name or pooling, a module that is not permitted, an argument that the network does not
@@ -101,9 +119,12 @@ def build_model(
         check_words(model_args or {}, name)
         known = _known(in_channels=in_channels, num_classes=num_classes, size=size)
     elif name.startswith("monai:"):
-        known = _monai_arguments(in_channels, num_classes, size)
+        network = (product(target) or target).__name__
+        known = defaults(network, model_args or {}) | from_data(in_channels, num_classes, size)
         _load_nothing(name, target, known, model_args or {})
         check_words(model_args or {}, name)
+        require_one_output(name, model_args or {})
+        require_whole_levels(name, network, known | dict(model_args or {}), size)
     else:
         known = _known(in_channels=in_channels, num_classes=num_classes, image_size=size)
     arguments = call_arguments(target, name, known, model_args or {})
@@ -116,7 +137,8 @@ def build_model(
         raise UserError(f"{name} cannot be built with {shown}: {type(error).__name__}: {_one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{name} gives {type(model).__name__}, not a torch.nn.Module")
-    return BagAttention(model) if pooling == "attention" else model
+    model = BagAttention(model) if pooling == "attention" else model
+    return add_adapters(model, name, adapters) if adapters else model
 
 
 def takes_argument(name: str, argument: str) -> bool:
@@ -157,22 +179,6 @@ def _monai(name: str) -> Callable[..., Any]:
     close = [lower[key] for key in get_close_matches(wanted.lower(), lower)]
     hint = f"did you mean {' or '.join(close)}?" if close else "use for instance resnet18, DenseNet121 or ViT"
     raise UserError(f"monai.networks.nets has no network {wanted!r}: {hint}")
-
-
-def _monai_arguments(in_channels: int | None, num_classes: int | None, size: tuple[int, ...] | None) -> dict[str, Any]:
-    side = size[0] if size and len(set(size)) == 1 else size
-    return {
-        **_known(spatial_dims=size and len(size)),
-        **_known(**dict.fromkeys(("in_channels", "n_input_channels"), in_channels)),
-        **_known(**dict.fromkeys(("num_classes", "out_channels", "classes"), num_classes)),
-        **_known(**dict.fromkeys(("img_size", "image_size"), side)),
-        **_known(in_shape=(in_channels, *size) if in_channels and size else None),
-        # Several of MONAI's networks download weights unless told not to, and its ViT is by default a backbone
-        # without a head, or with one that ends in a Tanh, which no cross-entropy wants.
-        "pretrained": False,
-        "classification": True,
-        "post_activation": None,
-    }
 
 
 def _load_nothing(name: str, target: Callable[..., Any], known: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -15,8 +15,41 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
     """
     sides = (size, size) if isinstance(size, int) else tuple(size)
     if len(sides) != 2:
-        raise UserError(f"this network takes 2-D images, got the image size {list(sides)}")
+        raise UserError(
+            f"this network takes 2-D images, got the image size {list(sides)}: for volumes choose another, e.g. "
+            "--model monai:DenseNet121"
+        )
     return sides
+
+
+def each_side(size: int | Sequence[int]) -> tuple[int, ...]:
+    """(H, W) or (D, H, W); one number stands for a square."""
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def require_multiples(sides: Sequence[int], multiples: Sequence[int], network: str, otherwise: str) -> None:
+    """Raises UserError, with the nearest sizes that do, if a side is no multiple of its number.
+
+    Args:
+        sides: of the images.
+        multiples: one for each side.
+        network: its name.
+        otherwise: what else would help.
+    """
+    if not any(side % multiple for side, multiple in zip(sides, multiples, strict=True)):
+        return
+    below = [side // multiple * multiple for side, multiple in zip(sides, multiples, strict=True)]
+    above = [-(-side // multiple) * multiple for side, multiple in zip(sides, multiples, strict=True)]
+    nearest = " or ".join(by(size) for size in (below, above) if all(size))
+    raise UserError(
+        f"{network} takes images whose sides are multiples of {by(multiples)}, got {by(sides)}: use images of "
+        f"{nearest} pixels, or {otherwise}"
+    )
+
+
+def by(sides: Sequence[int]) -> str:
+    """28x28."""
+    return "x".join(map(str, sides))
 
 
 def after(length: int, kernel: int, stride: int = 1, padding: int = 0) -> int:

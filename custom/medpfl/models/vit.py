@@ -8,7 +8,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from medpfl.core.errors import UserError
-from medpfl.models.shapes import pair
+from medpfl.models.shapes import by, pair
 
 if TYPE_CHECKING:
     from monai.networks.nets import ViT
@@ -93,7 +93,7 @@ def vit_tiny(
         patch = _smallest_patch(sides[0]), _smallest_patch(sides[1])
     else:
         raise UserError(
-            f"vit-tiny finds no patch that divides images of {_by(sides)} pixels into 2 to {_MOST_PATCHES} a side: "
+            f"vit-tiny finds no patch that divides images of {by(sides)} pixels into 2 to {_MOST_PATCHES} a side: "
             f"use images of {_nearest(sides, (_is_divisible, _is_divisible))} pixels"
         )
     return _vit(in_channels, num_classes, sides, patch, hidden_size, num_layers, num_heads, mlp_dim)
@@ -143,7 +143,7 @@ def _require_whole_patches(name: str, sides: tuple[int, int], patch: tuple[int, 
     divisors = [d for d in range(2, min(sides) // 2 + 1) if common % d == 0]
     other = f", or --model-arg patch_size={min(divisors, key=lambda d: abs(d - patch[0]))}" if divisors else ""
     raise UserError(
-        f"{name} divides images into patches of {_by(patch)} pixels, which do not divide {_by(sides)}: "
+        f"{name} divides images into patches of {by(patch)} pixels, which do not divide {by(sides)}: "
         f"use images of {_nearest(sides, whole)} pixels{other}"
     )
 
@@ -161,8 +161,4 @@ def _nearest(sides: tuple[int, int], fits: Sequence[Callable[[int], bool]]) -> s
     """The nearest sizes below and above, side by side, of which each fits."""
     below = tuple(next((s for s in range(side, 0, -1) if fit(s)), 0) for side, fit in zip(sides, fits, strict=True))
     above = tuple(next(s for s in count(side) if fit(s)) for side, fit in zip(sides, fits, strict=True))
-    return " or ".join(_by(size) for size in (below, above) if all(size))
-
-
-def _by(sides: Sequence[int]) -> str:
-    return "x".join(map(str, sides))
+    return " or ".join(by(size) for size in (below, above) if all(size))

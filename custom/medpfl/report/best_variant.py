@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from medpfl.core.measure import Measure
+from medpfl.report.measures import BETTER, first
 from medpfl.report.side_by_side import Comparison
-from medpfl.report.words import percent, points
+from medpfl.report.words import percent
 
 
 def advice(comparison: Comparison) -> list[str]:
@@ -15,11 +17,12 @@ def advice(comparison: Comparison) -> list[str]:
         return []
     by_mean = max(paired, key=lambda group: (_mean(group), _worst(group)))
     by_worst = max(paired, key=lambda group: (_worst(group), _mean(group)))
+    measure = first(comparison)
     and_which = "" if by_mean is by_worst else f"{by_worst['label']} "
     best = (
-        f"Against training alone {by_mean['label']} is best by the mean over sites ({points(_mean(by_mean))} points) "
-        f"and {and_which}by the worst site ({points(_worst(by_worst))} points there; "
-        f"{percent(by_worst['to_local']['below'])} of sites are more than a point below)."
+        f"Against training alone {by_mean['label']} is best by the mean over sites ({_told(measure, _mean(by_mean))}) "
+        f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
+        f"{percent(by_worst['to_local']['below'])} of sites are {_below(measure)})."
     )
     seeds = " on average over seeds" if len(comparison["seeds"]) > 1 else ""
     return [best, f"Should a site take part? By these figures {_answer(by_mean, by_worst, seeds)}."]
@@ -36,6 +39,17 @@ def _answer(by_mean: dict[str, Any], by_worst: dict[str, Any], seeds: str) -> st
         f"yes, with {by_worst['label']}, where the worst site does not lose{seeds}; {by_mean['label']} gives more on "
         "average, but its worst site loses"
     )
+
+
+def _told(measure: Measure, gain: float) -> str:
+    """With the measure where a reader might take less for worse."""
+    return measure.told(gain) + ("" if measure.better == "higher" else f" of {measure.title}, {BETTER}")
+
+
+def _below(measure: Measure) -> str:
+    if not measure.share:
+        return "worse than alone"
+    return f"more than a point {'below' if measure.better == 'higher' else 'worse'}"
 
 
 def _mean(group: dict[str, Any]) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup
 
-from medpfl.core.gain import signed
+from medpfl.core.measure import Measure
 from medpfl.report.svg import (
     Scale,
     dot,
@@ -25,6 +25,12 @@ from medpfl.report.svg import (
 
 COLOURS = 9
 """As many as ``templates/page.css`` has."""
+Print = Callable[[float], str]
+
+
+def three_digits(value: float) -> str:
+    """A share or a loss."""
+    return f"{value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ def line_chart(
     level: tuple[str, float] | None = None,
     mark: tuple[str, int] | None = None,
     share: bool = False,
+    number: Print = three_digits,
 ) -> Markup:
     """Values per round.
 
@@ -51,6 +58,7 @@ def line_chart(
         level: name and value of a dashed horizontal line.
         mark: name and round of a vertical line.
         share: the values lie in [0, 1], and the axis shows no more than that.
+        number: prints a value.
     """
     named = len(curves) > 1
     names = [shortened(curve.name, 26) for curve in curves]
@@ -91,13 +99,15 @@ def line_chart(
         parts.append(line(left, y(level[1]), width - right, y(level[1]), "level"))
         # Above the line unless that would leave the plot.
         above = y(level[1]) - 6 > top + 8
-        parts.append(text(left + 6, y(level[1]) + (-5 if above else 14), f"{level[0]} {level[1]:.3f}", css="tick halo"))
+        parts.append(
+            text(left + 6, y(level[1]) + (-5 if above else 14), f"{level[0]} {number(level[1])}", css="tick halo")
+        )
     parts += marks
     if named:
         ends = [y(curve.points[-1][1]) + 4 for curve in curves]
         for index, at in enumerate(_apart(ends, 14, top + 4, height - bottom + 4)):
             parts.append(text(width - right + 6, at, names[index], css=f"t{index % COLOURS}"))
-    return drawing(width, height, _told(title, curves, level), parts)
+    return drawing(width, height, _told(title, curves, level, number), parts)
 
 
 def _extent(curve: Curve) -> list[float]:
@@ -107,13 +117,13 @@ def _extent(curve: Curve) -> list[float]:
     return values
 
 
-def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None) -> str:
+def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, number: Print) -> str:
     told = [
-        f"{curve.name}: {curve.points[0][1]:.3f} in round {curve.points[0][0]}, "
-        f"{curve.points[-1][1]:.3f} in round {curve.points[-1][0]}"
+        f"{curve.name}: {number(curve.points[0][1])} in round {curve.points[0][0]}, "
+        f"{number(curve.points[-1][1])} in round {curve.points[-1][0]}"
         for curve in curves
     ]
-    return f"{title} by round. {'; '.join(told)}." + (f" {level[0]}: {level[1]:.3f}." if level else "")
+    return f"{title} by round. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
 
 
 def _apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
@@ -131,7 +141,10 @@ def _apart(positions: list[float], gap: float, top: float, bottom: float) -> lis
 
 
 def strip_plot(
-    title: str, rows: Sequence[tuple[str, dict[str, float]]], level: tuple[str, float] | None = None
+    title: str,
+    rows: Sequence[tuple[str, dict[str, float]]],
+    level: tuple[str, float] | None = None,
+    number: Print = three_digits,
 ) -> Markup:
     """One row for each algorithm, one dot for each site, a stroke at the mean, a dashed line at ``level``.
 
@@ -139,6 +152,7 @@ def strip_plot(
         title: what the horizontal axis shows.
         rows: label and the value of every site, at least one value in all.
         level: name and value of the dashed line.
+        number: prints a value.
     """
     labels = [shortened(label, 30) for label, _ in rows]
     left, top, step, right = 14 + max(map(text_width, labels)), 26, 28, 16
@@ -155,30 +169,33 @@ def strip_plot(
     if level:
         parts.append(line(x(level[1]), top - 6, x(level[1]), floor, "level"))
         anchor = "end" if x(level[1]) > (left + width) / 2 else "start"
-        parts.append(text(x(level[1]), top - 12, f"{level[0]} {level[1]:.3f}", anchor, "tick"))
+        parts.append(text(x(level[1]), top - 12, f"{level[0]} {number(level[1])}", anchor, "tick"))
     told = []
     for index, (label, sites) in enumerate(rows):
         middle = top + step * (index + 0.5)
         parts.append(text(left - 6, middle + 4, labels[index], "end"))
-        parts += [dot(x(value), middle, 4.5, "site", f"{site}: {value:.3f}") for site, value in sites.items()]
+        parts += [dot(x(value), middle, 4.5, "site", f"{site}: {number(value)}") for site, value in sites.items()]
         if sites:
             mean = sum(sites.values()) / len(sites)
             parts.append(line(x(mean), middle - 9, x(mean), middle + 9, "mean"))
-            told.append(f"{label}: {min(sites.values()):.3f} to {max(sites.values()):.3f}, mean {mean:.3f}")
+            ends = [number(end) for end in (min(sites.values()), max(sites.values()))]
+            told.append(f"{label}: {ends[0]} to {ends[1]}, mean {number(mean)}")
     return drawing(width, height, f"{title}, a dot for each site. {'; '.join(told)}.", parts)
 
 
-def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Markup:
+def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]], measure: Measure) -> Markup:
     """One row for each site: a dot at its value, a line over the interval, and a dashed line at 0 for all.
 
     Args:
         title: what the horizontal axis shows.
-        rows: label, and a difference with its interval's ends, each in [-1, 1]; shown in percentage points.
+        rows: label, and a gain with its interval's ends; those of a share are shown in percentage points.
+        measure: whose gains they are.
     """
     labels = [shortened(label, 30) for label, *_ in rows]
     left, top, step, right = 14 + max(map(text_width, labels)), 12, 20, 16
     width, floor = left + 440, top + step * len(rows)
-    ends = [100 * end for _, _, *interval in rows for end in interval]
+    scale = 100 if measure.share else 1
+    ends = [scale * end for _, _, *interval in rows for end in interval]
     steps = ticks(min(0, *ends), max(0, *ends), 6)
     x = Scale(steps[0], steps[-1], left + 6, width - right)
     parts = []
@@ -190,9 +207,9 @@ def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]]) -
     told = []
     for index, (label, value, low, high) in enumerate(rows):
         middle = top + step * (index + 0.5)
-        said = f"{label}: {signed(value)}, {signed(low)} to {signed(high)}"
+        said = f"{label}: {measure.signed(value)}, {measure.signed(low)} to {measure.signed(high)}"
         parts.append(text(left - 6, middle + 4, labels[index], "end"))
-        parts.append(line(x(100 * low), middle, x(100 * high), middle, "interval"))
-        parts.append(dot(x(100 * value), middle, 3.5, "f0", said))
+        parts.append(line(x(scale * low), middle, x(scale * high), middle, "interval"))
+        parts.append(dot(x(scale * value), middle, 3.5, "f0", said))
         told.append(said)
     return drawing(width, floor + 40, f"{title}, with 95 % intervals. {'; '.join(told)}.", parts)

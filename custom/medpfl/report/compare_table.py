@@ -8,56 +8,50 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medpfl.core.measure import Measure
 from medpfl.report.best_variant import advice
+from medpfl.report.measures import NONE, change, change_head, chief, listed, measures_of, printed, short_head, spread
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
-from medpfl.report.side_by_side import REFERENCE, Comparison
-from medpfl.report.words import NONE, percent, points, score, size, spread
+from medpfl.report.side_by_side import REFERENCE, Comparison, alone
+from medpfl.report.words import percent, size
 
-WORST_TO_LOCAL = "Worst site's difference to local (points)"
-BELOW_LOCAL = "Sites more than a point below local"
+BETTER_THAN_LOCAL = "Better than local"
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The comparison as text: column heads, and a row of cells for each group."""
+    measures, groups = measures_of(comparison), comparison["groups"]
+    begun, rest = measures[0], measures[1:]
     heads = [
         "Algorithm",
-        "Accuracy",
+        short_head(begun),
         "Worst site",
-        "To local (points)",
-        "Better than local",
-        WORST_TO_LOCAL,
-        BELOW_LOCAL,
+        change_head("To local", begun),
+        BETTER_THAN_LOCAL,
+        worst_to_local(begun),
+        below_local(begun),
     ]
-    with_fedavg = any(group["to_fedavg"] for group in comparison["groups"])
+    with_fedavg = any(group["to_fedavg"] for group in groups)
     if with_fedavg:
-        heads += ["To FedAvg (points)", "Better than FedAvg"]
-    # The sites' models together, where that was tested: on all test data, and at centres that did not train.
-    together = [
-        (key, head)
-        for key, head in (
-            ("new_accuracy", "New accuracy"),
-            ("new_auroc", "New AUC"),
-            ("held_out_auroc", "Held-out AUC"),
-        )
-        if any(group[key]["mean"] is not None for group in comparison["groups"])
-    ]
-    heads += ["Balanced acc.", "AUC", *(head for _, head in together)]
-    with_forgetting = any(group["forgetting"]["mean"] is not None for group in comparison["groups"])
-    heads += ["Forgetting (points)"] if with_forgetting else []
+        heads += [change_head("To FedAvg", begun), "Better than FedAvg"]
+    together = _together(comparison)
+    heads += [*map(short_head, rest), *(together_head(where, m) for where, m in together)]
+    with_forgetting = any(group["forgetting"]["mean"] is not None for group in groups)
+    heads += [change_head("Forgetting", begun)] if with_forgetting else []
     heads += ["Round", "Seconds", "Sent / received per site and round"]
     rows = []
-    for group in comparison["groups"]:
-        row = [group["label"], spread(**group["accuracy"]), score(group["worst"]["mean"])]
-        row += [*_paired(group["to_local"]), *_worst(group["to_local"])]
-        row += _paired(group["to_fedavg"]) if with_fedavg else []
+    for group in groups:
+        of = group["measures"]
+        row = [group["label"], spread(begun, **of[begun.name]), printed(begun, group["worst"]["mean"])]
+        row += [*_paired(begun, group["to_local"]), *_worst(begun, group["to_local"])]
+        row += _paired(begun, group["to_fedavg"]) if with_fedavg else []
         chosen, seconds = group["selected_round"]["mean"], group["seconds"]["mean"]
         sent, received = (group[f"{way}_bytes_per_site_round"]["mean"] for way in ("sent", "received"))
         row += [
-            spread(**group["balanced_accuracy"]),
-            spread(**group["auroc"]),
-            *(spread(**group[key]) for key, _ in together),
-            *([points(*group["forgetting"].values())] if with_forgetting else []),
+            *(spread(m, **of[m.name]) for m in rest),
+            *(spread(m, **group[where][m.name]) for where, m in together),
+            *([change(begun, *group["forgetting"].values())] if with_forgetting else []),
             NONE if chosen is None else f"{chosen:g}" if chosen == int(chosen) else f"{chosen:.1f}",
             NONE if seconds is None else f"{seconds:.1f}",
             NONE if sent is None and received is None else f"{size(sent)} / {size(received)}",
@@ -66,24 +60,53 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     return heads, rows
 
 
-def _paired(other: Mapping[str, Any] | None) -> list[str]:
+def worst_to_local(measure: Measure) -> str:
+    """The head over what the worst site gains over local training."""
+    return change_head("Worst site's difference to local", measure)
+
+
+def below_local(measure: Measure) -> str:
+    """The head over the share of sites for which local training is better."""
+    if not measure.share:
+        return "Sites worse than local"
+    return f"Sites more than a point {'below' if measure.better == 'higher' else 'worse than'} local"
+
+
+def together_head(where: str, measure: Measure) -> str:
+    """The head over a measure of the sites' models together."""
+    return f"{'New' if where == 'new' else 'Held-out'} {measure.title}" + f" ({measure.unit})" * bool(measure.unit)
+
+
+def _together(comparison: Comparison) -> list[tuple[str, Measure]]:
+    """The sites' models together, where that was tested: on all test data, and at centres that did not train."""
+    short = chief(measures_of(comparison))
+    asked = [*(("new", m) for m in short), ("held_out", short[-1])]
+    return [
+        (where, m)
+        for where, m in asked
+        if any(group[where][m.name]["mean"] is not None for group in comparison["groups"])
+    ]
+
+
+def _paired(measure: Measure, other: Mapping[str, Any] | None) -> list[str]:
     if not other:
         return [NONE, NONE]
-    return [points(other["mean"], other["sd"]), f"{other['better']} of {other['pairs']}"]
+    return [change(measure, other["mean"], other["sd"]), f"{other['better']} of {other['pairs']}"]
 
 
-def _worst(local: Mapping[str, Any] | None) -> list[str]:
+def _worst(measure: Measure, local: Mapping[str, Any] | None) -> list[str]:
     if not local:
         return [NONE, NONE]
-    return [points(*local["worst"].values()), percent(local["below"])]
+    return [change(measure, *local["worst"].values()), percent(local["below"])]
 
 
 def comparison_note(comparison: Comparison) -> str:
     """What the columns mean, in plain sentences, to stand under the table."""
-    data, seeds = comparison["data"], comparison["seeds"]
+    data, seeds, measures = comparison["data"], comparison["seeds"], measures_of(comparison)
+    begun = measures[0]
     # A reference that differs from run to run of a seed would be a defect; the first group's stands for all.
     baselines = {
-        group["to_local"]["baseline"]: group["to_local"]["baseline_accuracy"]
+        group["to_local"]["baseline"]: alone(group["to_local"], begun.name)
         for group in comparison["groups"]
         if group["to_local"]
     }
@@ -92,19 +115,20 @@ def comparison_note(comparison: Comparison) -> str:
         f"{len(data['sites'])} sites, "
         + (f"seeds {shown(seeds)}." if len(seeds) > 1 else f"one seed ({shown(seeds)})."),
         "Test data, at the round chosen on validation data (the last where there are none); "
-        "accuracy, balanced accuracy and AUC are means over sites"
+        f"{listed([m.title for m in measures])} are means over sites"
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
         "Differences are paired by site and seed; 'better' counts those pairs, the worst site's is a seed's lowest"
         + (", averaged over seeds." if len(seeds) > 1 else "."),
     ]
-    if any(group["new_auroc"]["mean"] is not None for group in comparison["groups"]):
+    short = [m.title for m in chief(measures)]
+    if any(where == "new" for where, _ in _together(comparison)):
         sentences.append(
-            "New accuracy and AUC: the average prediction of all sites' models on all sites' test data; held-out AUC: "
-            "the same at centres that took no part in training."
+            f"New {listed(short)}: the average prediction of all sites' models on all sites' test data; held-out "
+            f"{short[-1]}: the same at centres that took no part in training."
         )
     if any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):
         sentences.append(
-            "Forgetting: how one more local training changes a site's accuracy on the other sites' test data."
+            f"Forgetting: how one more local training changes a site's {begun.title} on the other sites' test data."
         )
     # Unequal effort is allowed, but never silent.
     for key, what in (("rounds", "Rounds"), ("local_epochs", "Local epochs")):
@@ -112,8 +136,8 @@ def comparison_note(comparison: Comparison) -> str:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
     sentences += [
-        f"Local training ({label}): {spread(**accuracy)}."
-        for label, accuracy in baselines.items()
+        f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
+        for label, reached in baselines.items()
         if label == REFERENCE
     ]
     if len(seeds) == 1:

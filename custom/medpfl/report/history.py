@@ -5,38 +5,27 @@ from __future__ import annotations
 import csv
 import io
 
+from medpfl.report.measures import as_earlier, chief, measures_of
 from medpfl.report.reading import Results
 
-COLUMNS = (
-    "round",
-    "site",
-    "train_loss",
-    "validation_accuracy",
-    "validation_auroc",
-    "sent_bytes",
-    "received_bytes",
-    "seconds",
-)
+_BEFORE, _AFTER = ("round", "site", "train_loss"), ("sent_bytes", "received_bytes", "seconds")
 
 
 def history_csv(results: Results) -> str:
-    """One row for every round and site that took part in it; what was not measured is empty."""
+    """One row for every round and site that took part in it; what was not measured is empty.
+
+    Columns are ``validation_MEASURE`` for each of the task's measures; of classification's for the accuracy and the
+    AUC, as in the first version.
+    """
+    measures = measures_of(results)
+    names = [m.name for m in (chief(measures) if as_earlier(measures) else measures)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow((*_BEFORE, *(f"validation_{name}" for name in names), *_AFTER))
     for entry in results["rounds"]:
         for name, site in entry["sites"].items():
             validation = site.get("validation") or {}
-            writer.writerow(
-                (
-                    entry["round"],
-                    name,
-                    site.get("train_loss"),
-                    validation.get("accuracy"),
-                    validation.get("auroc"),
-                    site.get("sent_bytes"),
-                    site.get("received_bytes"),
-                    site.get("seconds"),
-                )
-            )
+            measured = [validation.get(measure) for measure in names]
+            told = [site.get(key) for key in ("train_loss", *_AFTER)]
+            writer.writerow((entry["round"], name, told[0], *measured, *told[1:]))
     return stream.getvalue()

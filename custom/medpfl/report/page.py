@@ -14,13 +14,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from medpfl.core.errors import UserError
+from medpfl.report.measures import first, is_change, printed
 from medpfl.report.page_comparison import comparison_section
 from medpfl.report.page_parts import Table
 from medpfl.report.page_run import run_section
 from medpfl.report.pairing import grouped
 from medpfl.report.reading import Results, selected, write_text
 from medpfl.report.side_by_side import compare
-from medpfl.report.words import count, data_name, method_name, score
+from medpfl.report.words import count, data_name, method_name
 
 
 def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
@@ -49,7 +50,7 @@ def table_html(table: Table) -> str:
 
 @cache
 def _templates() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("medpfl.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -57,6 +58,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["gains"] = is_change
+    return environment
 
 
 def _single(run: Results) -> dict[str, Any]:
@@ -89,6 +92,8 @@ def _several(runs: list[Results]) -> dict[str, Any]:
 
 def _folded(run: Results, label: str, with_partition: bool) -> dict[str, Any]:
     scores = selected(run)
-    accuracy = f", accuracy {score(scores['mean'].get('accuracy'))}" if scores else ", not finished"
-    summary = f"{label} on {data_name(run['data'])}, seed {run['config'].get('seed')}{accuracy}"
+    measure = first(run)
+    reached = f", {measure.title} {printed(measure, scores['mean'].get(measure.name))}" if scores else ", not finished"
+    unit = f" {measure.unit}" if scores and measure.unit else ""
+    summary = f"{label} on {data_name(run['data'])}, seed {run['config'].get('seed')}{reached}{unit}"
     return {"summary": summary, "section": run_section(run, with_partition)}

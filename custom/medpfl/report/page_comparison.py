@@ -8,13 +8,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from medpfl.core.measure import Measure
 from medpfl.report.best_variant import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
+from medpfl.report.measures import first, selecting
 from medpfl.report.page_parts import Part, Section, Table
-from medpfl.report.page_run import COURSES, partition
+from medpfl.report.page_run import courses_of, partition
 from medpfl.report.reading import Results, round_series
-from medpfl.report.side_by_side import Comparison
+from medpfl.report.side_by_side import Comparison, alone
 
 Groups = dict[str, dict[Any, Results]]
 """Label to the group's runs by seed."""
@@ -25,7 +27,7 @@ Level = tuple[str, float] | None
 
 def comparison_section(comparison: Comparison, groups: Groups) -> Section:
     """The verdict, the table and the figures of a comparison, and what the sites hold under each seed."""
-    local = _local_level(comparison)
+    local = _local_level(comparison, first(comparison))
     return Section("", _verdict(comparison, local), list(_parts(comparison, groups, local)))
 
 
@@ -34,16 +36,19 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     table = Table("Algorithms compared", *comparison_rows(comparison))
     yield Part(table=table, note=comparison_note(comparison))
     strips = [(g["label"], {k: v for k, v in g["sites"].items() if v is not None}) for g in comparison["groups"]]
+    measure = first(comparison)
     if any(sites for _, sites in strips):
         dashed = ", the dashed line the mean of local training" if local else ""
         yield Part(
             "Every site",
-            figure=strip_plot("test accuracy", strips, local),
+            figure=strip_plot(f"test {measure.title}{_unit(measure)}", strips, local, measure.number),
             note=f"A dot is a site (its mean over seeds), the stroke the mean over sites{dashed}.",
         )
-    if charts := _courses(groups, local):
+    by = _selecting(groups, measure)
+    local = _local_level(comparison, by)
+    if charts := _courses(groups, by, local):
         over = "sites and seeds" if len(seeds) > 1 else "sites"
-        dashed = " The dashed line is the test accuracy of local training." if local else ""
+        dashed = f" The dashed line is the test {by.title} of local training." if local else ""
         yield Part("Course of training", charts=charts, note=f"Means over {over}.{dashed}")
     runs = next(iter(groups.values())).items()
     splits = [partition(run, f"Seed {seed}. " if len(seeds) > 1 else "") for seed, run in runs]
@@ -51,47 +56,59 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     yield Part("Each run")
 
 
-def _courses(groups: Groups, local: Level) -> list[Markup]:
+def _unit(measure: Measure) -> str:
+    return f" ({measure.unit})" if measure.unit else ""
+
+
+def _courses(groups: Groups, measure: Measure, local: Level) -> list[Markup]:
     """Means over sites and seeds by round, a curve for each group."""
     charts = []
-    for title, keys, share in COURSES:
+    for course in courses_of(measure):
         curves = []
         for label, members in groups.items():
             by_round: dict[int, list[float]] = {}
             for run in members.values():
-                for n, values in round_series(run, *keys):
+                for n, values in round_series(run, *course.keys):
                     by_round.setdefault(n, []).append(fmean(values))
             if by_round:
                 curves.append(Curve(label, [(n, fmean(values)) for n, values in sorted(by_round.items())]))
         if curves:
-            charts.append(line_chart(title, curves, local if share else None, share=share))
+            level = local if course.measure else None
+            charts.append(line_chart(course.title, curves, level, share=course.share, number=course.number))
     return charts
 
 
+def _selecting(groups: Groups, first: Measure) -> Measure:
+    """The measure by which all select their round; the first where they do not agree."""
+    by = {selecting(run) for by_seed in groups.values() for run in by_seed.values()}
+    return by.pop() if len(by) == 1 else first
+
+
 def _verdict(comparison: Comparison, local: Level) -> str:
-    ranked = sorted(
-        (group for group in comparison["groups"] if group["accuracy"]["mean"] is not None),
-        key=lambda group: -group["accuracy"]["mean"],
-    )
+    measure = first(comparison)
+    means = [
+        (group, mean) for group in comparison["groups"] if (mean := group["measures"][measure.name]["mean"]) is not None
+    ]
+    ranked = sorted(means, key=lambda pair: -measure.gain(pair[1], 0))
     if not ranked:
-        return "No accuracy was measured."
-    best = ranked[0]
-    reaches = "has the highest mean accuracy," if len(ranked) > 1 else "reaches a mean accuracy of"
-    text = f"{best['label']} {reaches} {best['accuracy']['mean']:.3f}"
+        return f"No {measure.title} was measured."
+    best, mean = ranked[0]
+    most = "highest" if measure.better == "higher" else "lowest"
+    reaches = f"has the {most} mean {measure.title}," if len(ranked) > 1 else f"reaches a mean {measure.title} of"
+    text = f"{best['label']} {reaches} {measure.said(mean)}"
     if best["worst"]["mean"] is not None:
-        text += f" ({best['worst']['mean']:.3f} at its worst site)"
+        text += f" ({measure.said(best['worst']['mean'])} at its worst site)"
     if best["algorithm"] == "local" and len(ranked) > 1:
         text += ": here no federated method does better than each site training alone"
     elif local and best["algorithm"] != "local":
-        text += f"; sites that train alone reach {local[1]:.3f}"
+        text += f"; sites that train alone reach {measure.said(local[1])}"
     return " ".join([f"{text}.", *advice(comparison)])
 
 
-def _local_level(comparison: Comparison) -> Level:
+def _local_level(comparison: Comparison, measure: Measure) -> Level:
+    name = measure.name
     for group in comparison["groups"]:
-        accuracy = (
-            group["accuracy"] if group["algorithm"] == "local" else (group["to_local"] or {}).get("baseline_accuracy")
-        )
-        if accuracy and accuracy["mean"] is not None:
-            return "local training", accuracy["mean"]
+        of_local = group["measures"][name] if group["algorithm"] == "local" else alone(group["to_local"], name)
+        if of_local and of_local["mean"] is not None:
+            return "local training", of_local["mean"]
     return None

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from medpfl.report.charts import Curve, line_chart
+from medpfl.core.measure import Measure
+from medpfl.report.charts import Curve, Print, line_chart, three_digits
+from medpfl.report.detail import detail_parts
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
+from medpfl.report.headline import headline
+from medpfl.report.measures import all_measures, capital, first, measures_of, printed, selecting
 from medpfl.report.page_parts import Part, Picture, Section
 from medpfl.report.page_tables import (
+    classes_table,
     cost_table,
     failures_table,
     forgetting_table,
+    further_table,
     impressions_table,
     made_table,
     site_table,
 )
 from medpfl.report.reading import Results, class_names, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
-from medpfl.report.words import count, further, headline, score
+from medpfl.report.words import count, further
 
-COURSES = (
-    ("validation accuracy", ("validation", "accuracy"), True),
-    ("training loss", ("train_loss",), False),
-)
+
+class Course(NamedTuple):
+    """What is drawn by round: its title, where a site's entry of a round has it, and the measure if it is one."""
+
+    title: str
+    keys: tuple[str, ...]
+    measure: Measure | None = None
+
+    @property
+    def share(self) -> bool:
+        """Values lie in [0, 1]."""
+        return bool(self.measure and self.measure.share)
+
+    @property
+    def number(self) -> Print:
+        """Prints a value."""
+        return self.measure.number if self.measure else three_digits
+
+
+def courses_of(measure: Measure) -> tuple[Course, Course]:
+    """Of a measure on validation data, and of the loss."""
+    unit = f" ({measure.unit})" if measure.unit else ""
+    validated = Course(f"validation {measure.title}{unit}", ("validation", measure.name), measure)
+    return validated, Course("training loss", ("train_loss",))
 
 
 def run_section(run: Results, with_partition: bool, alone: bool = False) -> Section:
@@ -42,13 +68,20 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
     yield from gains_part(run)
     if selected(run):
         yield Part("Every site", table=site_table(run), note=_site_note(run))
+        if classes := classes_table(run):
+            yield Part(classes.caption, table=classes)
+        if more := further_table(run):
+            note = _explained(m for m in all_measures(run) if m.further)
+            yield Part("Further measures", table=more, note=note)
     yield Part(lines=further(run))
     yield from _courses(run)
+    yield from detail_parts(run)
     yield from _impressions(run)
     if forgotten := run.get("forgetting"):
         note = (
-            f"Accuracy of the model that a site would receive for round {forgotten['round']}, before and after it "
-            "trains on its own data once more: on the other sites' test data, pooled, and on its own."
+            f"{capital(first(run).title)} of the model that a site would receive for round {forgotten['round']}, "
+            "before and after it trains on its own data once more: on the other sites' test data, pooled, and on its "
+            "own."
         )
         yield Part("Forgetting", table=forgetting_table(run, forgotten), note=note)
     if with_partition:
@@ -77,23 +110,34 @@ def _facts(run: Results) -> str:
 
 
 def _site_note(run: Results) -> str:
-    last = run["final"]["last"]
-    lowest = worst_site(last, "accuracy")
+    last, measure = run["final"]["last"], first(run)
+    lowest = worst_site(last, measure)
     chosen = run.get("selected_round")
-    validated = round_series(run, "validation", "accuracy")
+    validated = round_series(run, "validation", selecting(run).name)
     when = (
         "the reported round"
         if chosen is None
         else f"round {chosen}" + (", chosen on validation data" * bool(validated))
     )
+    what = _explained(measures_of(run))
     return (
         f"Test data at {when}. At the last round "
-        f"({len(run['rounds'])}): mean accuracy {score(last['mean'].get('accuracy'))}"
-        + (f", worst {lowest[1]:.3f} ({lowest[0]})." if lowest else ".")
-        + " Accuracy is the share of test cases that are classified correctly; balanced accuracy gives every class the "
-        "same weight; AUC is the macro one-vs-rest area under the ROC curve over the classes a site's test data hold."
-        + (" Differences are in percentage points of accuracy." if _reference(run) else "")
+        f"({len(run['rounds'])}): mean {measure.title} {printed(measure, last['mean'].get(measure.name))}"
+        + (f", worst {measure.number(lowest[1])} ({lowest[0]})." if lowest else ".")
+        + (f" {what}" if what else "")
+        + (f" {_differences_in(measure)}" if _reference(run) else "")
     )
+
+
+def _explained(measures: Iterable[Measure]) -> str:
+    what = capital("; ".join(m.what for m in measures if m.what))
+    return f"{what}." if what else ""
+
+
+def _differences_in(measure: Measure) -> str:
+    unit = f"in {'percentage points' if measure.share else measure.unit} " * bool(measure.gained_in)
+    sign = "" if measure.better == "higher" else ", above 0 is better"
+    return f"Differences are {unit}of {measure.title}{sign}."
 
 
 def _reference(run: Results) -> dict[str, Any] | None:
@@ -102,25 +146,27 @@ def _reference(run: Results) -> dict[str, Any] | None:
 
 def _courses(run: Results) -> Iterator[Part]:
     reference = _reference(run)
-    alone = reference["mean"].get("accuracy") if reference else None
+    measure = selecting(run)
+    validated, loss = courses_of(measure)
+    alone = reference["mean"].get(measure.name) if reference else None
     charts, missing = [], []
-    for title, keys, share in COURSES:
-        series = round_series(run, *keys)
+    for course in (validated, loss):
+        series = round_series(run, *course.keys)
         if not series:
-            missing.append(title)
+            missing.append(course.title)
             continue
         curve = Curve(
             "mean over sites",
             [(n, fmean(values)) for n, values in series],
             [(n, min(values), max(values)) for n, values in series],
         )
-        level = ("local training", alone) if share and alone is not None else None
+        level = ("local training", alone) if course.measure and alone is not None else None
         chosen = run.get("selected_round")
         mark = ("selected", chosen) if chosen is not None else None
-        charts.append(line_chart(title, [curve], level, mark, share))
+        charts.append(line_chart(course.title, [curve], level, mark, course.share, course.number))
     note = ["Line: mean over sites; band: lowest to highest site."] if charts else []
-    if alone is not None and "validation accuracy" not in missing:
-        note.append("Dashed: test accuracy of sites that train alone.")
+    if alone is not None and validated.title not in missing:
+        note.append(f"Dashed: test {measure.title} of sites that train alone.")
     if run["rounds"]:
         note += [f"This run has no {title}." for title in missing]
     if note:

@@ -6,9 +6,25 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from medpfl.core.measure import Measure
+from medpfl.report.measures import (
+    NONE,
+    all_measures,
+    capital,
+    change,
+    change_head,
+    classes_in,
+    counting_classes,
+    first,
+    head,
+    measures_of,
+    printed,
+    short_head,
+    spread,
+    with_interval,
+)
 from medpfl.report.page_parts import Table
 from medpfl.report.reading import (
-    MEASURES,
     Results,
     class_names,
     differences,
@@ -18,7 +34,7 @@ from medpfl.report.reading import (
     selected,
     worst_site,
 )
-from medpfl.report.words import NONE, auroc_interval, duration, points, score, site_name, size, spread
+from medpfl.report.words import duration, site_name, size
 
 
 def failures_table(failures: list[dict[str, Any]]) -> Table:
@@ -49,37 +65,82 @@ def site_table(run: Results) -> Table:
     """Test measures of every site, their mean and the worst, beside local training where there is a reference."""
     scores = selected(run)
     reference = None if is_local(run) else local_reference(run)
-    change = differences(scores, reference, "accuracy")
-    classes = len(class_names(run))
-    heads = ["Site", "Train", "Test", "Accuracy", "Balanced acc.", "AUC [95 % CI]", "Classes in AUC"]
-    heads += ["Local accuracy", "To local (points)"] if reference else []
+    measures, begun = measures_of(run), first(run)
+    gains = differences(scores, reference, begun)
+    counted, classes = counting_classes(measures, scores["sites"]), len(class_names(run))
+    heads = ["Site", "Train", "Test", *(short_head(m) + " [95 % CI]" * bool(m.interval) for m in measures)]
+    heads += [f"Classes in {m.title}" for m in counted]
+    local = f"Local {begun.title}" + f" ({begun.unit})" * bool(begun.unit)
+    heads += [local, change_head("To local", begun)] if reference else []
     rows = []
     for name, entry in scores["sites"].items():
-        held = entry.get("auroc_classes")
         row = [
             site_name(run, name),
             _whole(run["data"]["sites"].get(name, {}).get("train")),
             _whole(entry.get("n")),
-            score(entry.get("accuracy")),
-            score(entry.get("balanced_accuracy")),
-            auroc_interval(entry),
-            NONE if held is None else f"{held} of {classes}" if classes else str(held),
+            *(with_interval(m, entry) for m in measures),
+            *(classes_in(m, entry, classes) for m in counted),
         ]
         if reference:
-            row += [score(reference["sites"].get(name, {}).get("accuracy")), points(change.get(name))]
+            row += [printed(begun, reference["sites"].get(name, {}).get(begun.name)), change(begun, gains.get(name))]
         rows.append(row)
-    foot = [["Mean ± sd", "", "", *(spread(scores["mean"].get(m), scores["std"].get(m)) for m in MEASURES), ""]]
-    worst = [worst_site(scores, measure) for measure in MEASURES]
-    foot.append(["Worst site", "", "", *(f"{w[1]:.3f} ({w[0]})" if w else NONE for w in worst), ""])
+    none = [""] * len(counted)
+    means = [spread(m, scores["mean"].get(m.name), scores["std"].get(m.name)) for m in measures]
+    foot = [["Mean ± sd", "", "", *means, *none]]
+    foot.append(["Worst site", "", "", *(_at(m, worst_site(scores, m)) for m in measures), *none])
     if reference:
-        foot[0] += [score(reference["mean"].get("accuracy")), points(mean_or_none(change.values()))]
-        alone = worst_site(reference, "accuracy")
-        least = min(change, key=change.__getitem__) if change else None
+        foot[0] += [printed(begun, reference["mean"].get(begun.name)), change(begun, mean_or_none(gains.values()))]
+        least = min(gains, key=gains.__getitem__) if gains else None
         foot[1] += [
-            f"{alone[1]:.3f} ({alone[0]})" if alone else NONE,
-            f"{points(change[least])} ({least})" if least else NONE,
+            _at(begun, worst_site(reference, begun)),
+            f"{change(begun, gains[least])} ({least})" if least else NONE,
         ]
     return Table("Test results of every site", heads, rows, foot)
+
+
+def further_table(run: Results) -> Table | None:
+    """Every site's further measures with their intervals; None where there are none."""
+    scores = selected(run)
+    there = [
+        m
+        for m in all_measures(run)
+        if m.further and any(entry.get(m.name) is not None for entry in scores["sites"].values())
+    ]
+    if not there:
+        return None
+    rows = [
+        [site_name(run, name), *(with_interval(m, entry) for m in there)] for name, entry in scores["sites"].items()
+    ]
+    means = [spread(m, scores["mean"].get(m.name), scores["std"].get(m.name)) for m in there]
+    worst = [_at(m, worst_site(scores, m)) for m in there]
+    heads = ["Site", *(f"{head(m)} [95 % CI]" for m in there)]
+    return Table("Further measures of every site", heads, rows, [["Mean ± sd", *means], ["Worst site", *worst]])
+
+
+def classes_table(run: Results) -> Table | None:
+    """A measure of every structure or label at every site; None where a measure has one value alone."""
+    sites = selected(run)["sites"]
+    for measure in measures_of(run):
+        for key in (f"{measure.name}_by_class", f"{measure.name}_by_label"):
+            found = {name: entry[key] for name, entry in sites.items() if entry.get(key)}
+            if found and (number := max(map(len, found.values()))) > 1:
+                rows = [
+                    [site_name(run, name), *(printed(measure, value) for value in values)]
+                    for name, values in found.items()
+                ]
+                heads = ["Site", *_names(run, number)]
+                return Table(f"{capital(measure.title)} of each {key.rpartition('_')[2]}", heads, rows)
+    return None
+
+
+def _names(run: Results, number: int) -> list[str]:
+    """Of labels, or of the classes beside the background; numbers where the data do not name them."""
+    names = [str(name) for name in run["data"].get("classes") or ()][-number:]
+    return names if len(names) == number else [str(n + 1) for n in range(number)]
+
+
+def _at(measure: Measure, worst: tuple[str, float] | None) -> str:
+    return f"{measure.number(worst[1])} ({worst[0]})" if worst else NONE
 
 
 def _whole(value: int | None) -> str:
@@ -89,17 +150,19 @@ def _whole(value: int | None) -> str:
 def forgetting_table(run: Results, found: dict[str, Any]) -> Table:
     """A site's model on its own and on the other sites' test data, before and after one more local training."""
 
+    measure = first(run)
+
     def row(name: str, measured: Any) -> list[str]:
         cells = [name]
         for which in ("others", "own"):
-            before, after = (measured.get(which, {}).get(when, {}).get("accuracy") for when in ("before", "after"))
-            change = None if before is None or after is None else after - before
-            cells += [score(before), score(after), points(change)]
+            before, after = (measured.get(which, {}).get(when, {}).get(measure.name) for when in ("before", "after"))
+            gain = None if before is None or after is None else measure.gain(after, before)
+            cells += [printed(measure, before), printed(measure, after), change(measure, gain)]
         return cells
 
     heads = ["Site"]
     for which in ("Others'", "Own"):
-        heads += [f"{which} before", f"{which} after", f"{which} change (points)"]
+        heads += [f"{which} before", f"{which} after", change_head(f"{which} change", measure)]
     rows = [row(site_name(run, name), measured) for name, measured in found["sites"].items()]
     return Table("What local training makes a model forget", heads, rows, [row("Mean", found["mean"])])
 

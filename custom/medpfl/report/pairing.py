@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.report.reading import (
-    Results,
-)
+from medpfl.report.measures import measures_of
+from medpfl.report.reading import Results
 from medpfl.report.words import algorithm_name
 
 # They say where and when a run was made, not what it computes.
@@ -91,6 +90,24 @@ def _flat(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, value
         else:
             yield key, json.dumps(value)
+
+
+def check_tasks(runs: list[Results]) -> None:
+    """UserError if runs are of different tasks, or have different measures."""
+    one = runs[0]
+    for other in runs[1:]:
+        tasks = [run["config"].get("task", "classification") for run in (one, other)]
+        if tasks[0] != tasks[1]:
+            raise UserError(
+                f"{name_of(one)} and {name_of(other)} cannot be compared: one is of {tasks[0]}, the other of "
+                f"{tasks[1]}, which is judged by other measures. Compare runs of one task."
+            )
+        names = [[m.name for m in measures_of(run)] for run in (one, other)]
+        if names[0] != names[1]:
+            raise UserError(
+                f"{name_of(one)} and {name_of(other)} cannot be compared: their measures are {shown(names[0])} and "
+                f"{shown(names[1])}. Compare runs with the same measures."
+            )
 
 
 def check_pairs(groups: dict[str, dict[Any, Results]]) -> None:

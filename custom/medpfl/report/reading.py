@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.measure import Measure
 
-SCHEMAS = (1, 2)
-MEASURES = ("accuracy", "balanced_accuracy", "auroc")
+SCHEMAS = (1, 2, 3)
 
 Results = dict[str, Any]
 
@@ -58,7 +58,7 @@ def _check(results: Any, file: Path, finished: bool) -> None:
     if results["schema"] not in SCHEMAS:
         raise UserError(
             f"{file}: has schema {results['schema']!r}, this version of medpfl reads schemas "
-            f"{' and '.join(map(str, SCHEMAS))}. "
+            f"{', '.join(map(str, SCHEMAS[:-1]))} and {SCHEMAS[-1]}. "
             "Use the version that wrote it."
         )
     for dotted, kind in (
@@ -73,6 +73,7 @@ def _check(results: Any, file: Path, finished: bool) -> None:
             value = value.get(key)
         if not isinstance(value, kind):
             raise UserError(f"{file}: '{dotted}' is missing or is not a {kind.__name__}; the file is damaged.")
+    _check_measures(results.get("measures"), file)
     if not all(isinstance(entry, dict) and {"round", "sites"} <= entry.keys() for entry in results["rounds"]):
         raise UserError(f"{file}: an entry of 'rounds' lacks 'round' or 'sites'; the file is damaged.")
     final = results.get("final")
@@ -99,6 +100,23 @@ def _check(results: Any, file: Path, finished: bool) -> None:
                 )
 
 
+def _check_measures(said: Any, file: Path) -> None:
+    if said is None:  # of an earlier schema
+        return
+    if not isinstance(said, list) or not said:
+        raise UserError(f"{file}: 'measures' is no list of measures; the file is damaged.")
+    for measure in said:
+        if (
+            not isinstance(measure, dict)
+            or not all(isinstance(measure.get(key), str) for key in ("name", "title"))
+            or measure.get("better", "higher") not in ("higher", "lower")
+        ):
+            raise UserError(
+                f"{file}: an entry of 'measures' lacks 'name' or 'title', or its 'better' is neither higher nor lower; "
+                "the file is damaged."
+            )
+
+
 def is_local(results: Results) -> bool:
     """Whether this run is local training itself, so that a difference to local training says nothing."""
     return results["algorithm"] == "local"
@@ -120,10 +138,11 @@ def site_scores(scores: dict[str, Any] | None, measure: str) -> dict[str, float]
     return {name: entry[measure] for name, entry in sites.items() if entry.get(measure) is not None}
 
 
-def differences(scores: dict[str, Any] | None, baseline: dict[str, Any] | None, measure: str) -> dict[str, float]:
-    """Site name to (score - baseline), for the sites that have both."""
-    base = site_scores(baseline, measure)
-    return {name: value - base[name] for name, value in site_scores(scores, measure).items() if name in base}
+def differences(scores: dict[str, Any] | None, baseline: dict[str, Any] | None, measure: Measure) -> dict[str, float]:
+    """Site name to what is gained over the baseline, for the sites that have both; above 0 is better."""
+    base = site_scores(baseline, measure.name)
+    scored = site_scores(scores, measure.name)
+    return {name: measure.gain(value, base[name]) for name, value in scored.items() if name in base}
 
 
 def mean_or_none(values: Iterable[float | None]) -> float | None:
@@ -132,12 +151,12 @@ def mean_or_none(values: Iterable[float | None]) -> float | None:
     return fmean(present) if present else None
 
 
-def worst_site(scores: dict[str, Any], measure: str) -> tuple[str, float] | None:
-    """The site where the measure is lowest, and its value there."""
-    values = site_scores(scores, measure)
+def worst_site(scores: dict[str, Any], measure: Measure) -> tuple[str, float] | None:
+    """The site where the measure is worst, and its value there."""
+    values = site_scores(scores, measure.name)
     if not values:
         return None
-    name = min(values, key=values.__getitem__)
+    name = min(values, key=lambda site: measure.gain(values[site], 0))
     return name, values[name]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.report.pairing import check_pairs, grouped, name_of, settings_of
+from medpfl.core.measure import Measure
+from medpfl.report.measures import all_measures, as_earlier, measures_of
+from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
 from medpfl.report.reading import (
-    MEASURES,
     Results,
     differences,
     local_reference,
@@ -25,31 +26,37 @@ Comparison = dict[str, Any]
 REFERENCE = "the reference in each run"
 _POINT = 0.01 + 1e-9
 """A percentage point, and what subtraction makes of it."""
+Over = dict[str, float | None]
+"""``mean`` and ``sd`` over seeds."""
 
 
 def compare(runs: list[Results]) -> Comparison:
     """Group finished runs by algorithm over seeds and pair them, seed by seed and site by site.
 
     Standard deviations (``sd``) are over seeds, with n - 1 in the denominator, and None for a single seed. The
-    difference to local training is taken to a run of ``local`` among the runs, else to the reference in each run.
+    difference to local training is taken to a run of ``local`` among the runs, else to the reference in each run; above
+    0 is better, whichever way the measure is.
 
     Returns:
-        ``{"schema", "data", "seeds", "groups": [...]}``; groups in the order in which their algorithm was first given.
+        ``{"schema", "measures", "data", "seeds", "groups": [...]}``; groups in the order in which their algorithm was
+        first given.
 
     Raises:
-        UserError: a run has not ended, a run is there twice, or two runs cannot be paired because their data,
-            partition, sites, seeds or splits differ; the message names the first difference.
+        UserError: a run has not ended, a run is there twice, two runs are of different tasks, or cannot be paired
+            because their data, partition, sites, seeds or splits differ; the message names the first difference.
     """
     if not runs:
         raise UserError("Nothing to compare: give at least one run.")
     for run in runs:
         if selected(run) is None:
             raise UserError(f"{name_of(run)} has not ended; only finished runs can be compared.")
+    check_tasks(runs)
     groups = grouped(runs)
     check_pairs(groups)
     first = runs[0]
     return {
-        "schema": 1,
+        "schema": 2,
+        "measures": [m.described() for m in all_measures(first)],
         "data": {
             "name": data_name(first["data"]),
             "partition": first["data"].get("partition"),
@@ -65,6 +72,8 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
     runs = list(by_seed.values())
     algorithm = runs[0]["algorithm"]
     scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
+    measures = all_measures(runs[0])
+    begun = measures[0]
 
     local_label, local = _baseline("local", by_seed, groups)
     if local is None:
@@ -73,30 +82,45 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
             local_label, local = REFERENCE, references
     fedavg_label, fedavg = _baseline("fedavg", by_seed, groups)
 
-    worst = [worst_site(entry, "accuracy") for entry in scores.values()]
+    worst = [worst_site(entry, begun) for entry in scores.values()]
     per_site = {
-        site: mean_or_none(site_scores(entry, "accuracy").get(site) for entry in scores.values())
+        site: mean_or_none(site_scores(entry, begun.name).get(site) for entry in scores.values())
         for site in runs[0]["data"]["sites"]
     }
+    over = {m.name: _over_seeds(entry["mean"].get(m.name) for entry in scores.values()) for m in measures}
+    new = {m.name: _over_seeds(_new(run, m.name) for run in runs) for m in measures}
+    held_out = {m.name: _over_seeds(_held_out(run, m.name) for run in runs) for m in measures}
     return {
         "label": label,
         "algorithm": algorithm,
         "rounds": runs[0]["config"].get("rounds"),
         "local_epochs": runs[0]["config"].get("local_epochs"),
-        **{measure: _over_seeds(entry["mean"].get(measure) for entry in scores.values()) for measure in MEASURES},
+        "measures": over,
+        **(_earlier(over, new, held_out) if as_earlier(measures_of(runs[0])) else {}),
         "worst": _over_seeds(found[1] if found else None for found in worst),
-        "new_auroc": _over_seeds(_new(run, "auroc") for run in runs),
-        "new_accuracy": _over_seeds(_new(run, "accuracy") for run in runs),
-        "held_out_auroc": _over_seeds(_held_out_auroc(run) for run in runs),
-        "forgetting": _over_seeds(_forgetting(run) for run in runs),
-        "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label),
-        "to_fedavg": None if algorithm == "fedavg" or fedavg is None else _paired(scores, fedavg, fedavg_label),
+        "new": new,
+        "held_out": held_out,
+        "forgetting": _over_seeds(_forgetting(run, begun) for run in runs),
+        "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label, measures),
+        "to_fedavg": None
+        if algorithm == "fedavg" or fedavg is None
+        else _paired(scores, fedavg, fedavg_label, measures),
         "selected_round": _over_seeds(run.get("selected_round") for run in runs),
         "seconds": _over_seeds((run.get("seconds") or {}).get("total") for run in runs),
         "sent_bytes_per_site_round": _over_seeds(_per_site_round(run, "sent_bytes") for run in runs),
         "received_bytes_per_site_round": _over_seeds(_per_site_round(run, "received_bytes") for run in runs),
         "sites": per_site,
-        "by_seed": {str(seed): entry["mean"].get("accuracy") for seed, entry in scores.items()},
+        "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
+    }
+
+
+def _earlier(over: dict[str, Over], new: dict[str, Over], held_out: dict[str, Over]) -> dict[str, Over]:
+    """Of classification, the same under the names of the first version, for whoever reads its files."""
+    return {
+        **{name: over[name] for name in ("accuracy", "balanced_accuracy", "auroc")},
+        "new_auroc": new["auroc"],
+        "new_accuracy": new["accuracy"],
+        "held_out_auroc": held_out["auroc"],
     }
 
 
@@ -121,23 +145,40 @@ def _baseline(
     return label, {seed: selected(run) for seed, run in runs.items()}
 
 
-def _paired(scores: dict[Any, Any], baseline: dict[Any, Any], label: str) -> dict[str, Any]:
-    """Accuracy differences: mean and worst of a seed's sites, over seeds; in how many pairs it is better, and below."""
-    by_seed = [list(differences(entry, baseline[seed], "accuracy").values()) for seed, entry in scores.items()]
+def alone(paired: dict[str, Any] | None, measure: str) -> Over | None:
+    """What the baseline itself reaches."""
+    return paired and paired["measures"][measure]["baseline"]
+
+
+def _paired(
+    scores: dict[Any, Any], baseline: dict[Any, Any], label: str, measures: Sequence[Measure]
+) -> dict[str, Any]:
+    """What is gained over a baseline: of the first measure, and under ``measures`` of each."""
+    found = {}
+    for measure in measures:
+        of_baseline = _over_seeds(baseline[seed]["mean"].get(measure.name) for seed in scores)
+        found[measure.name] = {"baseline": of_baseline, **_gains(scores, baseline, measure)}
+    begun = found[measures[0].name]
+    earlier = {"baseline_accuracy": begun["baseline"]} if as_earlier([m for m in measures if not m.further]) else {}
+    return {**begun, "baseline": label, **earlier, "measures": found}
+
+
+def _gains(scores: dict[Any, Any], baseline: dict[Any, Any], measure: Measure) -> dict[str, Any]:
+    """Mean and worst of a seed's sites, over seeds; in how many pairs it is better, and in what share below."""
+    by_seed = [list(differences(entry, baseline[seed], measure).values()) for seed, entry in scores.items()]
     pairs = [value for values in by_seed for value in values]
+    tolerated = _POINT if measure.share else 0
     return {
-        "baseline": label,
-        "baseline_accuracy": _over_seeds(baseline[seed]["mean"].get("accuracy") for seed in scores),
         **_over_seeds(fmean(values) if values else None for values in by_seed),
         "worst": _over_seeds(min(values, default=None) for values in by_seed),
-        "below": sum(value < -_POINT for value in pairs) / len(pairs) if pairs else None,
+        "below": sum(value < -tolerated for value in pairs) / len(pairs) if pairs else None,
         "better": sum(value > 0 for value in pairs),
         "worse": sum(value < 0 for value in pairs),
         "pairs": len(pairs),
     }
 
 
-def _over_seeds(values: Iterable[float | None]) -> dict[str, float | None]:
+def _over_seeds(values: Iterable[float | None]) -> Over:
     present = [float(value) for value in values if value is not None]
     return {
         "mean": fmean(present) if present else None,
@@ -149,15 +190,16 @@ def _new(run: Results, measure: str) -> float | None:
     return ((run.get("new") or {}).get("pooled") or {}).get(measure)
 
 
-def _forgetting(run: Results) -> float | None:
-    """What one more local training adds to the accuracy on the other sites' data, mean over sites."""
+def _forgetting(run: Results, measure: Measure) -> float | None:
+    """What is gained by one more local training on the other sites' data, mean over sites."""
     if not (others := (run.get("forgetting") or {}).get("mean", {}).get("others")):
         return None
-    return others["after"]["accuracy"] - others["before"]["accuracy"]
+    before, after = (others[when].get(measure.name) for when in ("before", "after"))
+    return None if before is None or after is None else measure.gain(after, before)
 
 
-def _held_out_auroc(run: Results) -> float | None:
-    return mean_or_none(centre["auroc"] for centre in (run.get("new") or {}).get("held_out", {}).values())
+def _held_out(run: Results, measure: str) -> float | None:
+    return mean_or_none(centre.get(measure) for centre in (run.get("new") or {}).get("held_out", {}).values())
 
 
 def _per_site_round(run: Results, key: str) -> float | None:

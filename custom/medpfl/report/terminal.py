@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from statistics import fmean
 from textwrap import wrap
 from typing import Any
@@ -13,11 +14,32 @@ from rich.table import Table
 from rich.text import Text
 
 from medpfl.core.errors import UserError, printable
+from medpfl.core.measure import Measure
 from medpfl.data.finding import Finding
 from medpfl.report.best_variant import advice
-from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_note, comparison_rows
+from medpfl.report.compare_table import (
+    BETTER_THAN_LOCAL,
+    below_local,
+    comparison_note,
+    comparison_rows,
+    together_head,
+    worst_to_local,
+)
+from medpfl.report.headline import summary
+from medpfl.report.measures import (
+    NONE,
+    change,
+    change_head,
+    chief,
+    classes_in,
+    counting_classes,
+    first,
+    measures_of,
+    short_head,
+    spread,
+    with_interval,
+)
 from medpfl.report.reading import (
-    MEASURES,
     Results,
     class_names,
     differences,
@@ -29,50 +51,27 @@ from medpfl.report.reading import (
 )
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.verdicts import gain_lines
-from medpfl.report.words import (
-    NONE,
-    auroc_interval,
-    data_name,
-    folded,
-    further,
-    method_name,
-    points,
-    score,
-    site_name,
-    spread,
-    summary,
-)
+from medpfl.report.words import data_name, folded, further, method_name, site_name
 
 _MOST_ROWS = 30
 _WORST_SHOWN = 10
-# A comparison's columns by importance, after the algorithm; those that it does not name follow in their own order.
-_FIRST = (
-    "AUC",
-    "Accuracy",
-    "Worst site",
-    "To local (points)",
-    WORST_TO_LOCAL,
-    "New AUC",
-    "Held-out AUC",
-    BELOW_LOCAL,
-    "Better than local",
-    "Round",
-)
 _LABEL = 16
 _GAP = 2
-# Characters that the columns beside the sites' names need: without the difference to local, and that one's.
-_NUMBERS, _DIFFERENCE = 61, 10
+_COUNT, _VALUE, _WITH_INTERVAL, _CLASSES = 6, 7, 20, 7
+"""Characters that columns need, without the space between two."""
 _INTERVAL = 6
-"""Characters that are saved where an AUC's interval has a line of its own."""
+"""Characters that are saved where an interval has a line of its own."""
+_HEAD = 9
+"""Characters of a line in a head, where words are not longer."""
 _CELL = 8
 """The longest name that fits below a number of the last row."""
 
 
 def run_table(results: Results, width: int = 80) -> Table:
-    """One row for every site, then mean ± standard deviation over sites and the lowest value of each measure.
+    """One row for every site, then mean ± standard deviation over sites and the worst value of each measure.
 
-    With more than 30 sites only the 10 with the lowest accuracy have a row; the caption says so. Long names are broken
-    after hyphens, and where they do not fit into the last row the caption has them.
+    With more than 30 sites only the 10 worst by the first measure have a row; the caption says so. Long names are
+    broken after hyphens, and where they do not fit into the last row the caption has them.
 
     Args:
         results: of a finished run.
@@ -84,64 +83,73 @@ def run_table(results: Results, width: int = 80) -> Table:
     scores = selected(results)
     if scores is None:
         raise UserError(f"{method_name(results)}: the run has not ended, there are no test results yet.")
-    change = {} if is_local(results) else differences(scores, local_reference(results), "accuracy")
-    classes = len(class_names(results))
+    measures, begun = measures_of(results), first(results)
+    gains = {} if is_local(results) else differences(scores, local_reference(results), begun)
+    counted, classes = counting_classes(measures, scores["sites"]), len(class_names(results))
     # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
     table = _plain_table(title=_title(results))
     table.add_column("site", no_wrap=True)
     tested = "patients\ntest" if results["data"].get("preprocessing") else "n test"
-    for head in (tested, "accuracy", "balanced\naccuracy", "AUC [95% CI]", "classes\nin AUC"):
+    heads = {m: _head(m) for m in measures}
+    for head in (tested, *heads.values(), *(f"classes\nin {m.title}" for m in counted)):
         table.add_column(head, justify="right", overflow="fold")
-    if change:
-        table.add_column("to local\n(points)", justify="right", overflow="fold")
+    to_local = change_head("to local", begun).replace(" (", "\n(").replace(", ", ",\n")
+    if gains:
+        table.add_column(to_local, justify="right", overflow="fold")
 
     sites, below = list(scores["sites"]), []
     if len(sites) > _MOST_ROWS:
-        accuracy = site_scores(scores, "accuracy")
-        below.append(f"the {_WORST_SHOWN} sites with the lowest accuracy, of {len(sites)}")
-        sites = sorted(sites, key=lambda name: accuracy.get(name, 1.0))[:_WORST_SHOWN]
+        values = site_scores(scores, begun.name)
+        end = "lowest" if begun.better == "higher" else "highest"
+        below.append(f"the {_WORST_SHOWN} sites with the {end} {begun.title}, of {len(sites)}")
+        sites = sorted(sites, key=lambda site: begun.gain(values[site], 0) if site in values else inf)[:_WORST_SHOWN]
     names = {name: site_name(results, name) for name in sites}
-    free = width - _NUMBERS - (_DIFFERENCE if change else 0)
+    numbers = [_COUNT, *(_needed(m, heads[m]) for m in measures), *(_CLASSES for _ in counted)]
+    numbers += [max(map(len, to_local.splitlines()))] if gains else []
+    free = width - 2 - sum(2 + n for n in numbers)
     if tight := max(map(len, names.values()), default=0) > free:
         free += _INTERVAL
     for name in sites:
         entry = scores["sites"][name]
         row = [
-            Text(folded(printable(names[name]), free)),
+            Text(folded(printable(names[name]), max(1, free))),
             NONE if entry.get("n") is None else str(entry["n"]),
-            score(entry.get("accuracy")),
-            score(entry.get("balanced_accuracy")),
-            auroc_interval(entry).replace(" [", "\n[") if tight else auroc_interval(entry),
-            _classes(entry.get("auroc_classes"), classes),
+            *(with_interval(m, entry).replace(" [", "\n[" if tight else " [") for m in measures),
+            *(classes_in(m, entry, classes) for m in counted),
         ]
-        table.add_row(*row, *([_coloured(change.get(name))] if change else []))
+        table.add_row(*row, *([_coloured(begun, gains.get(name))] if gains else []))
     table.add_section()
-    means = [
-        spread(scores["mean"].get(measure), scores["std"].get(measure)).replace(" ±", "\n±") for measure in MEASURES
-    ]
-    table.add_row("mean\n± sd", "", *means, "", *([_coloured(fmean(change.values()))] if change else []), style="bold")
-    worst = {measure: found for measure in MEASURES if (found := worst_site(scores, measure))}
-    lowest = [Text(f"{worst[m][1]:.3f}" if m in worst else NONE) for m in MEASURES]
-    whose = [worst[m][0] if m in worst else "" for m in MEASURES]
-    if change:
-        least = min(change, key=change.__getitem__)
-        lowest += [Text(""), _coloured(change[least])]
-        whose += ["", least]
+    means = [spread(m, scores["mean"].get(m.name), scores["std"].get(m.name)).replace(" ±", "\n±") for m in measures]
+    none = [""] * len(counted)
+    gained = [_coloured(begun, fmean(gains.values()))] if gains else []
+    table.add_row("mean\n± sd", "", *means, *none, *gained, style="bold")
+    worst = {m: found for m in measures if (found := worst_site(scores, m))}
+    lowest = [Text(m.number(worst[m][1]) if m in worst else NONE) for m in measures]
+    whose = [worst[m][0] if m in worst else "" for m in measures]
+    if gains:
+        least = min(gains, key=gains.__getitem__)
+        lowest += [*map(Text, none), _coloured(begun, gains[least])]
+        whose += [*none, least]
     if max(map(len, whose)) <= _CELL:
         lowest = [cell.append(f"\n{name}", style="default") for cell, name in zip(lowest, whose, strict=True)]
     else:
-        heads = (*(measure.replace("_", " ").replace("auroc", "AUC") for measure in MEASURES), "", "to local")
-        sites_of = {name: [h for h, n in zip(heads, whose, strict=False) if n == name] for name in whose if name}
-        below += [f"worst in {', '.join(measures)}: {name}" for name, measures in sites_of.items()]
+        titles = (*(m.title for m in measures), *none, "to local")
+        sites_of = {name: [t for t, n in zip(titles, whose, strict=False) if n == name] for name in whose if name}
+        below += [f"worst in {', '.join(of)}: {name}" for name, of in sites_of.items()]
     table.add_row("worst\nsite" if max(map(len, whose)) <= _CELL else "worst", "", *lowest)
     table.caption = Text("\n".join(below)) if below else None
     return table
 
 
-def _classes(counted: int | None, known: int) -> str:
-    if counted is None:
-        return NONE
-    return f"{counted} of {known}" if known else str(counted)
+def _head(measure: Measure) -> str:
+    """Short words on a line of their own each."""
+    interval = " [95% CI]" if measure.interval else ""
+    unit = f"\n({measure.unit})" if measure.unit else ""
+    return "\n".join(wrap(measure.title, _HEAD, break_long_words=False)) + interval + unit
+
+
+def _needed(measure: Measure, head: str) -> int:
+    return max(_WITH_INTERVAL if measure.interval else _VALUE, *map(len, head.splitlines()))
 
 
 def _plain_table(**options: Any) -> Table:
@@ -159,8 +167,8 @@ def _title(results: Results) -> Text:
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
 
 
-def _coloured(difference: float | None) -> Text:
-    text = points(difference)
+def _coloured(measure: Measure, gain: float | None) -> Text:
+    text = change(measure, gain)
     return Text(text, style={"+": "green", "-": "red"}.get(text[0], ""))
 
 
@@ -190,7 +198,8 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
     labels = [heads[0], *columns[0]]
     widths[0] = max(len(line) for label in labels for line in wrap(label, _LABEL, break_on_hyphens=False))
     shown, free = [0], width - widths[0]
-    for i in sorted(range(1, len(heads)), key=lambda i: _FIRST.index(heads[i]) if heads[i] in _FIRST else len(_FIRST)):
+    ranks = _ranks(comparison)
+    for i in sorted(range(1, len(heads)), key=lambda i: ranks.index(heads[i]) if heads[i] in ranks else len(ranks)):
         if widths[i] + _GAP <= free:
             shown.append(i)
             free -= widths[i] + _GAP
@@ -206,6 +215,24 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
         # Signed cells are the differences: the sign gives the colour.
         table.add_row(*(Text(cell, style={"+": "green", "-": "red"}.get(cell[:1], "")) for cell in cells))
     return table
+
+
+def _ranks(comparison: Comparison) -> list[str]:
+    """A comparison's columns by importance, after the algorithm; those that it does not name follow in their order."""
+    measures = measures_of(comparison)
+    begun, surest = measures[0], chief(measures)[-1]
+    return [
+        short_head(surest),
+        short_head(begun),
+        "Worst site",
+        change_head("To local", begun),
+        worst_to_local(begun),
+        together_head("new", surest),
+        together_head("held_out", surest),
+        below_local(begun),
+        BETTER_THAN_LOCAL,
+        "Round",
+    ]
 
 
 def print_findings(findings: Sequence[Finding], console: Console) -> bool:

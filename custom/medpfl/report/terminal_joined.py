@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from medpfl.core.errors import printable
-from medpfl.report.words import algorithm_name, count, folded, points, score
+from medpfl.core.measure import Measure
+from medpfl.report.measures import BETTER, chief, measures_of, printed
+from medpfl.report.words import algorithm_name, count, folded
 
 SMALL = 100
-"""Test samples below which a site's own figures are said to be uncertain: an accuracy's standard error, at most
+"""Test samples below which a site's own figures are said to be uncertain: the standard error of an accuracy, at most
 0.5/sqrt(n), is then more than 5 points."""
 
 _NUMBERS = 69
@@ -22,54 +24,62 @@ _NUMBERS = 69
 
 
 def print_joined(joined: dict[str, Any], console: Console) -> None:
-    """A row for every site: accuracy and AUC as received, after adapting, and trained alone as long.
+    """A row for every site: its chief measures as received, after adapting, and trained alone as long.
 
     Where the sites choose what they use, that too.
     """
     columns = [*_COLUMNS, *["used" for _ in range("used" in joined["mean"])]]
     run, epochs = joined["run"], joined["epochs"]
+    measures = chief(measures_of(joined))
     title = f"Joining {algorithm_name(run['algorithm'])} after {count(run['rounds'], 'round')} of {run['sites']} sites"
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
     table.add_column("site", no_wrap=True)
-    for head in ("n\ntest", *_heads("accuracy", columns), *_heads("AUC", columns), "epochs"):
+    for head in ("n\ntest", *(h for m in measures for h in _heads(m, columns)), "epochs"):
         table.add_column(head, justify="right", no_wrap=True)
     tested = {name: (site["received"] or {}).get("n", 0) for name, site in joined["sites"].items()}
     for name, site in joined["sites"].items():
         kept = f"{site['epoch']} of {epochs}"
         table.add_row(
-            Text(folded(printable(name), console.width - _NUMBERS)), str(tested[name]), *_cells(site, columns), kept
+            Text(folded(printable(name), max(1, console.width - _NUMBERS))),
+            str(tested[name]),
+            *_cells(measures, site, columns),
+            kept,
         )
     if len(joined["sites"]) > 1:
         table.add_section()
-        table.add_row("mean", "", *_cells(joined["mean"], columns), "", style="bold")
+        table.add_row("mean", "", *_cells(measures, joined["mean"], columns), "", style="bold")
     console.print(table)
-    mean = joined["mean"]
-    if None not in (mean["adapted"]["accuracy"], mean["alone"]["accuracy"]):
-        change = points(mean["adapted"]["accuracy"] - mean["alone"]["accuracy"])
-        console.print(f"Adapted against alone, mean accuracy: {change} points", highlight=False)
+    begun = measures[0]
+    adapted, alone = (joined["mean"][which][begun.name] for which in ("adapted", "alone"))
+    if None not in (adapted, alone):
+        sign = "" if begun.better == "higher" else f" ({BETTER})"
+        gain = begun.told(begun.gain(adapted, alone))
+        console.print(f"Adapted against alone, mean {begun.title}: {gain}{sign}", highlight=False)
     if few := {name: n for name, n in tested.items() if n < SMALL}:
-        console.print(Text(_caution(few)), soft_wrap=True)
+        console.print(Text(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
     shared = joined["rules"]["shared"]
     console.print(Text(printable(f"Shared part: {shared['what']} ({shared['why']})")), soft_wrap=True)
     for rule in joined["rules"]["personal"]:
         console.print(Text(printable(f"Personal part: {rule['what']} ({rule['why']})")), soft_wrap=True)
 
 
-def _caution(few: dict[str, int]) -> str:
-    """What sites with few test samples can tell: the standard error of a share is at most half of 1/sqrt(n)."""
+def _caution(few: dict[str, int], *, of_cases: bool) -> str:
+    """What sites with few test samples can tell: the standard error of a share of cases is at most 0.5/sqrt(n)."""
     listed = ", ".join(f"{name} {n}" for name, n in few.items())
     least = min(few.values())
-    error = f"; with {least} the standard error of an accuracy is up to {50 / sqrt(least):.0f} points" if least else ""
+    most = f"; with {least} the standard error of an accuracy is up to {50 / sqrt(least):.0f} points" if least else ""
+    error = most if of_cases else ""
     return f"Fewer than {SMALL} test samples, so read the differences with caution: {listed}{error}."
 
 
-def _heads(measure: str, columns: list[str]) -> list[str]:
+def _heads(measure: Measure, columns: list[str]) -> list[str]:
     """The measure's name stands above its first column alone."""
-    return [f"{measure}\n{columns[0]}", *columns[1:]]
+    title = f"{measure.title} ({measure.unit})" if measure.unit else measure.title
+    return [f"{title}\n{columns[0]}", *columns[1:]]
 
 
-def _cells(measured: dict[str, Any], columns: list[str]) -> list[str]:
-    return [score((measured.get(which) or {}).get(m)) for m in ("accuracy", "auroc") for which in columns]
+def _cells(measures: list[Measure], measured: dict[str, Any], columns: list[str]) -> list[str]:
+    return [printed(m, (measured.get(which) or {}).get(m.name)) for m in measures for which in columns]
 
 
 _COLUMNS = ("received", "adapted", "alone")

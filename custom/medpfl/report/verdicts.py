@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from medpfl.core.gain import CONTAINS_0, in_use, interval, signed, title
+from medpfl.core.gain import CONTAINS_0, in_use
+from medpfl.core.measure import Measure
 from medpfl.report.charts import interval_plot
+from medpfl.report.headline import judged_by, taking_part
+from medpfl.report.measures import NONE, capital, head, measures_of
 from medpfl.report.page_parts import Part, Table
 from medpfl.report.reading import Results, selected
-from medpfl.report.words import NONE, site_name, taking_part
+from medpfl.report.words import site_name
 
+_WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
-    "In percentage points: what the model that a site uses gains over the one that it trained alone, on the same test "
-    f"cases. {CONTAINS_0} About one interval in 20 misses the true difference by chance. Uses: what share each model "
-    "has in the prediction; as published is the method's own."
+    f"{CONTAINS_0} About one interval in 20 misses the true difference by chance. Uses: what share each model has in "
+    "the prediction; as published is the method's own."
 )
 _NAMED = 5
 """Sites that lose and are named on the terminal."""
@@ -24,31 +28,48 @@ def gains_part(run: Results) -> Iterator[Part]:
     """Every site's gains with their intervals and what it uses; nothing without a verdict."""
     if not run.get("verdict"):
         return
-    measure, told = run["verdict"]["measure"], _by_gain(run)
+    measure, told = judged_by(run), _by_gain(run)
     rows = [
         (site_name(run, name), gain["difference"], gain["low"], gain["high"])
         for name, said in told
         if (gain := _gain(said, measure))
     ]
+    over = "over" if measure.share and measure.better == "higher" else "better than"
+    title = f"{measure.title}, {f'{measure.gained_in} {over}'.strip()} training alone"
     yield Part(
         "What taking part is worth",
         table=gains_table(run),
-        figure=interval_plot(f"{title(measure)}, points over training alone", rows) if rows else None,
-        note=_NOTE,
+        figure=interval_plot(title, rows, measure) if rows else None,
+        note=f"{_units(_judged(run))} {_NOTE}",
     )
+
+
+def _units(measures: list[Measure]) -> str:
+    """What gains are in."""
+    if all(m.share and m.better == "higher" for m in measures):
+        return f"In percentage points: {_WHAT}."
+    units = [f"{m.title} in {'percentage points' if m.share else m.unit}" for m in measures if m.gained_in]
+    return f"{capital(_WHAT)}: above 0 is better. {capital(', '.join(units))}."
+
+
+def _judged(run: Results) -> list[Measure]:
+    """The measures that sites tell gains of."""
+    told = next((said["gain"] for said in run["verdict"]["sites"].values() if said["gain"]), None)
+    judged = {run["verdict"]["measure"]} if told is None else told.keys()
+    return [m for m in measures_of(run) if m.name in judged]
 
 
 def gains_table(run: Results) -> Table:
     """A row for every site that tells."""
     tested = (selected(run) or {"sites": {}})["sites"]
     told = _by_gain(run)
-    measures = list(next((said["gain"] for _, said in told if said["gain"]), None) or [run["verdict"]["measure"]])
-    heads = ["Site", "Test", "Found", *(f"{title(m).capitalize().replace('Auc', 'AUC')} [95 % CI]" for m in measures)]
+    measures = _judged(run)
+    heads = ["Site", "Test", "Found", *(f"{head(m)} [95 % CI]" for m in measures)]
     rows = []
     for name, said in told:
         n = tested.get(name, {}).get("n")
         cells = [site_name(run, name), NONE if n is None else str(n), _found(said)]
-        gains = [_gained(_gain(said, m)) for m in measures]
+        gains = [_gained(_gain(said, m), m) for m in measures]
         cells += [cell[0] + cell[1:].replace("-", "−") for cell in gains]  # the page does it with the first
         rows.append([*cells, in_use(said["used"])])
     numbers = (1, *range(3, 3 + len(measures)))
@@ -59,35 +80,36 @@ def gain_lines(run: Results) -> list[str]:
     """What taking part is worth in a sentence, and which sites it harms; nothing without a verdict."""
     if not (said := taking_part(run)):
         return []
-    measure = run["verdict"]["measure"]
+    measure = judged_by(run)
     lost = [
-        f"{site_name(run, name)} {_gained(_gain(site, measure))}"
+        f"{site_name(run, name)} {_gained(_gain(site, measure), measure)}"
         for name, site in reversed(_by_gain(run))
         if site["verdict"] == "loses"
     ]
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-    return [said, *([f"Harmed (points): {', '.join(lost[:_NAMED])}{more}"] if lost else [])]
+    unit = f" ({measure.gained_in})" if measure.gained_in else ""
+    return [said, *([f"Harmed{unit}: {', '.join(lost[:_NAMED])}{more}"] if lost else [])]
 
 
 def _by_gain(run: Results) -> list[tuple[str, dict[str, Any]]]:
     """Those that gain most first, those that cannot tell last."""
-    measure = run["verdict"]["measure"]
+    measure = judged_by(run)
 
     def order(told: tuple[str, dict[str, Any]]) -> float:
         gain = _gain(told[1], measure)
-        return -gain["difference"] if gain else 2.0
+        return -gain["difference"] if gain else math.inf
 
     return sorted(run["verdict"]["sites"].items(), key=order)
 
 
-def _gain(said: dict[str, Any], measure: str) -> dict[str, float] | None:
-    gain = (said["gain"] or {}).get(measure)
+def _gain(said: dict[str, Any], measure: Measure) -> dict[str, float] | None:
+    gain = (said["gain"] or {}).get(measure.name)
     # The interval of a model against itself is an estimate's, too wide for what is known.
     return dict.fromkeys(gain, 0.0) if gain and said["used"]["weight"] == 0 else gain
 
 
-def _gained(gain: dict[str, float] | None) -> str:
-    return NONE if gain is None else f"{signed(gain['difference'])} {interval(gain)}"
+def _gained(gain: dict[str, float] | None, measure: Measure) -> str:
+    return NONE if gain is None else f"{measure.signed(gain['difference'])} {measure.ends(gain)}"
 
 
 def _found(said: dict[str, Any]) -> str:

@@ -6,10 +6,9 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
-from medpfl.core.gain import CONTAINS_0, signed, title
-from medpfl.report.reading import Results, differences, is_local, local_reference, selected, site_scores, worst_site
-
-NONE = "–"
+from medpfl.core.measure import Measure
+from medpfl.report.measures import BETTER, NONE, chief, first, measures_of, with_interval
+from medpfl.report.reading import Results
 
 
 def algorithm_name(algorithm: str) -> str:
@@ -28,35 +27,9 @@ def method_name(run: Results) -> str:
     return said if said and run["algorithm"] != "local" else algorithm_name(run["algorithm"])
 
 
-def score(value: float | None) -> str:
-    """A measure in [0, 1], three digits."""
-    return NONE if value is None else f"{value:.3f}"
-
-
-def spread(mean: float | None, sd: float | None) -> str:
-    """Mean ± standard deviation of a measure in [0, 1]; the mean alone where there is no deviation."""
-    return score(mean) if mean is None or sd is None else f"{mean:.3f} ± {sd:.3f}"
-
-
-def points(difference: float | None, sd: float | None = None) -> str:
-    """A difference of two measures in percentage points, with its sign."""
-    if difference is None:
-        return NONE
-    text = signed(difference)
-    return text if sd is None else f"{text} ± {100 * sd:.1f}"
-
-
 def percent(share: float | None) -> str:
     """A share as 25 %."""
     return NONE if share is None else f"{100 * share:.0f} %"
-
-
-def auroc_interval(entry: dict[str, Any]) -> str:
-    """AUC of one site with its 95 % interval where there is one."""
-    interval = entry.get("auroc_ci95")
-    if entry.get("auroc") is None or not interval or None in interval:
-        return score(entry.get("auroc"))
-    return f"{entry['auroc']:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
 def size(count: float | None) -> str:
@@ -86,23 +59,6 @@ def duration(seconds: float | None) -> str:
 def count(number: int, noun: str) -> str:
     """'1 site', '5 sites'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def summary(results: Results) -> str:
-    """The run in one line: mean accuracy, how it compares with local training, the worst site."""
-    name = method_name(results)
-    scores = selected(results)
-    if scores is None:
-        return f"{name}: not finished, {len(results['rounds'])} of {results['config'].get('rounds', '?')} rounds"
-    mean = scores["mean"].get("accuracy")
-    if mean is None:
-        return f"{name}: no accuracy was measured"
-    line = f"{name}: {mean:.3f} mean accuracy over {count(len(site_scores(scores, 'accuracy')), 'site')}"
-    change = differences(scores, local_reference(results), "accuracy")
-    if change and not is_local(results):
-        line += f", {_beside(fmean(change.values()))} local training"
-    worst = worst_site(scores, "accuracy")
-    return f"{line} (worst site {worst[0]} {worst[1]:.3f})" if worst else line
 
 
 def data_name(data: dict[str, Any]) -> str:
@@ -140,102 +96,33 @@ def further(results: Results) -> list[str]:
         failed = f"; {len(made) - len(good)} failed" if len(good) < len(made) else ""
         lines.append(f"{count(len(made), 'federated impression')}{moved} (root mean square, of a range of 2){failed}.")
     if found := results.get("forgetting"):
+        begun = first(results)
         others, own = (found["mean"].get(which) for which in ("others", "own"))
         lines.append(
-            f"Forgetting: one more round of local training changes accuracy on the other sites' data from "
-            f"{_change(others)}" + (f", on the site's own from {_change(own)}." if own else ".")
+            f"Forgetting: one more round of local training changes {begun.title} on the other sites' data from "
+            f"{_change(begun, others)}" + (f", on the site's own from {_change(begun, own)}." if own else ".")
         )
     if new := results.get("new"):
         alone = new["models"] == 1
         average = "1 site's model alone" if alone else f"The average of {new['models']} sites' models"
+        measure = chief(measures_of(results))[-1]
         if new["pooled"]:
-            lines.append(f"{average} on all sites' test data: AUC {auroc_interval(new['pooled'])}.")
+            lines.append(f"{average} on all sites' test data: {_reached(measure, new['pooled'])}.")
         lines += [
-            f"{average} at {centre}, which took no part in training: AUC {auroc_interval(entry)}."
+            f"{average} at {centre}, which took no part in training: {_reached(measure, entry)}."
             for centre, entry in new["held_out"].items()
         ]
     return lines
 
 
-def _change(measured: dict[str, Any]) -> str:
-    before, after = (measured[when]["accuracy"] for when in ("before", "after"))
-    return f"{score(before)} to {score(after)} ({points(after - before)} points)"
+def _reached(measure: Measure, entry: dict[str, Any]) -> str:
+    return f"{measure.title} {with_interval(measure, entry)} {measure.unit}".strip()
 
 
-def _beside(difference: float) -> str:
-    amount = f"{abs(difference):.3f}"
-    if amount == "0.000":
-        return "level with"
-    return f"{amount} {'above' if difference > 0 else 'below'}"
-
-
-def taking_part(results: Results) -> str:
-    """How many sites gain over training alone; empty where the results do not tell."""
-    said = results.get("verdict")
-    if not said:
-        return ""
-    counts, measure = said["counts"], title(said["measure"])
-    told = sum(counts.values())
-    sites = {*results["data"]["sites"], *(selected(results) or {"sites": ()})["sites"], *said["sites"]}
-    text = (
-        f"Taking part helps {counts['gains']} of {count(told, 'site')}, harms {counts['loses']}, and at "
-        f"{counts['no difference found']} no difference was found ({measure}, 95 % intervals of the paired difference "
-        "on each site's own test cases)."
-        if told
-        else f"Whether taking part helps is not known: no site tells a difference in {measure}."
-    )
-    if told:
-        gains = [_gain_of(site, said["measure"]) for site in said["sites"].values()]
-        known = [gain for gain in gains if gain is not None]
-        least, most = (f"{100 * end:+.1f}" for end in (min(known), max(known)))
-        text += f" On average a site gains {100 * fmean(known):+.1f} points ({least} to {most})."
-    if counts["no difference found"]:
-        text += f" {CONTAINS_0}"
-    if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
-        text += f" {count(same, 'site')} {'uses' if same == 1 else 'use'} nothing but the model trained alone."
-    if told and (silent := len(sites) - told):
-        text += f" {count(silent, 'further site')} told nothing, or had no test cases."
-    return text
-
-
-def _gain_of(site: dict[str, Any], measure: str) -> float | None:
-    gain = (site["gain"] or {}).get(measure)
-    return None if gain is None else gain["difference"]
-
-
-def headline(results: Results) -> str:
-    """The run in a few sentences for a clinician."""
-    return " ".join(filter(None, (taking_part(results), _right_cases(results))))
-
-
-def _right_cases(results: Results) -> str:
-    name = method_name(results)
-    scores = selected(results)
-    if scores is None:
-        done, planned = len(results["rounds"]), results["config"].get("rounds", "?")
-        return f"{name} is still running: {done} of {planned} rounds are done."
-    mean = scores["mean"].get("accuracy")
-    worst = worst_site(scores, "accuracy")
-    if mean is None or worst is None:
-        return f"{name} has finished, but no site could measure its accuracy."
-    how = "trained on its own data alone" if is_local(results) else f"trained with {name}"
-    whose = "The model that a site uses" if results.get("verdict") else "A site's own model"
-    sites = len(site_scores(scores, "accuracy"))
-    text = (
-        f"{whose}, {how}, is right in {100 * mean:.1f} of 100 test cases "
-        f"(average of {count(sites, 'site')}; lowest at {worst[0]} with {100 * worst[1]:.1f})."
-    )
-    change = differences(scores, local_reference(results), "accuracy")
-    if not change or is_local(results):
-        return text
-    difference = 100 * fmean(change.values())
-    if f"{abs(difference):.1f}" == "0.0":
-        text += " Training alone, without the other sites, does equally well on average."
-    else:
-        text += (
-            f" That is {abs(difference):.1f} {'more' if difference > 0 else 'fewer'} than if each site trains alone."
-        )
-    if results.get("verdict"):
-        return text
-    better = sum(value > 0 for value in change.values())
-    return f"{text} Taking part helps {better} of {count(len(change), 'site')}."
+def _change(measure: Measure, measured: dict[str, Any]) -> str:
+    before, after = (measured[when].get(measure.name) for when in ("before", "after"))
+    if before is None or after is None:
+        return "what could not be measured"
+    by = measure.told(measure.gain(after, before))
+    sign = "" if measure.better == "higher" else f", {BETTER}"
+    return f"{measure.said(before)} to {measure.said(after)} ({by}{sign})"

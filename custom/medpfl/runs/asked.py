@@ -13,11 +13,16 @@ from medpfl.config.run import RunConfig, make_config, published_defaults
 from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
+from medpfl.data.arguments import named_classes
+from medpfl.data.centres import require_one
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of, meant
+from medpfl.data.partition.by_patient import require_drawn
 from medpfl.data.sites import fixed_sites
 from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
+from medpfl.tasks import tasks
+from medpfl.training.augment import content
 
 Fields = Mapping[str, Any]
 """Of :class:`~medpfl.config.run.RunConfig`; None where the user says nothing."""
@@ -33,6 +38,8 @@ def as_meant(fields: Fields) -> dict[str, Any]:
         "partition": _partition(fields["partition"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
         "settings": _settings(fields["settings"]),
+        "init": fields["init"] and str(Path(fields["init"]).resolve()),
+        "augment": content(fields["augment"]),
     }
 
 
@@ -49,18 +56,42 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     """
     given = {"algorithm": algorithm, **fields}
     data, partition = given["data"] or "organamnist-sample", given["partition"]
-    if isinstance(kind := kind_of(data, given["data_args"]), CentreKind):
-        if partition not in (None, "natural"):
+    kind = kind_of(data, given["data_args"])
+    given["task"] = _task(given["task"], kind.task(data, given["data_args"]), data)
+    if isinstance(kind, CentreKind):
+        if kind.divisible and partition:
+            require_drawn(partition, kind.title)
+            if partition != "natural" and kind.is_here(data):
+                root, names = kind.centres(data, named_classes(given["data_args"]))
+                require_one(names, root, partition, given["held_out"] or 0)
+        elif partition not in (None, "natural"):
             raise UserError(
                 f"--partition {partition}: {kind.title} are their own centres'; give natural or leave it out"
             )
-        given["partition"] = "natural"
+        given["partition"] = partition or "natural"
     if given["sites"] is None and given["partition"]:
         given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
     with said_in():
         config = make_config(**given)
     permit_named(config)
     return config
+
+
+def _resolved_task(fields: Fields) -> str:
+    data, data_args = fields["data"] or "organamnist-sample", fields["data_args"] or {}
+    return _task(fields["task"], kind_of(data, data_args).task(data, data_args), data) or "classification"
+
+
+def _task(asked: str | None, said: str, data: str) -> str | None:
+    """What is learned: what the user says, else what the data do; UserError where the two have other labels."""
+    known = tasks()
+    if asked and said and asked in known and known[asked].labels != known[said].labels:
+        fitting = [name for name, task in known.items() if task.labels == known[said].labels]
+        raise UserError(f"--task {asked}: {data} has {_LABELS[known[said].labels]}; it is for {' or '.join(fitting)}")
+    return asked or said or None
+
+
+_LABELS = {"class": "one class an image", "labels": "several labels an image", "mask": "masks"}
 
 
 def configs_of(
@@ -82,7 +113,7 @@ def configs_of(
     """
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     schedule, training = published_defaults([v.algorithm for v in variants])
-    usual = fields["model"] or schedule.get("model", "lenet5")
+    usual = fields["model"] or schedule.get("model") or tasks()[_resolved_task(fields)].network
     variants = with_local(variants, usual)
     models = [v.choices.get("model", usual) for v in variants]
     permit(*(spec.partition(":")[0] for model in models if (spec := code_of(model))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -28,6 +29,7 @@ from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
+from medpfl.site.delivery import DETAIL
 from medpfl.site.ending import final_state
 from medpfl.site.guard import Guarded
 from medpfl.site.store import DiskStore
@@ -79,7 +81,9 @@ def run_experiment(
     if track and env == "inprocess":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     with run_folder(out):
-        finished = _prepare_folder(config, out, resume, overwrite)
+        # What the file holds is part of what the run is: the folder has it, and not where the file was.
+        begun = Federation.of(config) if config.init else None
+        finished = _prepare_folder(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             asked = {"new": together, "forgetting": forgotten}
             missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
@@ -89,17 +93,19 @@ def run_experiment(
                 else finished
             )
         started = time.perf_counter()
-        federation = Federation.of(config)
+        federation = begun or Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
         federation.source.prepare()
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env in ("sim", "poc"):
-            plan, state, start = _in_flare(env, federation, out, threads, watch, track)
+            plan, state, start = _in_flare(env, config, federation, out, threads, watch, track)
         else:
             plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation, started, start)
         _write_models(federation, state, out)
+        if details := _details(out / "state", state):
+            results["detail"] = details
         write_json(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
@@ -172,7 +178,13 @@ def _site(federation: Federation, name: str, folder: Path) -> Guarded:
 
 
 def _in_flare(
-    env: Env, federation: Federation, out: Path, threads: int | None, watch: Watch, track: str | None
+    env: Env,
+    config: RunConfig,
+    federation: Federation,
+    out: Path,
+    threads: int | None,
+    watch: Watch,
+    track: str | None,
 ) -> tuple[Plan, ServerState, float]:
     sites = federation.config.sites
     if env == "poc" and threads:
@@ -186,13 +198,16 @@ def _in_flare(
         if env == "poc":
             from medpfl.flare.launch.poc import run_in_poc
 
-            start = run_in_poc(federation.config, out, watch=watch, track=track)
+            start = run_in_poc(config, out, watch=watch, track=track)
         else:
             from medpfl.flare.launch.simulator import simulate
 
-            start = simulate(federation.config, out, threads=threads or sites, watch=watch, track=track)
+            start = simulate(config, out, threads=threads or sites, watch=watch, track=track)
     state = load_checkpoint(checkpoint, federation.config)
-    return Plan(federation.config, federation.split, federation.initial_shared, federation.channels), state, start
+    plan = Plan(
+        federation.config, federation.split, federation.initial_shared, federation.channels, start=federation.start
+    )
+    return plan, state, start
 
 
 def _results(
@@ -212,6 +227,12 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
         if model is not None:
             info = {"model": federation.config.model, "site": name, "round": round_}
             write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
+
+
+def _details(folder: Path, state: ServerState) -> dict[str, Any]:
+    """By simulated site what it has seen of its own test: in a simulation everything is in one hand."""
+    files = {name: folder / name / "selected" / DETAIL for name in state.final or {}}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
 def holds_simulation(out: Path) -> bool:

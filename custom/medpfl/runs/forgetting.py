@@ -7,6 +7,7 @@ site's data in one place, which only a simulation has.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ from medpfl.tasks import Task
 
 NOT_MEASURED = "forgetting was not measured: "
 """How the reason begins."""
-_SHOWN = ("accuracy", "balanced_accuracy")
 
-Predictions = dict[str, tuple[np.ndarray, np.ndarray]]
+Predictions = dict[str, Any]
 
 
 def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str, Any] | str:
@@ -45,8 +45,8 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
 
     Returns:
         ``round``, the one that would follow; ``sites``, by site ``own`` and ``others`` with the measures ``before`` and
-        ``after`` (without ``others`` where no other site has test data); ``mean``, over sites, of accuracy and balanced
-        accuracy. Or, in words, why it was not measured.
+        ``after`` (without ``others`` where no other site has test data); ``mean``, over sites, of the
+        task's first two measures. Or, in words, why it was not measured.
     """
     stores = {name: _Above(DiskStore(folder / name, durable=False)) for name in federation.config.site_names}
     sites = {name: federation.site(name, store) for name, store in stores.items()}
@@ -70,7 +70,7 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
             if isinstance(answered, Failure):
                 return f"{NOT_MEASURED}{name}: {answered.reason}"
             found[name] = _of_site(learned, name, before, _predictions(learned, model, tests))
-    return {"round": state.round + 1, "sites": found, "mean": _mean(found)}
+    return {"round": state.round + 1, "sites": found, "mean": _mean(found, learned.names[:2])}
 
 
 class _Above(MemoryStore):
@@ -119,13 +119,18 @@ def _pooled(learned: Task, predictions: Predictions, names: list[str]) -> dict[s
     return learned.pooled([predictions[name] for name in names])
 
 
-def _mean(sites: dict[str, Any]) -> dict[str, Any]:
-    """Over the sites that have it."""
+def _mean(sites: dict[str, Any], shown: tuple[str, ...]) -> dict[str, Any]:
+    """Over the sites that have it; None where none has."""
     return {
         which: {
-            when: {m: float(np.mean([s[which][when][m] for s in sites.values() if which in s])) for m in _SHOWN}
+            when: {m: _mean_of(s[which][when][m] for s in sites.values() if which in s) for m in shown}
             for when in ("before", "after")
         }
         for which in ("own", "others")
         if any(which in s for s in sites.values())
     }
+
+
+def _mean_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

@@ -29,7 +29,7 @@ from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.answer import answer
 from medpfl.site.newcomer import Newcomer
-from medpfl.training.trainer import Training
+from medpfl.training.settings import Training
 
 _DATA = ("data", "data_args", "partition", "sites", "names", "fractions", "train_fraction", "official")
 _MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout"}
@@ -73,6 +73,11 @@ class Joining:
         """
         if config.algorithm != algorithm:
             raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
+        if config.init:
+            raise UserError(
+                f"--join {run}: that run began from start weights (--init), from which a new site would have to begin "
+                "too; no site can join such a run yet"
+            )
         trained = _with_training(config, run, said)
         config = config.model_copy(update={"timeout": trained.timeout})
         newcomers = _newcomers(config, run, said, real)

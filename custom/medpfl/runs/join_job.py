@@ -60,6 +60,8 @@ class JoinRecipe(PackageRecipe):
     ):
         config, newcomers = joining.config, joining.newcomers
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
+        init = {"init": federation.config.init}
+        trained, newcomers = joining.trained.model_copy(update=init), newcomers.model_copy(update=init)
         names = newcomers.site_names
         job = FedJob(name=name or f"join-{config.algorithm}", min_clients=len(names))
         at_server, at_site = (
@@ -69,7 +71,7 @@ class JoinRecipe(PackageRecipe):
         job.to_server(controller, id="medpfl_controller")
         for site in names:
             folder = site_experiment or experiment
-            executor = JoinExecutor(for_sites(joining.trained), for_sites(newcomers), folder, at_site)
+            executor = JoinExecutor(for_sites(trained), for_sites(newcomers), folder, at_site)
             job.to(executor, site, tasks=list(JOIN_TASKS))
             gate = AllowListFilter(federation.leaving(joining=True))
             job.to(gate, site, filter_type=FilterType.TASK_RESULT, tasks=list(JOIN_TASKS))

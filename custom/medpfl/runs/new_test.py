@@ -41,9 +41,11 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
     predictions = len(files) * sum(d.samples("test") for d in data.values())
     if not predictions:
         return f"{NO_TEST}there are no models or no test samples"
+    learned = federation.config.learned
+    if learned.labels == "mask":
+        return f"{NO_TEST}masks of several models are not averaged"
     if predictions > MOST_PREDICTIONS and not asked:
         return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
-    learned = federation.config.learned
     found = _averaged(federation, files, data)
     pooled = [found[name] for name in data if name in sites]
     return {

@@ -19,14 +19,14 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
-from medpfl.engine.federation import seeded_model
+from medpfl.engine.first_model import seeded_model
 from medpfl.models.blend import restored
 from medpfl.report.compare_table import comparison_rows
+from medpfl.report.headline import summary
 from medpfl.report.page import table_html
 from medpfl.report.page_parts import Table as PageTable
 from medpfl.report.page_tables import site_table
 from medpfl.report.terminal import comparison_table, run_table
-from medpfl.report.words import summary
 
 _WIDTH = 100
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from medpfl.algorithms.mechanism import Turn
+from medpfl.algorithms.start import START
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, Update, named
 from medpfl.core.parameters import State, StateError
@@ -104,7 +105,8 @@ def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
 
 def _hello(plan: Plan, state: ServerState, site: str) -> Message:
     info = {"split": plan.split.description()} | _asked(plan, "prepare", state, site)
-    return Message("prepare", 0, plan.pretrained or {}, info)
+    start = named(START, plan.start.state) if plan.start else {}
+    return Message("prepare", 0, {**(plan.pretrained or {}), **start}, info)
 
 
 def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
@@ -199,6 +201,6 @@ def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) 
 
 
 def _mean_validation(plan: Plan, record: Mapping[str, Any]) -> float | None:
-    values = [v["validation"][plan.config.select_by] for v in record["sites"].values() if v.get("validation")]
-    values = [v for v in values if v is not None]
+    learned, by = plan.config.learned, plan.config.select_by
+    values = [v for site in record["sites"].values() if (v := learned.value(site.get("validation"), by)) is not None]
     return sum(values) / len(values) if values else None

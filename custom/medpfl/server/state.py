@@ -13,6 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import fingerprint
+from medpfl.models.start_weights import Start
 
 __all__ = ["Phase", "Plan", "ServerState", "require_same_pretrained"]
 
@@ -27,6 +28,7 @@ class Plan:
         initial_shared: the shared part of the seeded first model.
         channels: what travels besides it, with the part of the method that each is of.
         pretrained: the whole state of the model f that goes with the hello, where the mixing needs it.
+        start: what the run begins with, where it is not random.
         steps: of the mechanisms after each round, by mechanism; each may raise :class:`~medpfl.core.errors.Stopped`.
     """
 
@@ -36,6 +38,7 @@ class Plan:
     channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     pretrained: State | None = None
     steps: Mapping[Mechanism, ServerStep] = field(default_factory=dict)
+    start: Start | None = None
 
     @cached_property
     def given_f(self) -> str | None:

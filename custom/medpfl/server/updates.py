@@ -112,7 +112,7 @@ def _plain_seconds(seconds: Any) -> float:
 
 
 def _plain_metrics(plan: Plan, message: Message, metrics: Any) -> dict[str, Any]:
-    schema = answers(plan.config.learned.schema, plan.config.learned.names)[message.task]
+    schema = answers(plan.config.learned.schema, plan.config.learned.spans)[message.task]
     try:
         found = schema.model_validate(metrics, strict=True).model_dump(exclude_unset=True)
     except ValidationError as error:

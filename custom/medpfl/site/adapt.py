@@ -46,7 +46,8 @@ def adapt(
         if one_epoch:
             one_epoch(order)
         else:
-            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, config.learned.loss))
+            loss = config.trainer.loss(config.learned.loss, data)
+            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, loss))
         found.append(config.learned.evaluate(model, data, "validation"))
         if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
             best, kept = epoch, deepcopy(model.state_dict())

@@ -1,7 +1,8 @@
 """Measures as a site's policy lets them leave: as they are, rounded, or not at all.
 
 Exact accuracies of models that the server chooses give class counts and the label of a known image; two digits, on no
-fewer cases than a minimum, give shares alone.
+fewer cases than a minimum, give shares alone. Further measures of the test stay at the site then, and so do those of
+each structure or label: of a rare one they would be a single case's, and say whether there is one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medpfl.site.policy import SitePolicy
+from medpfl.tasks.further import NAMES
 
 DIGITS = 2
 """After the decimal point, of measures that leave."""
@@ -19,6 +21,8 @@ TENS = 10
 _MOST_LOSS = 10.0
 """A loss above it says the same as it: large logits would make the share of a class in it exact."""
 
+_EACH = ("_by_class", "_by_label")
+"""How the names of measures of each structure or label end."""
 _MEASURED = ("validation", "received", "adapted", "alone", "used")
 _CHOICE = ("verdict", "used", "weight")
 """What a site has chosen and how it compares, which leaves only where the policy says so."""
@@ -42,7 +46,8 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
             found[name] = {which: _coarse(v, policy) for which, v in value.items()}
         elif name == "verdict":
             if value is not None and (alone := _coarse(value["alone"], policy)) is not None:
-                found[name] = {**_rounded_down(value), "alone": alone}
+                gain = value["gain"] and {k: _rounded_down(v) for k, v in value["gain"].items() if k not in NAMES}
+                found[name] = {**_rounded_down(value), "alone": alone, "gain": gain}
         elif name == "weight":
             found[name] = None if policy.measures == "none" else round(value, DIGITS)
         elif name == "samples":
@@ -65,8 +70,9 @@ def _without_rival(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
     if measures is None or policy.measures == "none" or measures["n"] < policy.least_patients:
         return None
-    rounded = {k: _rounded(v) for k, v in measures.items()}
-    return rounded | {"n": _tens(measures["n"], least=TENS), "auroc_classes": measures["auroc_classes"]}
+    rounded = {k: _rounded_down(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
+    rounded |= {k: [None] * len(v) for k, v in measures.items() if k.endswith(_EACH)}
+    return rounded | {"n": _tens(measures["n"], least=TENS)}
 
 
 def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:

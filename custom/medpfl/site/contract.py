@@ -19,7 +19,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.core.statefile import fingerprint
-from medpfl.training.trainer import Training
+from medpfl.training.settings import Training
 
 _MAY_DIFFER = {"device", "timeout", "grace", "min_sites", "intra_op_threads"}
 """Fields of a configuration that are no part of the agreement: they do not touch what leaves."""

@@ -18,7 +18,7 @@ from medpfl.bundle.verdict import page
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.parameters import State
-from medpfl.core.statefile import fingerprint, write_state
+from medpfl.core.statefile import fingerprint, write_bytes, write_state
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
 
@@ -26,6 +26,8 @@ Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
 VERDICT = "verdict.html"
 """What taking part was worth to the site, in words."""
+DETAIL = "test.json"
+"""The test case by case, with pictures, as far as the task has them; it never leaves the site."""
 ARCHIVE = "archive"
 """Where the models of earlier runs of the same experiment go."""
 
@@ -48,7 +50,15 @@ class Delivery:
     model: Mapping[str, Any]
     inputs: Inputs | None
 
-    def write(self, which: Which, site: str, round_: int, state: State, record: Mapping[str, Any]) -> None:
+    def write(
+        self,
+        which: Which,
+        site: str,
+        round_: int,
+        state: State,
+        record: Mapping[str, Any],
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
         """Replaces the folder ``which`` as a whole.
 
         What a bundle would not hold as mere text is refused before training, where the run, its data and its sites are
@@ -60,6 +70,7 @@ class Delivery:
             round_: the round after whose mix this is the site's model.
             state: the model's whole state.
             record: ``samples`` by part, the measures ``validation`` and ``test``, and the ``verdict`` if there is one.
+            detail: :meth:`medpfl.tasks.task.Task.detail` of the test, where it was made.
 
         Raises:
             OSError: it cannot be written; what was there is still there.
@@ -73,9 +84,11 @@ class Delivery:
         try:
             new.mkdir(mode=0o700, parents=True)
             write_state(new / WEIGHTS, state, durable=False, info={"site": site, "round": round_}, mode=0o600)
-            (new / CARD).write_text(_json(card))
+            _write(new / CARD, _json(card))
+            if detail:
+                _write(new / DETAIL, _json(detail))
             if card.get("verdict"):
-                (new / VERDICT).write_text(page(card), encoding="utf-8")
+                _write(new / VERDICT, page(card, detail))
             if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
             _replace(new, self.folder / which)
@@ -112,6 +125,8 @@ class Delivery:
             "which": which,
             "round": round_,
             "algorithm": config.algorithm,
+            "task": config.task,
+            "sigmoid": config.learned.sigmoid,
             "choices": config.choices(),
             "settings": {k: v for k, v in config.all_settings.items() if k not in paths()},
             "seed": config.seed,
@@ -130,6 +145,7 @@ class Delivery:
             }
             if inputs
             else None,
+            "measures": config.learned.described(),
             **record,
             "sha256": fingerprint(state),
             "versions": versions(),
@@ -168,6 +184,11 @@ def _replace(new: Path, place: Path) -> None:
 
 def _old(new: Path) -> Path:
     return new.with_suffix(".old")
+
+
+def _write(file: Path, text: str) -> None:
+    """For the site alone, also where the file is moved out of its folder."""
+    write_bytes(file, text.encode(), durable=False, mode=0o600)
 
 
 def _json(value: Any) -> str:

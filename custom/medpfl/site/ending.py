@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import Part, SiteData
-from medpfl.models.blend import blended
+from medpfl.models.blend import blended, restored
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
+from medpfl.tasks.further import estimates, gains, intervals
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the site uses: ``weight`` times another candidate, and the rest the model that it trained alone."""
+    """What the site uses: ``weight`` times another candidate, and the rest the model that it trained alone.
+
+    Attributes:
+        predicted: by both together, by part; made once.
+    """
 
     other: Candidate
     weight: float
+    predicted: dict[Part, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass
@@ -108,8 +115,12 @@ class Ending:
         for kind in (MODEL, FINISHED, USED):
             self.store.keep(kind, there)
         metrics: dict[str, Any] = {"test": {which: measured[r] for which, r in tested.items()}, "tested": tested}
+        reported = chosen_of[tested["selected"]]
+        more = self._further(lambda part: self._used(part, reported, alone, model))
+        if more:
+            metrics["test"]["selected"] = measured[tested["selected"]] | _numbers(more)
         if alone is not None:
-            metrics["verdict"] = self._verdict(chosen_of, tested, alone, model)
+            metrics["verdict"] = self._verdict(chosen_of, tested, alone, model, more)
         if self.delivery:
             self._deliver(self.delivery, chosen_of, alone, metrics, model)
         return metrics
@@ -152,10 +163,10 @@ class Ending:
         other = min(others, key=lambda c: learned.losses(validated[id(c)]).mean())
         weight = chosen(
             self.config.resolved_use,
-            lambda w: learned.losses(learned.mixed(validated[id(alone)], validated[id(other)], w)),
+            lambda w: learned.mixed_losses(validated[id(alone)], validated[id(other)], w),
             len(others),
         )
-        self.store.put(USED, round_, _state(alone, other, weight))
+        self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)
 
     def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> dict[str, Any] | None:
@@ -163,16 +174,40 @@ class Ending:
             return None
         return self.config.learned.measured(self._used("test", choice, alone, model))
 
+    def _further(self, predictions: Callable[[Part], Any]) -> dict[str, np.ndarray]:
+        """Under bootstrap draws; empty where the task has none, or the site no test data."""
+        if not self.data.samples("test"):
+            return {}
+        validation = predictions("validation") if self.data.samples("validation") else None
+        # Where patients have several samples, predictions are of patients already.
+        owners = self.data.owners("test") if self.data.bags("test") is None else None
+        return self.config.learned.further(
+            predictions("test"), validation, None if owners is None else owners.cpu().numpy()
+        )
+
+    def _detail(self, choice: Choice, alone: Candidate | None, state: State, model: nn.Module) -> dict[str, Any] | None:
+        """Of the test of what the site uses; for its own folder."""
+        if not self.data.samples("test"):
+            return None
+        return self.config.learned.detail(self._used("test", choice, alone, model), restored(model, state), self.data)
+
     def _used(self, part: Part, choice: Choice, alone: Candidate | None, model: nn.Module) -> Any:
         """Predictions of what the site uses."""
-        predictions = choice.other.predictions(part, self.config, self.data, model)
         if choice.weight == 1 or alone is None:
-            return predictions
-        own = alone.predictions(part, self.config, self.data, model)
-        return self.config.learned.mixed(own, predictions, choice.weight)
+            return choice.other.predictions(part, self.config, self.data, model)
+        if part not in choice.predicted:
+            choice.predicted[part] = used_predictions(
+                part, self.config, self.data, model, alone, choice.other, choice.weight
+            )
+        return choice.predicted[part]
 
     def _verdict(
-        self, choices: Mapping[int, Choice], tested: Mapping[Which, int], alone: Candidate, model: nn.Module
+        self,
+        choices: Mapping[int, Choice],
+        tested: Mapping[Which, int],
+        alone: Candidate,
+        model: nn.Module,
+        more: Mapping[str, np.ndarray],
     ) -> dict[str, Any]:
         used = {
             which: {"candidate": choices[r].other.name, "round": choices[r].other.round, "weight": choices[r].weight}
@@ -182,6 +217,10 @@ class Ending:
         if self.data.samples("test"):
             found["alone"] = self.config.learned.measured(alone.predictions("test", self.config, self.data, model))
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
+        own = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
+        if own and more:
+            found["alone"] |= _numbers(own)
+            found["gain"] |= gains(more, own, self.config.learned.signs)
         return found
 
     def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> dict[str, Any] | None:
@@ -206,18 +245,36 @@ class Ending:
             record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
             if alone is not None:
                 said = metrics["verdict"]
-                gain = self._gain(choice, alone, model)
+                gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)
                 record["verdict"] = {**said, "used": said["used"][which], "gain": gain}
             try:
-                delivery.write(which, self.name, round_, final_state(self.store, round_), record)
+                state = final_state(self.store, round_)
+                detail = self._detail(choice, alone, state, model) if which == "selected" and state else None
+                delivery.write(which, self.name, round_, state, record, detail)
             except OSError as error:  # the answer goes out all the same, and the store has the model
                 logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
 
 
-def _state(alone: Candidate, other: Candidate, weight: float) -> State:
+def _numbers(more: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {**estimates(more), "intervals": intervals(more)}
+
+
+def used_predictions(
+    part: Part, config: RunConfig, data: SiteData, model: nn.Module, alone: Candidate, other: Candidate, weight: float
+) -> Any:
+    """Predictions of ``weight`` times another candidate and the rest the model that the site trained alone."""
+    own, others = (c.predictions(part, config, data, model) for c in (alone, other))
+    if (found := config.learned.mixed(own, others, weight)) is not None:
+        return found
+    both = restored(model, used_state(config, alone, other, weight))
+    return config.learned.predict(both, data, part)
+
+
+def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: float) -> State:
+    """The same as a state: one's own or a blend's of two."""
     if weight in (0, 1):
         return (alone, other)[int(weight)].state
-    return blended(alone.state, other.state, weight)
+    return blended(alone.state, other.state, weight, sigmoid=config.learned.sigmoid)
 
 
 def final_state(store: SiteStore, round_: int) -> State | None:

@@ -32,7 +32,7 @@ class Gate:
         channels: in which something may leave besides it.
         numbers: what the method reports of a site: by name the least and the most that it can be.
         measures: schema of what is learned from one model's predictions on one part.
-        gains: measures of which a difference to training alone is told.
+        gains: measures of which a difference to training alone is told, and the most that it can be.
         policy: the site's.
         entries: what reasons may name: the model's tensors, and the lines that describe them.
     """
@@ -41,7 +41,7 @@ class Gate:
     channels: Sequence[Channel] = ()
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     measures: type[BaseModel] = Nothing
-    gains: tuple[str, ...] = ()
+    gains: tuple[tuple[str, float], ...] = ()
     policy: SitePolicy = OPEN
     entries: frozenset[str] = frozenset()
     _said: set[str] = field(default_factory=set, repr=False)

@@ -46,7 +46,8 @@ class Guarded:
         policy: the site's.
         gate: what may leave.
         start: the shared part of the run's seeded first model; empty for a site that joins.
-        first: all of that model by name, to compare what comes with.
+        first: the run's model as it was drawn at random, by name, to compare what comes with: start weights are the
+            server's choice, and so no measure of it.
         check_shared: raises StateError unless tensors are exactly the shared state.
         channels: of the run.
         book: keeps what was answered.
@@ -100,6 +101,8 @@ class Guarded:
             self._require_unused(record, message)
             self._require_channels(message)
             self._require_own_rows(message.shared)
+            for channel in (c for c in self.channels if c.weights):
+                self._require_own_rows(message.brought(channel.name))
             if message.task in ("train", "validate"):
                 self._require_start(record, message, model)
             there = self._require_steps(record, message, model)
@@ -144,9 +147,9 @@ class Guarded:
 
     def _require_pretrained(self, message: Message) -> None:
         named = self.contract.config.pretrained
-        if message.task not in ("prepare", "statistics") or not message.tensors:
+        if message.task not in ("prepare", "statistics") or not message.shared:
             return
-        if self.contract.config.mixer.under_model and named and f"sha256:{fingerprint(message.tensors)}" != named:
+        if self.contract.config.mixer.under_model and named and f"sha256:{fingerprint(message.shared)}" != named:
             raise StateError("contract: the pretrained model f is another than the contract names")
         if self.policy.named_pretrained and not named and not self.public and self.contract.config.mixer.under_model:
             raise StateError(

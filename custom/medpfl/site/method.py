@@ -16,10 +16,12 @@ from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.site_data import SiteData
-from medpfl.site.store import copied
+from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
+from medpfl.training.memory import Memory
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Outcome, Part
+from medpfl.training.trainer import Trainer
 
 
 class Trains(Protocol):
@@ -38,10 +40,14 @@ class Method:
     Attributes:
         config: the run.
         rounds: by mechanism.
+        trainer: takes the steps, at the rate in force.
     """
 
     config: RunConfig
     rounds: dict[Mechanism, LocalRound]
+    trainer: Trainer
+    _kept: Callable[[str], State | None]
+    _memory: Memory | None = field(default=None, init=False)
     _parts: dict[Mechanism, Part] = field(default_factory=dict, init=False)
     _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
 
@@ -74,15 +80,19 @@ class Method:
             return LocalRound(site.name, site.config, when, message, model, site.split, site.data, own, noise, settle)
 
         views = {part: view(part) for part in site.config.parts}
-        loss: Loss = site.config.learned.loss
+        loss: Loss = site.config.trainer.loss(site.config.learned.loss, site.data)
         for part, round_ in views.items():
             loss = part.loss(round_, loss)
         for round_ in views.values():
             round_.loss = loss
-        return cls(site.config, views)
+        return cls(site.config, views, site.config.trainer.at(when), kept)
 
     def begin(self, *, joining: bool = False) -> None:
         """Asks each for its part in the training that follows."""
+        if self.trainer.keeps and not joining:
+            self._memory = Memory(dict(self._kept(OPTIMIZER) or {}))
+            for round_ in self.rounds.values():
+                round_.memory = self._memory
         found = {m: m.adapts(r) if joining else m.begin(r) for m, r in self.rounds.items()}
         self._parts = {m: part for m, part in found.items() if part is not None}
 
@@ -95,7 +105,7 @@ class Method:
         """The epochs of a round; the mean loss per sample."""
         parts = self._parts.values()
         steps = [part.before_step for part in parts if part.before_step]
-        work = Epochs(model, data, self.config.trainer, epochs, order, self.objective(model), steps)
+        work = Epochs(model, data, self.trainer, epochs, order, self.objective(model), steps, self._memory)
         own = next((part.train for part in parts if part.train), None)
         return own(work) if own else work.run()
 
@@ -104,8 +114,9 @@ class Method:
         self._outcomes = {m: part.end() for m, part in self._parts.items() if part.end}
 
     def states(self) -> dict[str, State]:
-        """What mechanisms keep for the next round, by mechanism."""
-        return {m.name: o.state for m, o in self._outcomes.items() if o.state is not None}
+        """What mechanisms and optimizers keep for the next round, by mechanism."""
+        optimizers = {} if self._memory is None else {OPTIMIZER: self._memory.state}
+        return optimizers | {m.name: o.state for m, o in self._outcomes.items() if o.state is not None}
 
     def numbers(self) -> dict[str, float]:
         """What they report."""

@@ -26,12 +26,11 @@ from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import Part, SiteData
 from medpfl.models import logits
-from medpfl.models.blend import blended
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery
-from medpfl.site.ending import Candidate
+from medpfl.site.ending import Candidate, used_predictions, used_state
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
@@ -209,16 +208,16 @@ class Newcomer:
             return adapted, {}, None
         own, other = Candidate("alone", 0, alone), Candidate("adapted", 0, adapted)
 
-        def mixed(part: Part, weight: float) -> Any:
-            one, two = (c.predictions(part, config, data, model) for c in (own, other))
-            return learned.mixed(one, two, weight)
+        def used(part: Part, weight: float) -> dict[str, Any]:
+            return learned.measured(used_predictions(part, config, data, model, own, other, weight))
 
         weight, validation = 0.0, None
         if data.samples("validation"):
-            weight = chosen(config.resolved_use, lambda w: learned.losses(mixed("validation", w)))
-            validation = learned.measured(mixed("validation", weight))
-        state = {0.0: alone, 1.0: adapted}.get(weight) or blended(alone, adapted, weight)
-        return state, {"used": learned.measured(mixed("test", weight)), "weight": weight}, validation
+            one, two = (c.predictions("validation", config, data, model) for c in (own, other))
+            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w))
+            validation = used("validation", weight)
+        state = used_state(config, own, other, weight)
+        return state, {"used": used("test", weight), "weight": weight}, validation
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""

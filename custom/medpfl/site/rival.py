@@ -20,12 +20,14 @@ from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
 from medpfl.site.store import SiteStore, copied, keep_latest, usable
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.memory import Memory
 
 logger = logging.getLogger(__name__)
 
 ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED = "alone", "alone_best", "alone_loss", "alone_finished"
+ALONE_OPTIMIZER = "alone_optimizer"
 """Kinds of states in a site's store: after a round; of the best round; its number and validation loss; what mechanisms
-make of the best round's at the end, as of the method's model."""
+make of the best round's at the end, as of the method's model; what the optimizer left in a round, where it is kept."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Rival:
 
     def forget(self) -> None:
         """Drops what lies here from an earlier run."""
-        for kind in (ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED):
+        for kind in (ALONE, ALONE_BEST, ALONE_LOSS, ALONE_FINISHED, ALONE_OPTIMIZER):
             self.store.keep(kind, ())
 
     def train(self, model: nn.Module, round_: int) -> None:
@@ -59,15 +61,21 @@ class Rival:
             round_: its number.
         """
         config = self.config
-        model.load_state_dict(self._before(round_))
+        trainer = config.trainer.at(round_)
+        earlier, state = self._before(round_)
+        model.load_state_dict(state)
+        memory = Memory(dict(self._left(earlier))) if trainer.keeps else None
         order = generator(config.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        objective = plain_objective(model, config.learned.loss)
+        objective = plain_objective(model, trainer.loss(config.learned.loss, self.data))
         try:
-            train_epochs(model, self.data, config.trainer, config.local_epochs, order, objective)
+            train_epochs(model, self.data, trainer, config.local_epochs, order, objective, memory=memory)
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
             return
+        if memory is not None:
+            self.store.put(ALONE_OPTIMIZER, round_, memory.state)
+            keep_latest(self.store, ALONE_OPTIMIZER, round_)
         self.store.put(ALONE, round_, copied(model))
         keep_latest(self.store, ALONE, round_)
         loss = config.learned.mean_loss(model, self.data, "validation")
@@ -98,11 +106,16 @@ class Rival:
                 return last, state
         return 0, None
 
-    def _before(self, round_: int) -> State:
+    def _before(self, round_: int) -> tuple[int, State]:
+        """The last round that left a model, and that; 0 and the first model if none did."""
         for earlier in range(round_ - 1, 0, -1):
             if (state := usable(self.store, ALONE, earlier, self.name)) is not None:
-                return state
-        return self.first()
+                return earlier, state
+        return 0, self.first()
+
+    def _left(self, round_: int) -> State:
+        """What the optimizer left in a round; nothing before the first, or where the file is damaged."""
+        return usable(self.store, ALONE_OPTIMIZER, round_, self.name) or {}
 
     def _least(self) -> tuple[int, float]:
         state = usable(self.store, ALONE_LOSS, 0, self.name)

@@ -27,8 +27,9 @@ def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: 
     gradients = {name: tensor for found in came for name, tensor in found.items()}
     if not gradients:
         return
-    steps = config.local_epochs * len(batch_sizes(data.samples("train"), config.trainer.batch_size))
+    trainer = config.trainer.at(message.round)
+    steps = config.local_epochs * trainer.steps_in(len(batch_sizes(data.samples("train"), trainer.batch_size)))
     for count in (1, (steps + 1) // 2, steps):
-        way = count * config.trainer.lr
+        way = count * trainer.lr
         moved = {name: message.shared[name] - way * tensor for name, tensor in gradients.items()}
         yield {**message.shared, **moved}

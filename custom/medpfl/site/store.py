@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 PERSONAL, MODEL, RECEIVED = "personal", "model", "received"
 """Kinds of states: after training in a round; the whole model in use after a round's mix; the model as received, where
 that is another."""
+OPTIMIZER = "optimizer"
+"""What optimizers left in a round, where they do not start afresh in each."""
 FINISHED, USED = "finished", "used"
 """What mechanisms have made of the model at the end; what the site has chosen to use, where it had a choice."""
 DATA, BEST = "data", "best"

@@ -79,6 +79,7 @@ _TEXTS = (
     "contract: round {number} of {number} does not exist",
     "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most",
     "contract: the start weights are not the contract's: {name} differs",
+    "contract: the start weights are not those that the contract names",
     "contract: what came is {number} times as far from what came before as this site's own update, "
     r"{number} times is the limit \(policy: largest_jump\)",
     r"contract: rows of {name} copy each other, as weights do that show single images \(policy: copied_rows\)",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import Mechanism
+from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
@@ -26,11 +27,13 @@ from medpfl.site.ending import Ending
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.rival import ALONE_FINISHED, Rival
+from medpfl.site.start import INIT
 from medpfl.site.store import (
     BEST,
     DATA,
     FINISHED,
     MODEL,
+    OPTIMIZER,
     PERSONAL,
     RECEIVED,
     USED,
@@ -98,12 +101,16 @@ class Site:
         self._require_suited(model)
         if self.rival:
             self.rival.forget()
-        for kind in (PERSONAL, MODEL, RECEIVED, FINISHED, USED, BEST, *(m.name for m in self.config.parts)):
+        own = (PERSONAL, OPTIMIZER, MODEL, RECEIVED, FINISHED, USED, BEST)
+        for kind in (*own, *(m.name for m in self.config.parts)):
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
             self.delivery.put_aside()
         if (digest := self._digest) is not None:
             self.store.put(DATA, 0, {"digest": digest})
+        self.store.keep(INIT, ())
+        if start := message.brought(START):
+            self.store.put(INIT, 0, start)
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, "statistics").sent(asked), metrics
@@ -313,6 +320,7 @@ class Site:
         self.split.load_personal(model, self.initial_personal)
         order = generator(self.config.seed, self.name, 0, "first step")
         torch.manual_seed(order.initial_seed())
-        objective = plain_objective(model, self.config.learned.loss)
-        train_epochs(model, self.data, self.config.trainer, self.config.local_epochs, order, objective)
+        trainer = self.config.trainer  # at the full rate, whatever the schedule has in this round
+        objective = plain_objective(model, trainer.loss(self.config.learned.loss, self.data))
+        train_epochs(model, self.data, trainer, self.config.local_epochs, order, objective)
         return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})

@@ -8,9 +8,12 @@ from importlib.metadata import entry_points
 
 from medpfl.core.errors import UserError
 from medpfl.tasks.classification import Classification
+from medpfl.tasks.multi_label import MultiLabel
+from medpfl.tasks.ordinal import Ordinal
+from medpfl.tasks.segmentation.task import Segmentation
 from medpfl.tasks.task import Measure, Task
 
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(), MultiLabel(), Ordinal(), Segmentation())}
 """This package's, by name."""
 GROUP = "medpfl.tasks"
 """Entry points of other packages: each a :class:`~medpfl.tasks.task.Task`."""

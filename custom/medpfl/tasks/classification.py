@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -10,27 +10,83 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.evaluation import evaluate, predict
+from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.further import draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure, Task
 
 _MOST_LOSS = 12.0
 """A case that a model calls impossible must not decide alone."""
-_Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Interval = Annotated[list[Share], Field(min_length=2, max_length=2)]
+_Ends = Annotated[list[Annotated[FiniteFloat, Field(ge=0, le=2)]], Field(min_length=2, max_length=2)]
+Intervals = dict[Literal["sensitivity", "specificity", "f1", "average_precision", "brier", "ece"], _Ends]
+"""95 % intervals of the further measures, by a bootstrap over patients."""
 
 
-class Measures(BaseModel):
-    """Of one model on one part of a site's data."""
+class FurtherMeasures(BaseModel):
+    """Of the test of the selected round alone."""
 
     model_config = ConfigDict(extra="forbid")
 
+    sensitivity: Share | None = None
+    specificity: Share | None = None
+    f1: Share | None = None
+    average_precision: Share | None = None
+    brier: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
+    ece: Share | None = None
+    intervals: Intervals | None = None
+
+
+class Measures(FurtherMeasures):
+    """Of one model on one part of a site's data."""
+
     n: Annotated[int, Field(ge=0, le=10**9)]
-    accuracy: _Share | None
-    balanced_accuracy: _Share | None
-    auroc: _Share | None
-    auroc_ci95: Annotated[list[_Share], Field(min_length=2, max_length=2)] | None
+    accuracy: Share | None
+    balanced_accuracy: Share | None
+    auroc: Share | None
+    auroc_ci95: Interval | None
     auroc_classes: Annotated[int, Field(ge=0, le=10**5)]
+
+
+FURTHER = (
+    Measure(
+        "sensitivity",
+        "sensitivity",
+        further=True,
+        what="sensitivity is the share of a class's cases that are found, at the threshold that validation data chose",
+    ),
+    Measure(
+        "specificity",
+        "specificity",
+        further=True,
+        what="specificity is the share of the other cases that are not taken for that class, at the same threshold",
+    ),
+    Measure("f1", "F1", further=True, what="F1 is the harmonic mean of precision and recall of the predicted class"),
+    Measure(
+        "average_precision",
+        "average precision",
+        further=True,
+        what="average precision is the area under the curve of precision over recall",
+    ),
+    Measure(
+        "brier",
+        "Brier score",
+        most=2.0,
+        better="lower",
+        further=True,
+        what="Brier score is the mean squared distance of the probabilities from what was true: less is better",
+    ),
+    Measure(
+        "ece",
+        "calibration error",
+        better="lower",
+        further=True,
+        what="calibration error is how far the confidence of predictions is from the share that are right: less is "
+        "better",
+    ),
+)
 
 
 class Classification(Task):
@@ -38,44 +94,60 @@ class Classification(Task):
 
     name = "classification"
     measures = (
-        Measure("accuracy", "accuracy"),
-        Measure("balanced_accuracy", "balanced accuracy"),
-        Measure("auroc", "AUC"),
+        Measure("accuracy", "accuracy", what="accuracy is the share of test cases that are classified correctly"),
+        Measure("balanced_accuracy", "balanced accuracy", what="balanced accuracy gives every class the same weight"),
+        Measure(
+            "auroc",
+            "AUC",
+            interval="auroc_ci95",
+            what="AUC is the macro one-vs-rest area under the ROC curve over the classes a site's test data hold",
+        ),
+        *FURTHER,
     )
     schema = Measures
     one_class = True
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy."""
-        return cross_entropy(output, labels)
+    def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""
+        return cross_entropy(output, labels, weight)
 
-    def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
-        """:func:`medpfl.tasks.measures.measures` of its probabilities."""
-        return evaluate(model, data, part)
-
-    def predict(self, model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
         """Probabilities (n, classes) and labels (n,)."""
         return predict(model, data, part)
 
-    def pooled(self, predictions: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
         return measures(*map(np.concatenate, zip(*predictions, strict=True)))
 
-    def losses(self, predictions: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
         probabilities, labels = predictions
         found = probabilities[np.arange(len(labels)), labels]
         return -np.log(np.clip(np.nan_to_num(found), np.exp(-_MOST_LOSS), 1))
 
-    def mixed(
-        self, first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], weight: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Of probabilities; a case for which the second has none is the first's alone."""
-        known = np.isfinite(second[0]).all(1, keepdims=True)
-        return np.where(known, (1 - weight) * first[0] + weight * second[0], first[0]), first[1]
+    def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:
+        """See :func:`medpfl.tasks.evaluation.mixed`."""
+        return mixed(first, second, weight)
 
-    def gained(
-        self, new: tuple[np.ndarray, np.ndarray], old: tuple[np.ndarray, np.ndarray]
-    ) -> dict[str, dict[str, float] | None]:
+    def mixed_losses(self, first: Predictions, second: Predictions, weight: float) -> np.ndarray:
+        """Of the mixed probabilities."""
+        return self.losses(self.mixed(first, second, weight))
+
+    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
         """:func:`medpfl.tasks.paired.differences`."""
         return differences(new[0], old[0], new[1])
+
+    def further(
+        self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Sensitivity and specificity at the thresholds of the validation data, F1, calibration and more."""
+        probabilities, labels = test
+        if not len(labels) or not np.isfinite(probabilities).all():
+            return {}
+        classes = probabilities.shape[1]
+        cuts = np.full(classes, np.nan) if validation is None else thresholds(*validation)
+        return further(probabilities, labels, cuts, draws(len(labels), owners))
+
+    def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
+        """The ``reliability`` curve."""
+        return {"reliability": reliability(*test)} if len(test[1]) and np.isfinite(test[0]).all() else {}

@@ -1,8 +1,8 @@
-"""A model's predictions on a part of a site's data, and the measures on them."""
+"""A classifier's predictions on a part of a site's data."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,23 +10,38 @@ from torch import Tensor, nn
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.models import logits
-from medpfl.tasks.measures import measures
 
 _IMAGES = 256
 """Images in a batch; a bag counts as many as it has."""
 
+Predictions = tuple[np.ndarray, np.ndarray]
+"""Probabilities (n, classes) float64, and labels (n,) or (n, classes)."""
 
-def predict(model: nn.Module, data: SiteData, part: Part) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, classes) float64 and labels (n,) of a part, with the model in eval mode.
+
+def softmax(scores: Tensor) -> Tensor:
+    """Of logits (B, classes), of which one is right."""
+    return scores.softmax(1)
+
+
+def predict(
+    model: nn.Module, data: SiteData, part: Part, probabilities_of: Callable[[Tensor], Tensor] = softmax
+) -> Predictions:
+    """Probabilities and labels of a part, with the model in eval mode.
 
     A patient of several samples is one row: the mean of their probabilities.
+
+    Args:
+        model: its output is logits (B, classes).
+        data: the site's.
+        part: of it.
+        probabilities_of: of logits in float64.
     """
     was_training = model.training
     model.eval()
     probabilities, labels = [], []
     with torch.inference_mode():
         for x, y in data.batches(part, max(1, _IMAGES // data.images_per_sample)):
-            probabilities.append(logits(model(x)).double().softmax(1).cpu())
+            probabilities.append(probabilities_of(logits(model(x)).double()).cpu())
             labels.append(y.cpu())
     model.train(was_training)
     scores, classes = torch.cat(probabilities), torch.cat(labels)
@@ -39,11 +54,10 @@ def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, T
     number = int(bags.max()) + 1
     counts = torch.bincount(bags, minlength=number)[:, None]
     means = torch.zeros(number, scores.shape[1], dtype=scores.dtype).index_add_(0, bags, scores) / counts
-    return means, torch.zeros(number, dtype=labels.dtype).index_copy_(0, bags, labels)
+    return means, torch.zeros(number, *labels.shape[1:], dtype=labels.dtype).index_copy_(0, bags, labels)
 
 
-def evaluate(model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
-    """:func:`medpfl.tasks.measures.measures` of the model on a part; None if the site has no such samples."""
-    if not data.samples(part):
-        return None
-    return measures(*predict(model, data, part))
+def mixed(first: Predictions, second: Predictions, weight: float) -> Predictions:
+    """Of probabilities; a case for which the second has none is the first's alone."""
+    known = np.isfinite(second[0]).all(1, keepdims=True)
+    return np.where(known, (1 - weight) * first[0] + weight * second[0], first[0]), first[1]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from medpfl.core.gain import verdict
-from medpfl.tasks.measures import hanley_mcneil, structural_components
+from medpfl.tasks.auc import counts, paired_auc
 
 _Z95 = 1.959963984540054
 Difference = dict[str, float]
@@ -40,7 +40,7 @@ def differences(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> dict[st
     return {
         "accuracy": _interval(float(change.mean()), *_adjusted(change)),
         "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)),
-        "auroc": _auroc(new, old, labels),
+        "auroc": auroc_gain(new, old, labels == np.arange(new.shape[1])[:, None]),
     }
 
 
@@ -65,28 +65,22 @@ def _interval(estimate: float, middle: float, deviation: float) -> Difference:
     }
 
 
-def _auroc(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> Difference | None:
-    counts = np.bincount(labels, minlength=new.shape[1])
-    used = np.flatnonzero((counts > 0) & (counts < len(labels)))
+def auroc_gain(
+    new: np.ndarray, old: np.ndarray, positive: np.ndarray, known: np.ndarray | None = None
+) -> Difference | None:
+    """Of mean AUCs, over the classes that have both positives and negatives; None where there is none.
+
+    Args:
+        new: (n, classes).
+        old: (n, classes).
+        positive: (classes, n) bool.
+        known: see :func:`medpfl.tasks.auc.macro_auc`.
+    """
+    used = np.flatnonzero(np.minimum(*counts(positive, known)))
     if not len(used):
         return None
-    positive = labels == used[:, None]
-    m, k = positive.sum(1), (~positive).sum(1)
-    areas, parts = [], []
-    for scores in (new[:, used].T, old[:, used].T):
-        above, below = structural_components(scores, positive, m, k)
-        area = np.where(positive, above, 0.0).sum(1) / m
-        areas.append(area)
-        parts.append(np.where(positive, above, below) - area[:, None])
-    with np.errstate(divide="ignore"):
-        weights = [np.where(n > 1, 1 / np.sqrt(n * (n - 1)), 0.0)[:, None] for n in (m, k)]
-    change = (parts[0] - parts[1]) * np.where(positive, *weights)
-    single = (m == 1) | (k == 1)  # one case tells nothing of its own spread: as if the two models were independent
-    variance = np.square(change[~single].sum(0)).sum()
-    kept = [np.clip(a, margin := 1 / (2 * np.sqrt(m * k)), 1 - margin) for a in areas]
-    variance += np.sqrt(sum(hanley_mcneil(a, m, k) for a in kept)[single]).sum() ** 2
-    gained = float((areas[0] - areas[1]).mean())
-    return _interval(gained, gained, float(np.sqrt(variance)) / len(used))
+    gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], None if known is None else known[used])
+    return _interval(gained, gained, error)
 
 
 def counted(gains: Mapping[str, Mapping[str, Any] | None], measure: str) -> dict[str, int]:

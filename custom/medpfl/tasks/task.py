@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from medpfl.core.measure import Measure
 from medpfl.core.site_data import Part, SiteData
-
-
-class Measure(NamedTuple):
-    """A number that says how good predictions are.
-
-    Attributes:
-        name: in results.
-        title: in print.
-        least: that it can be.
-        most: that it can be; the best.
-    """
-
-    name: str
-    title: str
-    least: float = 0.0
-    most: float = 1.0
 
 
 class Task(ABC):
@@ -34,39 +19,86 @@ class Task(ABC):
 
     Attributes:
         name: in a run's configuration.
-        measures: what is summarised over sites; the first selects the round by default.
+        measures: what is summarised over sites; the first is what reports begin with.
         schema: of :meth:`evaluate`'s answer, which both ends check.
+        labels: what the data must have: a ``class`` for each sample, several ``labels``, or a ``mask``.
+        network: that is trained where the user names none.
         one_class: every sample is of one class of several.
+        sigmoid: outputs are independent of each other, not shares of one.
+        loss_name: in results.
     """
 
     name: ClassVar[str]
     measures: ClassVar[tuple[Measure, ...]]
     schema: ClassVar[type[BaseModel]]
+    labels: ClassVar[Literal["class", "labels", "mask"]] = "class"
+    network: ClassVar[str] = "lenet5"
     one_class: ClassVar[bool] = False
+    sigmoid: ClassVar[bool] = False
+    loss_name: ClassVar[str] = "cross-entropy"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the measures."""
         return tuple(measure.name for measure in self.measures)
 
-    @abstractmethod
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        """What training minimises: the mean over a batch of a network's output (B, ...)."""
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """Of the measures that every evaluation has."""
+        return tuple(measure.name for measure in self.measures if not measure.further)
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """Of the measures that a round may be selected by; the first is the default."""
+        return tuple(measure.name for measure in self.measures if measure.selects and not measure.further)
+
+    @property
+    def signs(self) -> dict[str, int]:
+        """By measure 1 where more is better, -1 where less is."""
+        return {measure.name: 1 if measure.better == "higher" else -1 for measure in self.measures}
+
+    @property
+    def spans(self) -> tuple[tuple[str, float], ...]:
+        """By measure the most that it can change by."""
+        return tuple((measure.name, measure.span) for measure in self.measures)
+
+    def described(self) -> list[dict[str, Any]]:
+        """The measures as results.json has them, for whoever reads it without this package."""
+        return [measure.described() for measure in self.measures]
+
+    def misfit(self, output: Sequence[int], images: Sequence[int], classes: int) -> str | None:
+        """Why a network's output is none of this task; None where it is.
+
+        Args:
+            output: its shape, (B, ...).
+            images: of its input, (B, C, ...).
+            classes: of the data.
+        """
+        if len(output) != 2 or output[1] < classes:
+            return f"a classifier of {classes} classes is needed"
+        return None
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
-        """The measures of a model on a part of a site's data, as plain numbers; None if the site has no such samples.
+    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        """What training minimises: the mean over a batch of a network's output (B, ...).
+
+        One that takes ``weight``, (classes,), too, lets a run have ``class_weights``.
+        """
+
+    @abstractmethod
+    def pooled(self, predictions: list[Any]) -> dict[str, Any]:
+        """The measures on several sites' predictions together, as plain numbers.
 
         A measure that cannot be computed is None, never NaN and never 0.
         """
 
     @abstractmethod
-    def pooled(self, predictions: list[Any]) -> dict[str, Any]:
-        """The measures on several sites' predictions together."""
-
-    @abstractmethod
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Any:
-        """Predictions and labels of a part, as :meth:`pooled` takes them."""
+        """Predictions on a part, with what they are to be compared with, as :meth:`pooled` takes them."""
+
+    def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
+        """The measures of a model on a part of a site's data; None if the site has no such samples."""
+        return self.measured(self.predict(model, data, part)) if data.samples(part) else None
 
     def measured(self, predictions: Any) -> dict[str, Any]:
         """The measures on predictions, as :meth:`evaluate` gives them."""
@@ -74,18 +106,46 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, predictions: Any) -> np.ndarray:
-        """The loss of every case, (n,), finite; for the choice between models."""
+        """The loss of every case, (n,), finite, in nats; for the choice between models."""
 
-    @abstractmethod
-    def mixed(self, first: Any, second: Any, weight: float) -> Any:
+    def mixed(self, first: Any, second: Any, weight: float) -> Any | None:
         """Predictions on the same cases by ``weight`` times the second's and the rest the first's.
 
-        A case for which the second has no finite prediction has the first's.
+        A case for which the second has no finite prediction has the first's. None where only the two networks
+        together can tell (:class:`medpfl.models.blend.Blend`).
         """
+        return None
+
+    @abstractmethod
+    def mixed_losses(self, first: Any, second: Any, weight: float) -> np.ndarray:
+        """:meth:`losses` of :meth:`mixed`, of every task."""
 
     @abstractmethod
     def gained(self, new: Any, old: Any) -> dict[str, dict[str, float] | None]:
-        """By measure what predictions gain over others on the same cases: ``difference``, ``low`` and ``high``."""
+        """By measure what predictions gain over others on the same cases: ``difference``, ``low`` and ``high``.
+
+        Above 0 is better, also where less of a measure is.
+        """
+
+    def further(self, test: Any, validation: Any | None, owners: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Further measures of a model, each under bootstrap draws (:mod:`medpfl.tasks.further`), the first of none.
+
+        Args:
+            test: predictions.
+            validation: predictions, for thresholds; None where there are no such data.
+            owners: (n,) of which patient each test case is; None where each is of its own.
+        """
+        return {}
+
+    def detail(self, test: Any, model: nn.Module, data: SiteData) -> dict[str, Any]:
+        """What only whoever has the data may see of a test: cases one by one, pictures, curves; plain values.
+
+        Args:
+            test: predictions of the model on the test part.
+            model: with its values.
+            data: the site's.
+        """
+        return {}
 
     def mean_loss(self, model: nn.Module, data: SiteData, part: Part) -> float | None:
         """The mean of :meth:`losses` on a part; None if the site has no such samples."""
@@ -94,5 +154,7 @@ class Task(ABC):
         return float(self.losses(self.predict(model, data, part)).mean())
 
     def value(self, measured: Mapping[str, Any] | None, by: str) -> float | None:
-        """The measure by which rounds are compared; more is better."""
-        return None if measured is None else measured[by]
+        """The measure by which rounds are compared, so that more is better."""
+        if measured is None or (found := measured[by]) is None:
+            return None
+        return self.signs[by] * found

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
+from medpfl.training.memory import Memory
+from medpfl.training.steps import laid_out
 from medpfl.training.trainer import Trainer
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -37,9 +39,12 @@ def _plain(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, 
 
 
 @contextmanager
-def batch_norm_for(model: nn.Module, images: int) -> Iterator[None]:
-    """Inside, a single image goes by batch norm's running statistics: it has none of a batch."""
-    alone = images == 1
+def batch_norm_for(model: nn.Module, labels: Tensor, images_per_sample: int) -> Iterator[None]:
+    """Inside, a single image goes by batch norm's running statistics: it has none of a batch.
+
+    An image with a mask has those of its pixels, down to where the network looks at few of them.
+    """
+    alone = labels.dim() <= 2 and len(labels) * images_per_sample == 1
     for layer in batch_norm_layers(model).values() if alone else ():
         layer.eval()
     yield
@@ -72,18 +77,20 @@ def train_epochs(
     *,
     parameters: Sequence[nn.Parameter] | None = None,
     before_step: Sequence[Callable[[], None]] = (),
+    memory: Memory | None = None,
 ) -> float:
-    """Trains the model in place; the optimizer starts afresh.
+    """Trains the model in place.
 
     Args:
         model: on the data's device.
         data: the site's data; its training part must not be empty.
         trainer: takes the steps.
         epochs: passes over the training data.
-        generator: the order of the samples.
+        generator: the order of the samples, and how they are augmented.
         objective: what every step minimises.
         parameters: the only ones that are trained; all by default.
         before_step: called in every step with the gradients there.
+        memory: where the optimizer's state comes from and goes to; None starts it afresh.
 
     Returns:
         Mean of the task's loss per sample over all epochs, without what the objective adds to it.
@@ -93,21 +100,21 @@ def train_epochs(
     """
     model.train()
     trained = list(model.parameters() if parameters is None else parameters)
-    optimizer = trainer.optimizer(trained)
     # Summed on the device: reading the loss at every step would make the device wait.
     total, count = 0.0, 0
-    with only_these(model, trained):
+    with only_these(model, trained), laid_out(model, channels_last=trainer.channels_last):
+        steps = trainer.steps(model, trained, before_step, memory)
         for _ in range(epochs):
-            for x, y in data.training_batches(trainer.batch_size, generator):
-                with batch_norm_for(model, len(y) * data.images_per_sample):
-                    optimizer.zero_grad()
-                    loss, minimised = objective(x, y)
-                    minimised.backward()
-                    for change in before_step:
-                        change()
-                    optimizer.step()
+            for x, y in trainer.batches(data, generator):
+                with batch_norm_for(model, y, data.images_per_sample):
+                    with steps.forward():
+                        loss, minimised = objective(x, y)
+                    steps.backward(minimised, len(y))
+                    steps.step()
                 total = total + loss.detach().double() * len(y)
                 count += len(y)
+            steps.end_epoch()
+        steps.end()
     return finite_mean(total, count, trainer)
 
 
@@ -120,7 +127,7 @@ def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
     mean = float(total) / max(count, 1)
     if not math.isfinite(mean):
         raise TrainingDiverged(
-            f"the training loss became {mean}: lower the learning rate (lr={trainer.lr}) or check the data"
+            f"the training loss became {mean}: lower the learning rate (lr={trainer.lr:.3g}) or check the data"
         )
     return mean
 
@@ -137,6 +144,7 @@ class Epochs:
         order: of the samples.
         objective: what every step minimises.
         before_step: called in every step with the gradients there.
+        memory: of the model's optimizer.
     """
 
     model: nn.Module
@@ -146,6 +154,7 @@ class Epochs:
     order: torch.Generator
     objective: Objective
     before_step: Sequence[Callable[[], None]] = ()
+    memory: Memory | None = None
 
     def run(self, number: int | None = None, parameters: Sequence[nn.Parameter] | None = None) -> float:
         """Trains, by default all parameters for :attr:`number` epochs; the mean loss per sample."""
@@ -158,4 +167,5 @@ class Epochs:
             self.objective,
             parameters=parameters,
             before_step=self.before_step,
+            memory=self.memory,
         )

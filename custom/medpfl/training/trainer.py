@@ -1,81 +1,140 @@
-"""How a site takes its steps: the optimizer, and its settings."""
+"""How a site takes its steps in a round: its batches, its optimizer, its rate."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from medpfl.core.settings import Settings, Value, setting
+from medpfl.core.settings import Value
+from medpfl.core.site_data import Batch, SiteData
+from medpfl.training import optimizers, schedule
+from medpfl.training.augment import Spec, augmenter
+from medpfl.training.memory import Memory
+from medpfl.training.settings import Training
+from medpfl.training.steps import Steps, channels_last_of
+
+if TYPE_CHECKING:
+    from medpfl.tasks import Task
 
 
-class Training(Settings):
-    """Settings of local training, for every method."""
-
-    lr: float = setting(0.01, "learning rate", gt=0)
-    batch_size: int = setting(32, "samples in a step", gt=0)
-    momentum: float = setting(0.0, "momentum of SGD", ge=0)
-    nesterov: int = setting(0, "1 looks ahead along the momentum", ge=0, le=1)
-    weight_decay: float = setting(0.0, "L2 penalty on all parameters", ge=0)
-
-
-class Trainer(ABC):
-    """Takes the steps of a site.
+@dataclass(frozen=True)
+class Trainer:
+    """What a run says of local training.
 
     Attributes:
-        settings_class: its settings.
+        settings: of training.
+        rounds: of the run.
+        augment: how training images are changed (:mod:`medpfl.training.augment`).
+        lr: the learning rate in force.
     """
 
-    settings_class: ClassVar[type[Settings]] = Settings
-
-    def __init__(self, settings: Any):
-        self.settings = settings
+    settings: Training
+    rounds: int = 1
+    augment: Spec = "none"
+    lr: float = field(default=0.0)
 
     @classmethod
-    def of(cls, values: Mapping[str, Value]) -> Trainer:
-        """From all settings of a run, of which it takes its own."""
-        return cls(cls.settings_class(**{name: values[name] for name in cls.settings_class.model_fields}))
+    def of(cls, values: Mapping[str, Value], rounds: int = 1, augment: Spec = "none") -> Trainer:
+        """From all settings of a run, of which it takes its own; with the rate outside of rounds."""
+        settings = Training(**{name: values[name] for name in Training.model_fields if name in values})
+        return cls(settings, rounds, augment, settings.lr)
+
+    def at(self, when: int | str) -> Trainer:
+        """With the rate of a round; outside of rounds (``join``, ``end``) it is ``lr`` as given."""
+        within = isinstance(when, int) and when > 0
+        return self.with_lr(schedule.rate(self.settings, when, self.rounds) if within else self.settings.lr)
+
+    def with_lr(self, lr: float) -> Trainer:
+        """With another rate."""
+        return replace(self, lr=lr)
 
     @property
     def batch_size(self) -> int:
-        """Samples in a step."""
+        """Samples in a batch."""
         return self.settings.batch_size
 
     @property
-    def lr(self) -> float:
-        """The learning rate."""
-        return self.settings.lr
+    def keeps(self) -> bool:
+        """Whether a site keeps optimizers' states from round to round."""
+        return self.settings.optimizer_state == "kept"
 
-    @abstractmethod
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer, afresh, for those parameters that are trained at all."""
+    @property
+    def channels_last(self) -> bool:
+        """Whether images lie with the channels last."""
+        return bool(self.settings.channels_last)
 
-    def refuses(self) -> str | None:
-        """Why the settings make no sense together, in words."""
-        return None
+    def steps_in(self, batches: int) -> int:
+        """Steps in an epoch of so many batches."""
+        return -(-batches // self.settings.accumulate)
+
+    def batches(self, data: SiteData, order: torch.Generator) -> Iterator[Batch]:
+        """One epoch of a site's training data, sampled and augmented as the run has it.
+
+        Args:
+            data: the site's.
+            order: all random numbers come from it.
+        """
+        balanced: dict[str, Any] = {"balanced": True} if self.settings.sampling == "balanced" else {}
+        change = augmenter(self.augment)
+        for x, y in data.training_batches(self.batch_size, order, **balanced):
+            if change is not None:
+                x, y = change(x, y, order)
+            yield (channels_last_of(x) if self.channels_last else x), y
+
+    def steps(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        before_step: Sequence[Callable[[], None]] = (),
+        memory: Memory | None = None,
+    ) -> Steps:
+        """Steps of these parameters; see :class:`~medpfl.training.steps.Steps`."""
+        return Steps(self.settings, model, parameters, self.optimizer, before_step, memory)
+
+    def optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """torch's, afresh, at the rate in force."""
+        return optimizers.made(self.settings, self.lr, parameters)
+
+    def loss(self, loss: Callable[..., Tensor], data: SiteData) -> Callable[[Tensor, Tensor], Tensor]:
+        """A task's loss of a site's own samples, with weights of the classes if the run has them."""
+        return partial(_weighted, loss, data, {}) if self.settings.class_weights == "balanced" else loss
+
+    def refuses(self, learned: Task) -> str | None:
+        """Why the settings make no sense together, or for what is learned, in words."""
+        settings = self.settings
+        balanced = [name for name in ("class_weights", "sampling") if getattr(settings, name) == "balanced"]
+        if len(balanced) == 2:
+            return "class_weights and sampling would both balance the classes: choose one"
+        if balanced and not learned.one_class:
+            return f"{balanced[0]}=balanced is for tasks in which a sample is of one class; {learned.name} is none"
+        if settings.class_weights == "balanced" and "weight" not in signature(learned.loss).parameters:
+            return f"class_weights=balanced: the loss of {learned.name} takes no weights"
+        if self.keeps and settings.optimizer == "sgd" and not settings.momentum:
+            return "optimizer_state=kept: SGD without momentum has no state to keep; give momentum, or leave it fresh"
+        return optimizers.problem(settings) or schedule.problem(settings, self.rounds)
 
 
-class SGD(Trainer):
-    """Stochastic gradient descent; the optimizer starts afresh in each round."""
+def class_weights(counts: Tensor) -> Tensor:
+    """n / (K n_c) of K classes that there are, (C,) float32; 0 for a class without samples.
 
-    settings_class = Training
+    Args:
+        counts: n_c, (C,).
+    """
+    there = counts > 0
+    return torch.where(there, counts.sum() / (there.sum() * counts.clamp(min=1)), 0.0).float()
 
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch's, all tensors in one step."""
-        return torch.optim.SGD(
-            [p for p in parameters if p.requires_grad],
-            lr=self.settings.lr,
-            momentum=self.settings.momentum,
-            nesterov=bool(self.settings.nesterov),
-            weight_decay=self.settings.weight_decay,
-            foreach=True,
-        )
 
-    def refuses(self) -> str | None:
-        """Nesterov's step is one of momentum."""
-        if self.settings.nesterov and not self.settings.momentum:
-            return "setting nesterov looks ahead along the momentum: give momentum too, e.g. momentum=0.9"
-        return None
+def _weighted(
+    loss: Callable[..., Tensor], data: SiteData, made: dict[int, Tensor], output: Tensor, labels: Tensor
+) -> Tensor:
+    """The loss with weights, made at the first batch: the network's output says how many classes there are."""
+    classes = output.shape[1]
+    if classes not in made:
+        made[classes] = class_weights(data.class_counts(classes)).to(output.device)
+    return loss(output, labels, weight=made[classes])

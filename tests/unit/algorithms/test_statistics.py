@@ -5,7 +5,14 @@ from tiny import Net, config
 from tiny import images as tiny_images
 from torch import nn
 
-from medpfl.algorithms.fedap.statistics import layers_of, running_statistics, statistics_entries, statistics_under
+from medpfl.algorithms.fedap.similarity import similarity_weights, wasserstein_distances
+from medpfl.algorithms.fedap.statistics import (
+    layers_of,
+    named_statistics,
+    running_statistics,
+    statistics_entries,
+    statistics_under,
+)
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.moments import input_statistics
 from medpfl.models import build_model
@@ -150,3 +157,29 @@ def test_what_a_site_sends_has_the_shapes_that_follow_from_the_model(kind, model
 
 def test_layers_without_running_statistics_are_not_expected():
     assert shapes("running", nn.BatchNorm1d(3, track_running_stats=False)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "model_args"),
+    [
+        ("unet", (16, 16), {"channels": [4, 8]}),
+        ("unet", (8, 8, 8), {"channels": [4, 8]}),
+        ("segresnet-small", (8, 8, 8), {}),
+        ("monai:DynUNet", (16, 16), {"filters": [4, 4, 4, 4], "norm_name": "batch"}),
+    ],
+)
+def test_w_of_segmentation_networks(name, shape, model_args):
+    torch.manual_seed(0)
+    model = build_model(name, in_channels=1, num_classes=2, image_size=shape, model_args=model_args)
+    layers = batch_norm_layers(model)
+    # Two sites whose images are alike, and one whose are brighter.
+    x = torch.rand(3, 4, 1, *shape) + torch.tensor([0.0, 0.01, 3.0]).reshape(3, *[1] * (len(shape) + 2))
+    found = [input_statistics(model, layers, images.split(2)) for images in x]
+    assert found[0].keys() == layers.keys()
+    assert all(pair[0].shape == (layers[path].num_features,) for path, pair in found[0].items())
+    distances = wasserstein_distances([layers_of(named_statistics(of_site)) for of_site in found])
+    weights = similarity_weights(distances, 0.5)
+    np.testing.assert_allclose(weights.sum(1), 1)
+    assert np.diag(weights).tolist() == [0.5] * 3
+    assert weights[0, 1] > weights[0, 2]
+    assert weights[1, 0] > weights[1, 2]

@@ -9,7 +9,7 @@ from medpfl.core.errors import UserError
 from medpfl.data import places
 from medpfl.data.check import check
 from medpfl.data.kinds.npz import download
-from medpfl.data.kinds.npz.catalog import SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
+from medpfl.data.kinds.npz.catalog import MASKED_SAMPLE, SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
 from medpfl.data.kinds.npz.download import prepare
 from medpfl.data.kinds.npz.medmnist import MEDMNIST
 
@@ -60,9 +60,9 @@ def test_what_is_missing_and_how_to_get_it(home):
 
 def test_rows(home):
     listing = {row.name: row for row in rows()}
-    assert list(listing) == [SAMPLE, *MEDMNIST]
+    assert list(listing) == [SAMPLE, MASKED_SAMPLE, *MEDMNIST]
     assert listing["bloodmnist"].where == "medpfl data prepare bloodmnist"
-    assert "several labels" in listing["chestmnist"].where
+    assert listing["chestmnist"].where == "medpfl data prepare chestmnist"
     assert listing[SAMPLE].where.endswith(".npz")
 
 
@@ -110,9 +110,9 @@ def test_prepare_leaves_nothing_half_written(home, published, monkeypatch):
 def test_prepare_refuses(home):
     with pytest.raises(UserError, match="no images of 32 pixels"):
         prepare("breastmnist", size=32)
-    with pytest.raises(UserError, match="several labels"):
-        prepare("chestmnist")
-    with pytest.raises(UserError, match="no 2-D set 'mine'"):
+    with pytest.raises(UserError, match="volumes come in 28 and 64 voxels"):
+        prepare("organmnist3d", size=224)
+    with pytest.raises(UserError, match="no set 'mine'"):
         prepare("mine")
     places.cache_folder().parent.touch()
     with pytest.raises(UserError, match="cannot be written"):

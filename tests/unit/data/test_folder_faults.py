@@ -2,9 +2,10 @@
 
 import re
 import shutil
+import unicodedata
 
 import pytest
-from pictures import CENTRES, CLASSES, EACH, config
+from pictures import CENTRES, CLASSES, EACH, config, paint
 
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
@@ -112,9 +113,38 @@ def test_what_does_not_fit_is_said(fundus, fields, message):
 
 
 def test_a_partition_and_a_file_are_refused(fundus):
-    with pytest.raises(
-        UserError, match="--partition iid: image folders are their own centres'; give natural or leave it out"
-    ):
+    with pytest.raises(UserError, match=r"--partition iid: divides one centre, and .* has 3: north, south, west"):
         Options(data=str(fundus), partition="iid").config("fedavg")
     with pytest.raises(UserError, match=r"n0_left.png: a picture; give a folder with one for each centre"):
         open_source(config(fundus / "north" / "normal" / "n0_left.png"))
+
+
+def test_a_patient_with_pictures_at_two_centres_is_a_warning(fundus, caplog):
+    own = {"patient": "^(.+)_"}
+    for file in sorted((fundus / "west").rglob("*.*")):
+        file.rename(file.with_name(f"w{file.name}"))
+    found = [f.message for f in check(fundus, own) if "same person" in f.message]
+    assert found == ["patient g0 (and 5 more like it) is in north and in south: is it the same person?"]
+    assert not [f for f in check(fundus) if "same person" in f.message]
+    open_source(config(fundus, data_args=own)).prepare()
+    assert "patient g0 (and 5 more like it) is in north and in south" in caplog.text
+
+
+def test_webp_is_read_and_heic_is_not_lost_without_a_word(fundus, caplog):
+    paint(fundus / "north" / "normal" / "n7_left.webp", (90, 90, 90), 99)
+    (fundus / "north" / "normal" / "n8_left.heic").write_bytes(b"ftypheic")
+    told = [(f.level, f.message) for f in check(fundus)]
+    assert ("ok", "north: 13 pictures: glaucoma 6, normal 7") in told
+    (warning,) = [text for level, text in told if level == "warning" and "heic" in text]
+    assert warning.startswith("1 picture is not read (.heic), ") and "n8_left.heic first" in warning
+    open_source(config(fundus)).prepare()
+    assert "1 picture is not read (.heic)" in caplog.text
+
+
+def test_class_folders_whose_accents_are_written_in_two_ways_are_one_class(fundus):
+    for centre, form in (("north", "NFC"), ("south", "NFD")):
+        (fundus / centre / "glaucoma").rename(fundus / centre / unicodedata.normalize(form, "Grüner Star"))
+    (fundus / "west" / "glaucoma").rename(fundus / "west" / "Grüner Star")
+    layout = read_layout(fundus)
+    assert layout.classes == (unicodedata.normalize("NFC", "Grüner Star"), "normal")
+    assert [sum(p.label == 0 for p in pictures) for pictures in layout.centres.values()] == [6, 6, 6]

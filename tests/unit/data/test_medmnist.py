@@ -68,9 +68,9 @@ def test_site_ids(write):
 U8 = np.uint8
 WRONG = {
     "keys": ({"val_labels": None}, "has no val_labels"),
-    "several labels": ({"train_labels": np.zeros((30, 14), U8)}, "14 labels per image"),
-    "volumes": ({"train_images": np.zeros((30, 8, 8, 8), U8)}, "only 2-D images"),
-    "transparency": ({"train_images": np.zeros((30, 8, 8, 4), U8)}, r"\(n, H, H, 3\), square images, are needed"),
+    "several labels": ({"train_labels": np.zeros((30, 14), U8)}, "one label an image, or several"),
+    "volumes": ({"train_images": np.zeros((30, 8, 8, 8), U8)}, "val_images are 8×8, train_images 8×8×8"),
+    "transparency": ({"train_images": np.zeros((30, 8, 8, 4), U8)}, r"\(n, H, H, 3\), square images, or"),
     "not square": ({"train_images": np.zeros((30, 8, 7), U8)}, "square"),
     "no images": ({"train_images": np.zeros(30, U8)}, "square"),
     "pixels of the wrong type": ({"val_images": np.zeros((9, 8, 8))}, "val_images is float64; uint8"),
@@ -137,19 +137,24 @@ def test_official_names():
     assert official_md5("bloodmnist_64") != official_md5("bloodmnist")
     assert official_md5("mine") is None
     assert official("bloodmnist_64")[0].endswith("bloodmnist_64.npz?download=1")
-    with pytest.raises(UserError, match="no 2-D set 'organmnist3d'"):
-        official("organmnist3d")
+    with pytest.raises(UserError, match="no set 'heartmnist3d'"):
+        official("heartmnist3d")
+
+
+def _kind(task):
+    return "m" if task.startswith("multi-label") else task[0] if task.startswith("ordinal") else ""
 
 
 def test_table_agrees_with_the_medmnist_package():
     table = _table()
-    assert {name for name in table if not name.endswith("3d")} == set(MEDMNIST)
+    assert set(table) == set(MEDMNIST)
     for name, known in MEDMNIST.items():
         entry = table[name]
         assert known.title == entry["python_class"]
         assert known.images == sum(entry["n_samples"].values())
         assert known.licence == entry["license"]
-        assert known.multi_label == entry["task"].startswith("multi-label")
+        assert known.volumes == name.endswith("3d")
+        assert known.task == {"m": "multi-label", "o": "ordinal"}.get(_kind(entry["task"]), "classification")
         # One class name is shortened: "immature granulocytes(myelocytes, ...)".
         pairs = zip(known.classes, entry["label"].values(), strict=True)
         assert all(theirs.lower().startswith(ours.lower()) for ours, theirs in pairs)

@@ -113,7 +113,7 @@ def test_a_run_on_it_from_the_command_line(toy, tmp_path):
 def test_an_installed_package_adds_its_kind(tmp_path, monkeypatch):
     installed(tmp_path, monkeypatch, "toy = test_own_kind:ToyKind")
     assert kind_of("light.toy", {}).name == "toy"
-    assert [kind.name for kind in registry.kinds()] == ["toy", "function", "folders", "scans", "npz"]
+    assert [kind.name for kind in registry.kinds()] == ["toy", "function", "masks", "folders", "scans", "npz"]
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,9 @@ def test_official_parts_stay_apart_in_the_same_proportions(dataset, spec):
         for code, part in enumerate(PARTS):
             assert set(dataset.split[getattr(site, part)]) <= {code}
     assert sorted(everything(partition)) == list(range(1000))
-    train, test = (partition.counts(dataset.labels, 5, part) for part in ("train", "test"))
-    for site in train:
+    for site in partition.sites:
         # 600 training and 250 test images of the same classes; cuts are rounded to whole images.
-        assert np.abs(train[site] * 250 / 600 - test[site]).max() <= 1
+        assert np.abs(dataset.counts(site.train) * 250 / 600 - dataset.counts(site.test)).max() <= 1
 
 
 def test_draw_like_by_hand():
@@ -226,6 +225,6 @@ def test_fedimpres_partition(write):
     partition = make_partition(dataset, "fedimpres-0.005", holdout=0.1, train_fraction=0.5)
     assert [len(site.train) for site in partition.sites] == [5, 266, 498, 241, 603, 419, 428, 527]
     assert len(partition.holdout) == 1864
-    tests = partition.counts(dataset.labels, 8, "test")
+    tests = {site.name: dataset.counts(site.test) for site in partition.sites}
     assert np.sum(list(tests.values()), axis=0).tolist() == [40] * 8
     assert tests["site-3"].tolist() == [0, 0, 0, 40, 0, 0, 0, 0]

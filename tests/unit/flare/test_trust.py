@@ -75,6 +75,13 @@ def test_a_job_cannot_choose_where_data_are(context, data):
         check_job(config(data=data), None, context)
 
 
+def test_a_job_cannot_choose_a_file_of_start_weights(context):
+    with pytest.raises(UserError, match=r"names the file of start weights, '/srv/other/model\.pt'; a job gives their"):
+        check_job(config(init="/srv/other/model.pt"), None, context)
+    check_job(config(init=f"sha256:{64 * '0'}"), None, context)
+    check_job(config(init="/srv/first.pt"), None, context, at_server=True)
+
+
 @pytest.mark.parametrize("name", ["patients", "scans.json", "images.npz"])
 def test_the_folder_that_flare_was_started_in_is_no_place_for_data(context, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

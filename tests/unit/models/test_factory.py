@@ -175,7 +175,7 @@ def test_rows_name_what_can_be_built():
     for name, row in rows.items():
         if ":" not in name and name != "alexnet-bn":
             shape = tuple(map(int, row.input.split("x")))
-            assert logits(build(name, shape)(torch.zeros(2, *shape))).shape == (2, 5)
+            assert logits(build(name, shape)(torch.zeros(2, *shape))).shape[:2] == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["lenet5", "monai:resnet18"])

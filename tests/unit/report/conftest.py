@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 import pytest
 
 from medpfl.algorithms import algorithms
+from medpfl.tasks import TASKS
+from medpfl.tasks.summary import summary
 
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
@@ -106,6 +108,92 @@ FIVE_LOCAL = {"site-1": 0.95, "site-2": 0.94, "site-3": 0.92, "site-4": 0.91, "s
 @pytest.fixture
 def make_run():
     return run_of
+
+
+def of_task(task, algorithm, tested, local=None, **config):
+    """Finished results of another task, of schema 3; ``tested`` and ``local`` have each site's measures."""
+    learned = TASKS[task]
+    first = learned.names[0]
+    run = run_of(
+        algorithm, {name: entry[first] for name, entry in tested.items()}, task=task, select_by=first, **config
+    )
+    for entry in run["rounds"]:
+        for site in entry["sites"].values():
+            site["validation"] = {first: site["validation"]["accuracy"]}
+
+    def part(sites):
+        return {"sites": sites, **summary(sites, learned.measures)}
+
+    run |= {"schema": 3, "measures": learned.described()}
+    run["final"] = {"selected": part(tested), "last": part(tested)}
+    if local is not None:
+        run["reference"] = {"algorithm": "local", "final": {"selected": part(local), "last": part(local)}}
+    return run
+
+
+def masked(dice):
+    """A site's measures by its Dice: surfaces are 20 mm apart where it is 0, and volumes off by half of what is missed.
+
+    The liver's is 0.1 more, the tumour's 0.1 less.
+    """
+    return {
+        "n": 40,
+        "dice": dice,
+        "dice_ci95": [dice - 0.05, dice + 0.05],
+        "dice_by_class": [dice + 0.1, dice - 0.1],
+        "hd95": 20 * (1 - dice),
+        "volume_error": (1 - dice) / 2,
+    }
+
+
+def segmented_run(algorithm, dice, local=None, **config):
+    tested, alone = ({name: masked(value) for name, value in each.items()} for each in (dice, local or {}))
+    run = of_task("segmentation", algorithm, tested, alone or None, **config)
+    run["data"]["classes"] = ["background", "liver", "tumour"]
+    return run
+
+
+def graded(kappa, error):
+    """A site's measures of grades."""
+    return {"n": 40, "kappa": kappa, "mae": error, "accuracy": 0.6, "balanced_accuracy": 0.5}
+
+
+def labelled(auroc):
+    """A site's measures of three labels, of which the last cannot be measured, by its AUC."""
+    by_label = [auroc + 0.05, auroc - 0.05, None]
+    return {"n": 40, "auroc": auroc, "auroc_ci95": None, "auroc_by_label": by_label, "accuracy": auroc - 0.1}
+
+
+@pytest.fixture
+def make_segmented():
+    return segmented_run
+
+
+MASKS = {"north": 0.8, "south": 0.6, "east": 0.5, "west": 0.7}
+MASKS_ALONE = {"north": 0.7, "south": 0.62, "east": 0.4, "west": 0.64}
+
+
+@pytest.fixture
+def masks():
+    """FedAvg at four sites: mean Dice 0.65, worst east with 0.5; alone 0.59: +10, -2, +10 and +6 points."""
+    return segmented_run("fedavg", MASKS, MASKS_ALONE)
+
+
+@pytest.fixture
+def findings():
+    """Several labels at two sites: mean AUC 0.85, alone 0.80."""
+    return of_task(
+        "multi-label",
+        "fedbn",
+        {"a": labelled(0.9), "b": labelled(0.8)},
+        {"a": labelled(0.82), "b": labelled(0.78)},
+    )
+
+
+@pytest.fixture
+def grades():
+    """Grades at two sites, without a reference."""
+    return of_task("ordinal", "fedbn", {"a": graded(0.5, 0.8), "b": graded(-0.1, 1.25)})
 
 
 @pytest.fixture

@@ -4,9 +4,12 @@ from itertools import pairwise
 
 import pytest
 
+from medpfl.core.measure import Measure
 from medpfl.report.charts import Curve, interval_plot, line_chart, strip_plot
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
 from medpfl.report.svg import round_ticks, ticks
+
+ACCURACY = Measure("accuracy", "accuracy")
 
 
 @pytest.mark.parametrize(
@@ -98,11 +101,11 @@ def test_descriptions_hold_the_numbers():
 
 def test_intervals_lie_around_their_dots_and_zero_is_in_the_plot():
     rows = [("north", 0.04, 0.01, 0.07), ("south", 0.02, 0.02, 0.02), ("<i>", 0.03, 0.012, 0.05)]
-    markup = interval_plot("accuracy, points", rows)
+    markup = interval_plot("accuracy, points", rows, ACCURACY)
     zero = float(re.search(r'class="level" d="M([\d.]+) ', markup)[1])
     lines = [list(map(float, ends)) for ends in re.findall(r'class="interval" d="M([\d.]+) [\d.]+L([\d.]+) ', markup)]
     dots = [float(x) for x in re.findall(r'cx="([\d.]+)"', markup)]
     assert all(zero < low <= at <= high for at, (low, high) in zip(dots, lines, strict=True))
     assert dots[0] - zero == pytest.approx(2 * (dots[1] - zero), abs=0.2)
     assert "north: +4.0, +1.0 to +7.0; south: +2.0, +2.0 to +2.0" in markup and "<i>" not in markup
-    assert "<svg" in interval_plot("accuracy, points", [("a", 0.0, 0.0, 0.0)])
+    assert "<svg" in interval_plot("accuracy, points", [("a", 0.0, 0.0, 0.0)], ACCURACY)

@@ -4,6 +4,7 @@ import math
 import pytest
 
 from medpfl.core.errors import UserError
+from medpfl.core.measure import Measure
 from medpfl.report.reading import (
     class_names,
     differences,
@@ -14,6 +15,8 @@ from medpfl.report.reading import (
     worst_site,
     write_text,
 )
+
+ACCURACY = Measure("accuracy", "accuracy")
 
 
 def write(folder, results):
@@ -58,7 +61,10 @@ def broken(change):
         (lambda results: "", "not JSON"),
         (lambda results: "[1, 2]", "no 'schema'"),
         (lambda results: "{}", "no 'schema'"),
-        (broken(lambda r: r.update(schema=3)), "schema 3.*reads schemas 1 and 2"),
+        (broken(lambda r: r.update(schema=4)), "schema 4.*reads schemas 1, 2 and 3"),
+        (broken(lambda r: r.update(measures=[])), "'measures' is no list of measures"),
+        (broken(lambda r: r.update(measures=[{"name": "dice"}])), "an entry of 'measures' lacks 'name' or 'title'"),
+        (broken(lambda r: r.update(measures=[{"name": "", "title": "", "better": 1}])), "neither higher nor lower"),
         (broken(lambda r: r.pop("config")), "'config' is missing"),
         (broken(lambda r: r.update(rounds={})), "'rounds' is missing or is not a list"),
         (broken(lambda r: r["data"].pop("sites")), r"'data\.sites' is missing"),
@@ -90,13 +96,13 @@ def test_differences_take_the_sites_that_both_have(five):
     local = local_reference(five)
     del local["sites"]["site-2"]
     local["sites"]["site-4"]["accuracy"] = None
-    change = differences(selected(five), local, "accuracy")
+    change = differences(selected(five), local, ACCURACY)
     assert change == pytest.approx({"site-1": -0.02, "site-3": -0.05, "site-5": -0.055})
 
 
 def test_worst_site_and_nothing_measured(five, empty):
-    assert worst_site(selected(five), "accuracy") == ("site-3", 0.87)
-    assert worst_site(selected(empty), "accuracy") is None
+    assert worst_site(selected(five), ACCURACY) == ("site-3", 0.87)
+    assert worst_site(selected(empty), ACCURACY) is None
 
 
 def test_classes_in_numerical_then_alphabetical_order(five):

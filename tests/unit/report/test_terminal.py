@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from medpfl.core.errors import UserError
-from medpfl.report.compare_table import BELOW_LOCAL, WORST_TO_LOCAL, comparison_rows
+from medpfl.report.compare_table import comparison_rows
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run, run_table
 from medpfl.report.terminal_joined import print_joined
@@ -222,6 +222,8 @@ def test_the_columns_that_matter_most_come_first(eight):
         width: [column.header for column in comparison_table(eight, width).columns] for width in (40, 80, 120, 200)
     }
     assert shown_at[40] == ["Algorithm", "Accuracy", "Worst site", "AUC"]
-    assert {"Worst site", "To local (points)", WORST_TO_LOCAL, "New AUC"} < set(shown_at[80])
-    assert {"Held-out AUC", BELOW_LOCAL, "Better than local"} < set(shown_at[120])
+    assert {"Worst site", "To local (points)", "Worst site's difference to local (points)", "New AUC"} < set(
+        shown_at[80]
+    )
+    assert {"Held-out AUC", "Sites more than a point below local", "Better than local"} < set(shown_at[120])
     assert shown_at[200] == comparison_rows(eight)[0]

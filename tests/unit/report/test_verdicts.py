@@ -5,10 +5,10 @@ import pytest
 from rich.console import Console
 from test_page import report
 
+from medpfl.report.headline import headline, taking_part
 from medpfl.report.reading import load_results
 from medpfl.report.terminal import print_run
 from medpfl.report.verdicts import gain_lines, gains_part, gains_table
-from medpfl.report.words import headline, taking_part
 
 SENTENCE = (
     "Taking part helps 1 of 4 sites, harms 1, and at 2 no difference was found (accuracy, 95 % intervals of the paired "

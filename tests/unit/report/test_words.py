@@ -1,6 +1,11 @@
 import pytest
 
-from medpfl.report.words import auroc_interval, duration, further, headline, points, score, size, spread, summary
+from medpfl.report.headline import headline, summary
+from medpfl.report.measures import change, printed, spread, with_interval
+from medpfl.report.words import duration, further, size
+from medpfl.tasks.classification import Classification
+
+ACCURACY, _, AUROC, *_ = Classification.measures
 
 
 @pytest.mark.parametrize(
@@ -36,19 +41,19 @@ def test_duration(seconds, text):
 
 
 def test_points_have_a_sign_unless_they_are_zero():
-    assert points(0.0234) == "+2.3"
-    assert points(-0.0234, 0.004) == "-2.3 ± 0.4"
-    assert points(-0.0001) == points(0.0) == "0.0"
-    assert points(None) == "–"
+    assert change(ACCURACY, 0.0234) == "+2.3"
+    assert change(ACCURACY, -0.0234, 0.004) == "-2.3 ± 0.4"
+    assert change(ACCURACY, -0.0001) == change(ACCURACY, 0.0) == "0.0"
+    assert change(ACCURACY, None) == "–"
 
 
 def test_scores_and_intervals():
-    assert score(None) == "–"
-    assert spread(0.91449, 0.0274) == "0.914 ± 0.027"
-    assert spread(0.9, None) == "0.900"
-    assert auroc_interval({"auroc": 0.98, "auroc_ci95": [0.97, 0.99]}) == "0.980 [0.970, 0.990]"
-    assert auroc_interval({"auroc": 0.98, "auroc_ci95": None}) == "0.980"
-    assert auroc_interval({"auroc": None, "auroc_ci95": None}) == "–"
+    assert printed(ACCURACY, None) == "–"
+    assert spread(ACCURACY, 0.91449, 0.0274) == "0.914 ± 0.027"
+    assert spread(ACCURACY, 0.9, None) == "0.900"
+    assert with_interval(AUROC, {"auroc": 0.98, "auroc_ci95": [0.97, 0.99]}) == "0.980 [0.970, 0.990]"
+    assert with_interval(AUROC, {"auroc": 0.98, "auroc_ci95": None}) == "0.980"
+    assert with_interval(AUROC, {"auroc": None, "auroc_ci95": None}) == "–"
 
 
 def test_summary_names_the_gap_to_local_training(five):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import stat
 import subprocess
 import sys
 
@@ -167,6 +168,13 @@ def test_a_full_disk_does_not_lose_the_answer(tmp_path, monkeypatch, caplog):
     _, _, state = trained(tmp_path, config("fedbn", rounds=1))
     assert set(state.final) == {"site-1", "site-2", "site-3"}
     assert "site-2: the last model could not be written: no space left" in caplog.text
+
+
+def test_what_says_something_of_patients_is_the_sites_alone_wherever_it_is_moved(pictures):
+    folder, *_ = pictures
+    left = [file for file in (folder / "site-1" / "selected").iterdir() if file.is_file()]
+    assert {"test.json", "card.json", "verdict.html", "model.safetensors"} == {file.name for file in left}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in left} == {0o600}
 
 
 def test_models_of_an_earlier_run_are_archived_at_the_next_ones_first_task(tmp_path):

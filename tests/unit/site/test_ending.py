@@ -113,7 +113,7 @@ def test_a_hospital_keeps_its_verdict_and_the_model_that_it_trained_alone(tmp_pa
     assert all(set(update.tensors) <= shared for update in sent)
     for name in sites:
         card = json.loads((tmp_path / name / "selected" / "card.json").read_text())
-        assert card["verdict"]["gain"].keys() == {"accuracy", "balanced_accuracy", "auroc"}
+        assert card["verdict"]["gain"].keys() >= {"accuracy", "balanced_accuracy", "auroc"}
         alone = torch.cat([t.flatten() for t in sites[name].store.get(ALONE, 4).values() if t.is_floating_point()])
         own = [torch.cat([t.flatten() for t in u.tensors.values()]) for u in sent if u.site == name and u.tensors]
         assert not any(len(alone) == len(other) and torch.equal(alone, other) for other in own)

@@ -127,7 +127,7 @@ def test_all_train_alone_from_the_first_model_side_by_side(monkeypatch):
     for _ in range(5):
         run(config("fedavg", alone="yes", sites=6, rounds=1), workers=6)
     assert len(began) == 30
-    assert all(same(began[0], state) for state in began)
+    assert all(same(began[0][1], state) for _, state in began)
 
 
 def test_the_best_of_several_models_needs_more_support():

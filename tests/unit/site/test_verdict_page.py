@@ -11,6 +11,7 @@ from medpfl.bundle.verdict import KEPT, lead, page, section, uses
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.site.store import DiskStore
+from medpfl.tasks import TASKS
 
 EVIL = "<script>alert('1')</script>&"
 
@@ -75,6 +76,38 @@ def test_the_page_has_every_measure_with_its_interval():
     assert "has not left the site unless" in markup and "verdict in local/medpfl.json" in markup
 
 
+def masks(**fields):
+    """Of masks: Dice higher by 10 points, surfaces 2 mm nearer, the volume not known."""
+    gain = {
+        "dice": {"difference": 0.1, "low": 0.02, "high": 0.18},
+        "hd95": {"difference": 2.0, "low": -0.5, "high": 4.5},
+        "volume_error": None,
+    }
+    said = card(weight=1.0, measures=TASKS["segmentation"].described(), **fields)
+    said["test"] = {"n": 20, "dice": 0.8, "hd95": 4.0, "volume_error": 0.1}
+    said["verdict"] |= {"alone": {"n": 20, "dice": 0.7, "hd95": 6.0, "volume_error": None}, "gain": gain}
+    return said
+
+
+def test_other_tasks_have_their_own_measures():
+    assert lead(masks()) == (
+        "Taking part helps this site: Dice +10.0 points against training alone, 95 % interval [+2.0, +18.0]."
+    )
+    markup = page(masks())
+    assert '<th scope="row">Dice</th><td class="n">0.800</td><td class="n">0.700</td>' in markup
+    assert '<td class="n">+10.0 points</td><td class="n">[+2.0, +18.0]</td><td>gains</td>' in markup
+    assert '<th scope="row">HD95</th><td class="n">4.0 mm</td><td class="n">6.0 mm</td>' in markup
+    assert '<td class="n">+2.0 mm</td><td class="n">[−0.5, +4.5]</td><td>no difference found</td>' in markup
+    assert '<th scope="col" class="n">Gain</th>' in markup and "accuracy" not in markup
+    assert "(Dice in percentage points, HD95 in mm, volume error in percentage points): above 0 is better" in markup
+    assert "- HD95: 4.0 mm, trained alone 6.0 mm; gain +2.0 mm [-0.5, +4.5]: no difference found\n" in section(masks())
+    said = masks()
+    said["measures"].insert(0, said["measures"].pop(1))
+    assert "HD95 +2.0 mm against training alone, + is better, 95 % interval [-0.5, +4.5]" in lead(said)
+    said["verdict"]["used"]["weight"] = 0.0
+    assert '<td class="n">0.0 mm</td><td class="n">–</td><td>the same model</td>' in page(said)
+
+
 def test_the_page_is_self_contained_and_names_are_escaped():
     markup = page(card(site=EVIL, data=EVIL, algorithm=EVIL))
     assert "<script" not in markup and "&lt;script&gt;" in markup
@@ -96,7 +129,7 @@ def test_without_test_cases_nothing_is_known(missing):
 
 
 def test_the_readme_has_a_section_where_the_card_has_a_verdict():
-    inputs = SimpleNamespace(settings={"size": 28, "fit": None}, kind="picture", classes=["a", "b"])
+    inputs = SimpleNamespace(settings={"size": 28, "fit": None}, kind="picture", classes=["a", "b"], masked=False)
     said = card(model={"name": "lenet5"}, versions={"medpfl": "0.1.0"}, sha256="0")
     text = readme(said, inputs)
     assert "## What taking part was worth\n\nTaking part helps this site: accuracy +2.2 points" in text
@@ -121,3 +154,11 @@ def test_it_lies_beside_the_card_of_both_models(tmp_path, fields, there):
             used, alone = found["test"]["accuracy"], found["verdict"]["alone"]["accuracy"]
             assert found["verdict"]["gain"]["accuracy"]["difference"] == pytest.approx(used - alone)
             assert lead(found).split(" points")[0].split(":")[0] in (folder / "verdict.html").read_text()
+
+
+def test_what_was_seen_of_the_test_stands_on_the_page():
+    picture = {"which": "worst", "case": 3, "dice": 0.1234, "picture": "data:image/png;base64,iVBORw0KGgo="}
+    shown = page(card(), {"pictures": [picture], "reliability": [{"n": 7, "confidence": 0.95, "accuracy": 0.5}]})
+    assert 'alt="worst test case (number 3), Dice 0.123" src="data:image/png' in shown
+    assert '<td class="n">7</td><td class="n">0.95</td><td class="n">0.50</td>' in shown
+    assert "img" not in page(card()).replace("img-src", "")

@@ -10,7 +10,7 @@ from medpfl.engine.federation import Federation
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
 from medpfl.site.store import MODEL, PERSONAL, DiskStore
-from medpfl.tasks.evaluation import evaluate
+from medpfl.tasks import TASKS
 
 METHODS = ("local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap")
 
@@ -164,7 +164,7 @@ def expect_measures(lone, shared, personal, part):
     model = Net()
     lone.site.split.load_shared(model, shared)
     lone.site.split.load_personal(model, personal)
-    return evaluate(model, lone.site.data, part)
+    return TASKS["classification"].evaluate(model, lone.site.data, part)
 
 
 def test_validation_is_of_the_mix_with_the_sites_own_part():
@@ -187,7 +187,8 @@ def test_the_selected_and_the_last_model_are_tested():
     metrics = lone.ask("test", 3, {}, selected_round=1).metrics
     assert metrics["tested"] == {"selected": 1, "last": 3}
     for which, round_ in metrics["tested"].items():
-        assert metrics["test"][which] == expect_measures(lone, mixes[round_], personal[round_], "test")
+        expected = expect_measures(lone, mixes[round_], personal[round_], "test")
+        assert metrics["test"][which].items() >= expected.items()
     assert metrics["test"]["selected"] != metrics["test"]["last"]
     assert lone.site.store.get(MODEL, 2) is None
 
@@ -198,7 +199,7 @@ def test_absent_at_the_selected_round():
     lone.ask("validate", 3)
     metrics = lone.ask("test", 3, {}, selected_round=2).metrics
     assert metrics["tested"] == {"selected": 3, "last": 3}
-    assert metrics["test"]["selected"] == metrics["test"]["last"]
+    assert metrics["test"]["selected"].items() >= metrics["test"]["last"].items()
 
 
 def test_absent_at_the_last_validation():

@@ -12,10 +12,10 @@ from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors
 from medpfl.models import build_model
 from medpfl.tasks import TASKS
-from medpfl.training import trainer
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Part
+from medpfl.training.trainer import Trainer
 
 SGD = {"lr": 0.5, "batch_size": 4, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
 
@@ -25,8 +25,7 @@ LOSS = TASKS["classification"].loss
 
 def trained(model, data, settings, epochs, order, objective=None):
     """The mean loss of epochs of SGD."""
-    steps = trainer.SGD.of(settings)
-    return train_epochs(model, data, steps, epochs, order, objective or plain_objective(model, LOSS))
+    return train_epochs(model, data, Trainer.of(settings), epochs, order, objective or plain_objective(model, LOSS))
 
 
 class Batches:

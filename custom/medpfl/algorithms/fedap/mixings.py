@@ -22,7 +22,7 @@ from medpfl.algorithms.mechanism import LocalRound, Rule, Run, ServerParts, Weig
 from medpfl.algorithms.mixing import SelfWeight, WeighsSites, by_samples
 from medpfl.core.channels import Channel
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.layers import batch_norm_layers
+from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import setting
@@ -62,7 +62,7 @@ class _Similarity(WeighsSites):
             which = " with running statistics" if self.statistics == "running" and batch_norm_layers(model) else ""
             raise UserError(
                 f"mixing {self.name} compares batch-norm layers, and the model has none{which}: "
-                "use --mixing samples, similarity-classifier or uniform, or a model with batch norm"
+                f"{how_to_get_batch_norm(model)}, or use --mixing samples, similarity-classifier or uniform"
             )
         what = f"means and variances of layer inputs ({self.statistics})"
         return (Channel(STATISTICS, True, entries, self.tasks, what, _REVEALS, once=True, from_round=self.due(run)),)

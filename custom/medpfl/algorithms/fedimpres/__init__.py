@@ -65,7 +65,9 @@ class Impression(Mechanism):
     resists_forgetting = True
 
     def refuses(self, run: Run) -> str | None:
-        """Nothing to start from."""
+        """Nothing to start from, or a task whose labels are no single classes."""
+        if not run.learned.one_class:
+            return f"impressions have pseudo-labels, one class each; {run.learned.name} has other labels"
         if self.settings.start == "holdout" and not run.holdout:
             return "start=holdout needs images that are set aside: give --holdout, e.g. 0.1"
         return None

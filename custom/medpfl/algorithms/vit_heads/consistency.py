@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, log_softmax, scaled_dot_product_attention
 
-from medpfl.core.attention import attention_blocks
+from medpfl.core.attention import attention_blocks, head_size, output_projection
 from medpfl.models import logits
 from medpfl.models.bag_attention import BagAttention
 
@@ -21,13 +21,13 @@ ThreeLogits = tuple[Tensor, Tensor, Tensor]
 
 
 def consistency_term(shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
-    """KL(s(g/T) || s(l/T)) + KL(s(l/T) || s(g/T)), mean over the batch (eq. 5); s is the softmax.
+    """KL(s(g/T) || s(l/T)) + KL(s(l/T) || s(g/T)), mean over batch and pixels (eq. 5); s is the softmax.
 
     The two divergences share their logarithms: their sum is the inner product of (p_g - p_l) with (log p_g - log p_l).
 
     Args:
-        shared: (B, classes), logits g of the sub-network of the shared heads.
-        personal: (B, classes), logits l of that of the personal heads.
+        shared: (B, classes, ...), logits g of the sub-network of the shared heads.
+        personal: (B, classes, ...), logits l of that of the personal heads.
         temperature: T > 0.
 
     Returns:
@@ -78,7 +78,10 @@ def _only(model: nn.Module, counts: Mapping[str, int], kind: str) -> Iterator[No
         return hook
 
     blocks = attention_blocks(model)
-    hooks = [blocks[p].out_proj.register_forward_pre_hook(masked(n * blocks[p].dim_head)) for p, n in counts.items()]
+    hooks = [
+        output_projection(blocks[p]).register_forward_pre_hook(masked(n * head_size(blocks[p])))
+        for p, n in counts.items()
+    ]
     try:
         yield
     finally:

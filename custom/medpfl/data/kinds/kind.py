@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,6 +38,10 @@ class Kind(ABC):
         """Whether a job with these arguments takes this kind, whatever is here by the name of its data."""
         return False
 
+    def task(self, data: str, data_args: Mapping[str, Any]) -> str:
+        """The task that such data are for where the user names none; empty where only the user knows."""
+        return "classification"
+
     def refusal(self, data: str, data_args: Mapping[str, Any]) -> str | None:
         """Why data that are here cannot have these arguments, whatever the run; None where they can."""
         return None
@@ -49,6 +53,22 @@ class Kind(ABC):
         Raises:
             UserError: an argument that such data do not have, or a wrong value of one.
         """
+
+    def check_deep(
+        self, data: str, data_args: Mapping[str, Any], page: Path, progress: Callable[[int, int], None] | None = None
+    ) -> list[Finding]:
+        """:meth:`check`, and every sample decoded as training would; a page with pictures is written.
+
+        Args:
+            data: see the class.
+            data_args: as of a run.
+            page: the HTML file to write, for its owner alone to read.
+            progress: called with how many files or samples are read, and of how many.
+
+        Raises:
+            UserError: see :meth:`check`, or there is nothing deeper to be checked.
+        """
+        raise UserError(f"{data}: --deep decodes scans; the check of {self.form} reads all there is as it is")
 
     @abstractmethod
     def source(self, config: RunConfig) -> DataSource:
@@ -91,10 +111,12 @@ class CentreKind(Kind):
     Attributes:
         title: what they are, in messages, e.g. ``image folders``.
         noun: what a centre has many of, e.g. ``scans``.
+        divisible: whether one centre's patients can be divided over simulated sites by ``--partition``.
     """
 
     title: ClassVar[str]
     noun: ClassVar[str]
+    divisible: ClassVar[bool] = False
 
     @abstractmethod
     def path(self, data: str) -> Path:
@@ -111,7 +133,9 @@ class CentreKind(Kind):
     def fixed_sites(
         self, data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0
     ) -> int | None:
-        """The centres that are not held out; UserError where they are not here, or none would be left."""
+        """The centres that are not held out; None where one is divided; UserError where none is here or left."""
+        if partition != "natural":
+            return None
         classes = named_classes(data_args)
         if not self.is_here(data):
             raise UserError(f"--data {data}: give --sites: the {self.noun} are not on this machine")

@@ -16,6 +16,7 @@ from medpfl.core.errors import UserError, first_line
 from medpfl.data.kinds.folders.folder_kind import FolderKind
 from medpfl.data.kinds.function.function_kind import FunctionKind
 from medpfl.data.kinds.kind import CentreKind, Kind
+from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.npz.npz_kind import NpzKind
 from medpfl.data.kinds.scans.scan_kind import ScanKind
 
@@ -23,7 +24,7 @@ GROUP = "medpfl.data_kinds"
 """Entry points of installed packages; a job cannot add any to a site that takes no code from jobs."""
 
 _NPZ = NpzKind()
-_HOUSE: tuple[Kind, ...] = (FunctionKind(), FolderKind(), ScanKind(), _NPZ)
+_HOUSE: tuple[Kind, ...] = (FunctionKind(), MaskKind(), FolderKind(), ScanKind(), _NPZ)
 _registered: list[Kind] = []
 
 
@@ -40,8 +41,8 @@ def kinds() -> tuple[Kind, ...]:
 def kind_of(data: str, data_args: Mapping[str, Any]) -> Kind:
     """What a ``--data`` value means: the kind of what is here by that name, else what the arguments say.
 
-    Data that are not here are scans or image folders where a job names their classes; image folders if it says more
-    that only they have.
+    Data that are not here are scans or image folders where a job names their classes; image folders, or images with
+    masks, if it says more that only they have.
 
     Raises:
         UserError: the data are here, and something is said that they cannot have.

@@ -58,7 +58,7 @@ def make_partition(
         if pooled:
             remaining = np.setdiff1d(source, aside)
             ids = None if dataset.site_ids is None else dataset.site_ids[remaining]
-            parts = draw(parsed, dataset.labels[remaining], sites, seed, ids)
+            parts = draw(parsed, dataset.strata[remaining], sites, seed, ids)
             divided = split_sites([remaining[part] for part in parts], fractions, train_fraction, seed)
         else:
             divided = draw_official(dataset, parsed, sites, seed, train_fraction, without=aside)
@@ -82,9 +82,9 @@ def draw_official(
     official = [np.flatnonzero(dataset.split == code) for code in range(3)]
     official[0] = np.setdiff1d(official[0], without)
     if spec.kind == "natural":
-        parts = draw(spec, dataset.labels, sites, seed, dataset.site_ids)
+        parts = draw(spec, dataset.strata, sites, seed, dataset.site_ids)
         return join_official([[np.intersect1d(p, o) for p in parts] for o in official], train_fraction, seed)
-    train = [official[0][part] for part in draw(spec, dataset.labels[official[0]], sites, seed)]
+    train = [official[0][part] for part in draw(spec, dataset.strata[official[0]], sites, seed)]
     return _follow(dataset, train, official, train_fraction, seed)
 
 
@@ -92,9 +92,10 @@ def _follow(
     dataset: ImageDataset, train: list[np.ndarray], official: list[np.ndarray], train_fraction: float, seed: int
 ) -> list[SiteIndices]:
     """Validation and test images in the proportions of the training images."""
-    counts = np.stack([np.bincount(dataset.labels[part], minlength=dataset.n_classes) for part in train])
+    strata = dataset.strata
+    counts = np.stack([np.bincount(strata[part], minlength=int(strata.max()) + 1) for part in train])
     others = [
-        [pool[part] for part in draw_like(counts, dataset.labels[pool], seed, purpose)]
+        [pool[part] for part in draw_like(counts, strata[pool], seed, purpose)]
         for pool, purpose in zip(official[1:], ("validation", "test"), strict=True)
     ]
     return join_official([train, *others], train_fraction, seed)

@@ -17,7 +17,7 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import write_bytes
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.split import PARTS, Part, SiteIndices
+from medpfl.data.split import PARTS, SiteIndices
 
 _SCHEMA = 1
 
@@ -41,14 +41,6 @@ class Partition:
     dataset: str
     md5: str
     holdout: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-
-    def counts(self, labels: np.ndarray, n_classes: int, part: Part | None = None) -> dict[str, np.ndarray]:
-        """Images of each class, (n_classes,) int64 by site, of one part or of all three."""
-        parts = [part] if part else PARTS
-        return {
-            site.name: np.bincount(labels[np.concatenate([getattr(site, p) for p in parts])], minlength=n_classes)
-            for site in self.sites
-        }
 
     def save(self, path: str | Path) -> None:
         """Writes the partition as JSON, atomically.

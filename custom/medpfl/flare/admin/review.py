@@ -189,6 +189,8 @@ def review(folder: Path) -> Review:
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = RunConfig(**arguments["run_config"])
     newcomers = RunConfig(**arguments["newcomers"]) if "newcomers" in arguments else None
+    if config.init and not config.init.startswith("sha256:"):
+        raise UserError(f"{job}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     joining = newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),

@@ -155,7 +155,10 @@ class PersonalizedRecipe(PackageRecipe):
         job = SitesJob(name or f"{config.algorithm}-job", config.min_sites or config.sites, config.names)
         state = None if state_dir is None else str(Path(state_dir).resolve())
         job.to_server(PersonalizedController(for_server(config), experiment, state), id="medpfl_controller")
-        job.to_clients(PersonalizedExecutor(for_sites(config), experiment, state), tasks=list(TASKS))
+        at_sites = PersonalizedExecutor(
+            for_sites(config.model_copy(update={"init": federation.config.init})), experiment, state
+        )
+        job.to_clients(at_sites, tasks=list(TASKS))
         gate = AllowListFilter(federation.leaving())
         job.to_clients(gate, filter_type=FilterType.TASK_RESULT, tasks=list(TASKS))
         for source in sorted(sources):
@@ -189,7 +192,8 @@ def for_server(config: RunConfig) -> dict[str, Any]:
 def for_sites(config: RunConfig) -> dict[str, Any]:
     """The configuration as a job's sites have it, as JSON.
 
-    What messages are made of, such as a pretrained model, is the server's business, and where it has it too.
+    What messages are made of, such as a pretrained model, is the server's business, and where it has it too. Of start
+    weights sites have the name alone, which :class:`~medpfl.engine.federation.Federation` gives them.
     """
     return config.model_dump(mode="json") | {"settings": config.settings_of_sites()}
 

@@ -92,7 +92,7 @@ class PersonalizedController(BaseFedAvg):
         started = time.perf_counter()
         try:
             config = RunConfig(**self.run_config)
-            check_job(config, self.state_dir, self.fl_ctx)
+            check_job(config, self.state_dir, self.fl_ctx, at_server=True)
             federation = Federation.of(config)
             folder = self._folder()
             with claimed(folder, f"experiment {folder.parent.name!r} is in use by another job: {self.if_in_use}"):
@@ -114,7 +114,7 @@ class PersonalizedController(BaseFedAvg):
         if checkpoint_exists(file) and (earlier := load_checkpoint(file, federation.config)).phase != "done":
             state = earlier
         plan = federation.plan(stop=self._aborted)
-        self._measures = [measure.name for measure in federation.config.learned.measures]
+        self._measures = federation.config.learned.everywhere
         require_same_pretrained(plan, state)
         self.num_rounds = plan.config.rounds
         ready = time.perf_counter() - started

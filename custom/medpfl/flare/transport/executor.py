@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nvflare.apis.executor import Executor
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from medpfl.config.run import RunConfig
+    from medpfl.core.messages import Message
     from medpfl.flare.transport.place import Place
     from medpfl.site.guard import Guarded
 
@@ -55,7 +58,7 @@ class PersonalizedExecutor(Executor):
         from medpfl.site.store import StateNotKept
 
         try:
-            site, model = self._site(fl_ctx)
+            site, model = self._site(fl_ctx, partial(message_of, task_name, shareable))
             message = message_of(task_name, shareable)
         except (SiteForbids, StateNotKept) as error:
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
@@ -80,7 +83,7 @@ class PersonalizedExecutor(Executor):
         fl_ctx.set_prop(GATE, (site.gate, task_name), private=True, sticky=False)
         return update_to_shareable(reply)
 
-    def _site(self, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
+    def _site(self, fl_ctx: FLContext, first: Callable[[], Message]) -> tuple[Guarded, nn.Module]:
         if self._ready is None:
             import torch
 
@@ -91,23 +94,35 @@ class PersonalizedExecutor(Executor):
             keep_freed_memory()
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
-            torch.set_num_threads(config.intra_op_threads)
-            self._ready = self._begin(config, Place.of(fl_ctx, self.state_dir, self.experiment), fl_ctx)
+            # Not of the contract: more than there are cores would only cost, and very many end the process.
+            torch.set_num_threads(min(config.intra_op_threads, os.cpu_count() or 1))
+            self._ready = self._begin(config, Place.of(fl_ctx, self.state_dir, self.experiment), fl_ctx, first)
         return self._ready
 
-    def _begin(self, config: RunConfig, place: Place, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
+    def _begin(
+        self, config: RunConfig, place: Place, fl_ctx: FLContext, first: Callable[[], Message]
+    ) -> tuple[Guarded, nn.Module]:
         """The site and a model of the run.
 
         Args:
             config: the run.
             place: the site.
             fl_ctx: of the first task.
+            first: gives its message.
         """
+        from medpfl.core.parameters import StateError
         from medpfl.engine.federation import Federation
-        from medpfl.flare.transport.policy import check_policy
+        from medpfl.flare.transport.policy import SiteForbids, check_policy
+        from medpfl.site.start import start_at_site
 
         place.require_approved(config)
-        federation = Federation.of(config, place.own.get(config.data))
+        start = None
+        if config.init:
+            try:
+                start = start_at_site(config, place.store(), first(), place.name)
+            except StateError as error:
+                raise SiteForbids(str(error)) from None
+        federation = Federation.of(config, place.own.get(config.data), start)
         check_policy(fl_ctx, config.algorithm, federation.leaving())
         site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site), federation.model()

@@ -9,9 +9,12 @@ from nvflare.apis.fl_context import FLContext
 from medpfl.flare.transport.executor import PersonalizedExecutor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from medpfl.config.run import RunConfig
+    from medpfl.core.messages import Message
     from medpfl.flare.transport.place import Place
     from medpfl.site.guard import Guarded
 
@@ -34,7 +37,9 @@ class JoinExecutor(PersonalizedExecutor):
         super().__init__(run_config, experiment, state_dir)
         self.newcomers = newcomers
 
-    def _begin(self, config: RunConfig, place: Place, fl_ctx: FLContext) -> tuple[Guarded, nn.Module]:
+    def _begin(
+        self, config: RunConfig, place: Place, fl_ctx: FLContext, first: Callable[[], Message]
+    ) -> tuple[Guarded, nn.Module]:
         from medpfl.config.run import RunConfig
         from medpfl.data.sites import open_source
         from medpfl.engine.federation import Federation

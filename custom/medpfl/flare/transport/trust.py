@@ -24,15 +24,16 @@ REHEARSAL = "MEDPFL_REHEARSAL"
 """Environment variable of processes that belong to whoever submits the jobs: a simulator's, a POC's on one machine."""
 
 
-def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> None:
+def check_job(config: RunConfig, state_dir: str | None, context: FLContext, *, at_server: bool = False) -> None:
     """Refuses a job that names a path, or code that it does not bring, unless the site allows it; permits the rest.
 
     Data are where the site's ``local/medpfl.json`` says, or in one of :func:`medpfl.data.places.folders`.
     Code that a job brings (``custom/``) is BYOC, which FLARE checks. Other modules must be listed under ``code`` in
-    that file.
+    that file. Start weights are a file at the server alone.
 
     Raises:
-        UserError: the job names a folder for its state, a path as its data or its partition, or such code.
+        UserError: the job names a folder for its state, a path as its data, its partition or its start weights, or such
+            code.
     """
     if is_rehearsal(context):
         permit_named(config)
@@ -46,6 +47,8 @@ def check_job(config: RunConfig, state_dir: str | None, context: FLContext) -> N
         _check_name(config.data)
     if parse_spec(config.partition).kind == "file":
         raise UserError(f"the job names the file of a partition, {config.partition!r}; only a simulation may")
+    if not at_server and config.init and not config.init.startswith("sha256:"):
+        raise UserError(f"the job names the file of start weights, {config.init!r}; a job gives their fingerprint")
     allowed = content.get("code", [])
     for what, spec in named_code(config):
         module = spec.partition(":")[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from medpfl.core.errors import UserError
+from medpfl.report.advice.known import KNOWN, require_known
 from medpfl.report.advice.numbers import PARTS, SiteNumbers
 from medpfl.report.reading import load_results
 
@@ -32,6 +33,7 @@ def read_counts(path: Path) -> list[SiteNumbers]:
     """The sites of a file or of a run's folder, two or more.
 
     Raises:
+        OtherTask: a run of it.
         UserError: what is wrong, with file, site and column.
     """
     if path.is_dir():
@@ -53,7 +55,9 @@ def read_counts(path: Path) -> list[SiteNumbers]:
 
 
 def _of_run(path: Path) -> list[SiteNumbers]:
-    told = load_results(path, finished=False)["data"]["sites"]
+    results = load_results(path, finished=False)
+    require_known(results["config"].get("task"), results.get("measures", [{"name": KNOWN}])[0]["name"])
+    told = results["data"]["sites"]
     if not told:
         raise UserError(f"{path}: the run does not say its sites' numbers; give them as CSV or JSON")
     for name, entry in told.items():

@@ -15,7 +15,8 @@ from medpfl.core.errors import printable
 from medpfl.report.advice.answer import SEEDS, Answer, Found
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
-from medpfl.report.words import NONE, count
+from medpfl.report.measures import NONE
+from medpfl.report.words import count
 
 LIMITS = (
     "These are benchmarks on other images, with a small network: they promise nothing for yours. What taking part is "

@@ -1,3 +1,4 @@
+import gzip
 import os
 import stat
 
@@ -11,6 +12,7 @@ from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.centre_scans import Scan, load_scans, read_centre
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.manifest import open_manifest
+from medpfl.data.kinds.scans.nifti import read_volume
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 
 SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
@@ -38,8 +40,10 @@ def decodes(monkeypatch):
 def test_a_volume_is_decoded_once(tmp_path, scans, decodes):
     first = load_scans(scans, SMALL, tmp_path / "cache")
     second = load_scans(scans, SMALL, tmp_path / "cache")
-    assert len(decodes) == 2 and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert first[0].shape == (8, 1, 16, 16) and first[0].dtype == torch.float16 and type(first[0]) is torch.Tensor
+    assert len(decodes) == 2 and all(torch.equal(a.slices, b.slices) for a, b in zip(first, second, strict=True))
+    assert [found.look for found in first] == [found.look for found in second]
+    slices = first[0].slices
+    assert slices.shape == (8, 1, 16, 16) and slices.dtype == torch.float16 and type(slices) is torch.Tensor
 
 
 def test_another_preprocessing_or_a_changed_file_is_decoded_anew(tmp_path, scans, decodes):
@@ -57,7 +61,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, scans, decodes, dam
     (file,) = (tmp_path / "cache").iterdir()
     file.write_bytes(damage(file.read_bytes()))
     for _ in range(2):
-        assert torch.equal(load_scans(scans[:1], SMALL, tmp_path / "cache")[0], good)
+        assert torch.equal(load_scans(scans[:1], SMALL, tmp_path / "cache")[0].slices, good.slices)
     assert len(decodes) == 2
 
 
@@ -69,13 +73,6 @@ def test_the_cache_knows_no_path_and_no_patient(tmp_path, scans):
         content = file.name.encode() + file.read_bytes()
         for word in (b"SECRET", b"P0", b"P1", b".dcm", str(tmp_path).encode(), scans[0].id.encode()):
             assert word not in content
-
-
-def test_a_fixed_number_repeats_the_nearest_slices(tmp_path, scans):
-    settings = SMALL.model_copy(update={"slices": 24})
-    (short,) = load_scans(scans[:1], settings, tmp_path / "cache")
-    (fixed,) = load_scans(scans[:1], settings, tmp_path / "cache", fixed=True)
-    assert len(short) == 12 and torch.equal(fixed, short.repeat_interleave(2, dim=0))
 
 
 def test_progress_is_told(tmp_path, scans):
@@ -99,7 +96,7 @@ def test_what_cannot_be_decoded_is_named_and_nothing_is_kept(tmp_path, scans):
 def test_a_broken_scan_gives_none_if_it_may(tmp_path, scans, caplog):
     _spoil(scans[0])
     broken, whole = load_scans(scans, SMALL, tmp_path / "cache", skip_broken=True)
-    assert broken is None and len(whole) == 8 and "004.dcm" in caplog.text
+    assert broken is None and len(whole.slices) == 8 and "004.dcm" in caplog.text
 
 
 def test_a_missing_file_is_named(tmp_path, scans):
@@ -112,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path, scans):
 def test_a_damaged_nifti_file_is_named(tmp_path, content):
     path = write_nifti(tmp_path / "x.nii.gz", chest())
     path.write_bytes(content or path.read_bytes()[:-400])
-    with pytest.raises(UserError, match=r"x.nii.gz: cannot be read: "):
+    with pytest.raises(UserError, match=r"x.nii.gz: cut short or damaged: "):
         load_scans([Scan("c", "p", 0, None, "nifti", (path,), "x")], SMALL, tmp_path / "cache")
 
 
@@ -147,3 +144,36 @@ def test_another_version_of_a_library_decodes_anew(tmp_path, scans, decodes, mon
     monkeypatch.setattr(library, "__version__", "99")
     load_scans(scans[:1], SMALL, tmp_path / "cache")
     assert len(decodes) == 2
+
+
+def test_a_flipped_bit_is_found_by_the_checksum(tmp_path):
+    path = write_nifti(tmp_path / "x.nii.gz", chest())
+    content = bytearray(path.read_bytes())
+    stored = gzip.compress(gzip.decompress(bytes(content)), compresslevel=0)  # a flipped bit is still valid deflate
+    stored = bytearray(stored)
+    stored[len(stored) // 2] ^= 4
+    path.write_bytes(stored)
+    assert read_volume(path).usable  # the header and the length are right
+    with pytest.raises(UserError, match=r"x.nii.gz: cut short or damaged: CRC check failed"):
+        load_scans([Scan("c", "p", 0, None, "nifti", (path,), "x")], SMALL, tmp_path / "cache")
+
+
+def test_values_without_their_offset_stop_a_run_whatever_is_read_from_the_cache(tmp_path):
+    path = write_nifti(tmp_path / "x.nii", chest() + 1024)
+    scan = Scan("c", "p", 0, None, "nifti", (path,), "x")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"x.nii: values from .* look like HU without their offset of -1024"):
+            load_scans([scan], SMALL, tmp_path / "cache")
+    assert load_scans([scan], SMALL, tmp_path / "cache", skip_broken=True) == [None]
+
+
+def test_what_was_found_is_kept_beside_the_slices(tmp_path, decodes):
+    write_centre(tmp_path / "north", ["0", "1"], spacing=(5, 5, 5))
+    scans = read_centre(open_manifest(tmp_path / "north"), "north")
+    how = SMALL.model_copy(update={"lung_crop": True})
+    for _ in range(2):
+        (found,) = load_scans(scans[:1], how, tmp_path / "cache")
+        look = found.look
+        assert look.crop and look.lungs and look.kept == 1 and look.cut == 0 and look.problems == ()
+        assert look.shape == (32, 32, 12) and sum(look.values) == pytest.approx(1, abs=1e-3)
+    assert len(decodes) == 1 and not load_scans(scans[:1], SMALL, tmp_path / "cache")[0].look.crop

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
-from medpfl.data.check import check
+from medpfl.data.check import check, check_deep
 
 
 def _words(path, level):
@@ -18,7 +18,7 @@ def _words(path, level):
 def test_a_good_folder_in_words(tmp_path):
     write_centre(tmp_path / "north", ["healthy", "ill", "ill"])
     (tmp_path / "north" / "notes.txt").touch()
-    write_nifti(tmp_path / "south" / "x.nii.gz", chest())
+    write_nifti(tmp_path / "south" / "x.nii.gz", chest(seed=9))
     (tmp_path / "south" / "datalist.json").write_text(
         json.dumps({"training": [{"image": "x.nii.gz", "label": "ill"}], "test": []})
     )
@@ -73,17 +73,17 @@ def test_many_alike_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["dicom", "nifti"])
-def test_values_that_are_no_hu_are_a_warning(tmp_path, kind):
-    stored = chest() + 1024
+def test_values_without_their_offset_are_an_error(tmp_path, kind):
     for n in range(2):
+        stored = chest(seed=n) + 1024
         if kind == "dicom":
             write_series(tmp_path / f"s{n}", stored, patient=f"P{n}")
         else:
             write_nifti(tmp_path / f"s{n}.nii.gz", stored)
     ending = "" if kind == "dicom" else ".nii.gz"
     (tmp_path / "labels.csv").write_text(f"series,label\ns0{ending},0\ns1{ending},1\n")
-    warnings = [message for message in _words(tmp_path, "warning") if "are these HU?" in message]
-    assert len(warnings) == 2 and "no value below -900" in warnings[0]
+    errors = _words(tmp_path, "error")
+    assert len(errors) == 2 and "look like HU without their offset of -1024" in errors[0]
 
 
 def test_pixels_that_cannot_be_decoded_are_an_error(tmp_path):
@@ -260,3 +260,42 @@ def test_the_command_says_it_and_exits_with_1_on_errors(tmp_path):
     (tmp_path / "s0" / "003.dcm").unlink()
     done = CliRunner().invoke(app, ["data", "check", str(tmp_path)])
     assert done.exit_code == 1 and "1 slice seems to be missing" in done.output
+
+
+def _twice(tmp_path, how, labels=(0, 1)):
+    """The same scan under two names, in two centres."""
+    for name, label in zip(("a", "b"), labels, strict=True):
+        write_series(tmp_path / name / "own", chest(seed=8 + (name == "a")), patient=f"own {name}")
+        (tmp_path / name / "labels.csv").write_text(f"series,label,patient\nown,{1 - label},own {name}\n")
+        if how == "nifti" and name == "b":
+            write_nifti(tmp_path / name / "same.nii.gz", chest(), axcodes="RAS")
+        else:
+            write_series(tmp_path / name / "same", chest(), patient=f"anonymous {name}")
+        with open(tmp_path / name / "labels.csv", "a") as table:
+            table.write(f"same{'.nii.gz' if how == 'nifti' and name == 'b' else ''},{label},{name}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("labels, level", [((0, 1), "error"), ((1, 1), "warning")])
+def test_an_anonymised_copy_at_another_centre_is_found_by_its_content(tmp_path, labels, level):
+    _twice(tmp_path, "dicom", labels)
+    (message,) = _found(tmp_path, level, "same content")
+    assert "a/same (a) and" in message and ("different labels, 0 and 1" in message) == (level == "error")
+
+
+@pytest.mark.parametrize("axes", ["LPS", "PIR"])
+def test_the_same_nifti_under_two_names_is_found(tmp_path, axes):
+    write_nifti(tmp_path / "a.nii", chest())
+    write_nifti(tmp_path / "b.nii.gz", chest(), axcodes="LPS")
+    write_nifti(tmp_path / "c.nii", chest(seed=1), axcodes=axes)
+    (tmp_path / "labels.csv").write_text("series,label\na.nii,0\nb.nii.gz,1\nc.nii,1\n")
+    assert len(_found(tmp_path, "error", "a.nii .* and .*b.nii.gz .* different labels, 0 and 1")) == 1
+    assert not _found(tmp_path, "warning", "same content")
+
+
+def test_the_deep_check_finds_a_copy_in_another_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _twice(tmp_path / "ct", "nifti")
+    found = check_deep(tmp_path / "ct", tmp_path / "page.html")
+    (message,) = [f.message for f in found if "same content" in f.message]
+    assert "same.nii.gz" in message and "different labels" in message

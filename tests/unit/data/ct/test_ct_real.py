@@ -7,7 +7,7 @@ import torch
 from make_dicom import write_nifti
 from scipy import ndimage
 
-from medpfl.data.kinds.scans.lung import lung_box
+from medpfl.data.kinds.scans.lung import find_lungs
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.series import find_series
 from medpfl.data.kinds.scans.transforms import LoadScand
@@ -49,7 +49,7 @@ def test_air_lung_and_soft_tissue_have_their_hu(lidc):
     for folder in lidc:
         ours, _ = _volume(folder)
         hu = ndimage.uniform_filter(ours.numpy(), (5, 5, 1))[..., ours.shape[2] // 2]
-        (x0, x1), (y0, y1), _ = lung_box(ours.numpy(), ours.pixdim.tolist())
+        (x0, x1), (y0, y1), _ = find_lungs(ours.numpy(), ours.pixdim.tolist()).box
         assert 200 < (x1 - x0) * ours.pixdim[0] < 400 and 120 < (y1 - y0) * ours.pixdim[1] < 300
         front = hu[250:260, 2:30]
         assert np.median(front[front > -1020]) == pytest.approx(-1000, abs=30)

@@ -1,4 +1,6 @@
+import re
 import shutil
+from itertools import accumulate
 
 import pydicom
 import pytest
@@ -23,7 +25,8 @@ def test_a_good_series_has_no_problems(tmp_path):
     (tmp_path / "s" / "notes.txt").write_text("taken on Monday")
     found = read_folder(tmp_path)
     series = found.series[uid]
-    assert series.problems == () and series.usable and found.ignored == 1 and found.broken == ()
+    assert series.problems == () and series.usable and found.strays == ()
+    assert [(file.path.name, file.what, file.reason) for file in found.rest] == [("notes.txt", "other", "a text file")]
     assert series.spacing == (0.8, 0.7, 2.5) and series.thickness == 2.5 and series.matrix == (32, 32)
     assert (series.uid, series.patient, series.modality, series.folder) == (uid, "P7", "CT", tmp_path / "s")
     assert (series.manufacturer, series.kernel) == ("ACME", "B30f")
@@ -105,6 +108,46 @@ def test_a_single_slice_is_no_volume(tmp_path):
     assert "a single slice" in _only(tmp_path).problems[0].message
 
 
+def _at(positions):
+    return lambda n, d: setattr(d, "ImagePositionPatient", [-10, -20, float(positions[n])])
+
+
+@pytest.mark.parametrize(
+    "steps, words",
+    [
+        (
+            [4] * 6 + [7] * 5,
+            r"4 mm mostly and 7 mm for 5 steps, the first between 24.00 and 31.00 mm .*: two protocols in",
+        ),
+        ([4] * 5 + [7] * 6, "7 mm mostly and 4 mm for 5 steps"),
+        ([4] * 7 + [8] * 4, "8 mm for 4 steps.*: two protocols in one series, or slices left out there"),
+        ([4] * 7 + [12] + [4] * 3, "2 slices seem to be missing: between 28.00 and 40.00 mm"),
+        ([4] * 7 + [7] + [4] * 3, "uneven slice distances"),
+    ],
+)
+def test_a_change_of_protocol_is_no_gap(tmp_path, steps, words):
+    positions = [0, *accumulate(steps)]
+    write_series(tmp_path / "s", chest(), change=_at(positions), spacing=(0.8, 0.7, 4))
+    (problem,) = _only(tmp_path).problems
+    assert problem.level == "error" and re.search(words, problem.message)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (_set(PixelSpacing=[800, 700]), "voxels of 800×700×2.5 mm; 0.02 to 50 mm are read"),
+        (_set(PixelSpacing=[0.0008, 0.0007]), "voxels of 0.0008×0.0007×2.5 mm; 0.02"),
+        (_set(SeriesInstanceUID=""), None),
+    ],
+)
+def test_units_that_cannot_be_millimetres(tmp_path, change, words):
+    write_series(tmp_path / "s", chest(), change=change)
+    if words:
+        assert words in _only(tmp_path).problems[0].message
+    else:
+        assert "SeriesInstanceUID is blank" in read_folder(tmp_path).reasons(tmp_path)
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -168,15 +211,74 @@ def test_pixels_that_no_decoder_here_can_read_are_refused_at_once(tmp_path):
     assert "compressed as MPEG2" in _only(tmp_path).problems[0].message
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
-@pytest.mark.parametrize("content", [b"", b"not DICOM at all", b"\0" * 128 + b"DICM" + b"\xff" * 40])
-def test_a_file_that_is_no_dicom_spoils_the_series_it_lies_with(tmp_path, content):
+DAMAGED = b"\0" * 128 + b"DICM" + b"\xff" * 40
+
+
+@pytest.mark.parametrize("content", [b"", DAMAGED, b"\1\2\3" * 99])
+def test_what_may_be_a_slice_spoils_the_only_series_that_it_lies_with(tmp_path, content):
     write_series(tmp_path / "s", chest())
     write_series(tmp_path / "other", chest())
     (tmp_path / "s" / "012.dcm").write_bytes(content)
     found = read_folder(tmp_path)
-    assert len(found.broken) == 1 and "012.dcm" in found.broken[0]
+    assert found.strays == () and [file.what for file in found.rest] == ["lost"]
     assert sorted(s.usable for s in found.series.values()) == [False, True]
+
+
+def _bare(modality_class, **values):
+    """A data set without preamble and file meta information."""
+    dataset = pydicom.Dataset()
+    dataset.SOPClassUID, dataset.SOPInstanceUID = modality_class, "1.2.3"
+    for name, value in values.items():
+        setattr(dataset, name, value)
+    stream = pydicom.filebase.DicomBytesIO()
+    stream.is_little_endian, stream.is_implicit_VR = True, True
+    pydicom.filewriter.write_dataset(stream, dataset)
+    return stream.getvalue()
+
+
+BARE_IMAGE = _bare("1.2.840.10008.5.1.4.1.1.2", SeriesInstanceUID="1.2.9", Rows=8, Columns=8)
+
+
+@pytest.mark.parametrize(
+    "content, what, words",
+    [
+        (b"", "lost", "0 bytes"),
+        (DAMAGED, "lost", "cut short in its header"),
+        (b"series,label\n", "stray", "a text file"),
+        ("größe;éà\n".encode() * 400, "stray", "a text file"),
+        (b"\x89PNG\r\n", "stray", "a PNG picture"),
+        (BARE_IMAGE, "lost", "without preamble"),
+        (_bare("1.2.840.10008.5.1.4.1.1.481.3"), "other", "RT Structure Set Storage without preamble"),
+    ],
+)
+def test_a_bad_file_in_a_flat_export_spoils_itself_alone(tmp_path, content, what, words):
+    for name in ("a{}.dcm", "b{}.dcm"):
+        write_series(tmp_path, chest(), names=name.format)
+    (tmp_path / "c.dcm").write_bytes(content)
+    found = read_folder(tmp_path)
+    assert len(found.series) == 2 and all(series.problems == () for series in found.series.values())
+    (bad,) = found.rest
+    assert bad.what == what and words in bad.reason
+    assert list(found.strays) == ([] if what == "other" else [bad])
+
+
+def test_a_damaged_slice_of_a_flat_export_spoils_the_series_that_it_names(tmp_path):
+    uids = [write_series(tmp_path, chest(), names=name.format) for name in ("a{}.dcm", "b{}.dcm")]
+    file = tmp_path / "b11.dcm"
+    content = file.read_bytes()
+    at = content.index(b"\x28\x00\x02\x00")  # behind the series' UID, before the pixels
+    file.write_bytes(content[:at] + b"\x28\x00\x02\x00XX\xff\xff")
+    found = read_folder(tmp_path)
+    assert [found.series[uid].usable for uid in uids] == [True, False] and found.strays == ()
+    assert str(file) in found.series[uids[1]].problems[0].message
+
+
+def test_an_empty_file_without_an_ending_is_suspected_where_slices_have_none(tmp_path):
+    write_series(tmp_path, chest(), names="IM{:03d}".format)
+    (tmp_path / "IM012").touch()
+    assert not _only(tmp_path).usable
+    (tmp_path / "IM012").rename(tmp_path / "README.txt")
+    assert _only(tmp_path).usable
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
@@ -199,9 +301,15 @@ def test_reports_and_hidden_files_are_ignored(tmp_path):
 
     write_series(tmp_path / "s", chest(slices=1), names="report.dcm".format, change=report)
     shutil.copy(tmp_path / "s" / "003.dcm", tmp_path / "s" / ".003.dcm")
-    assert read_folder(tmp_path).ignored == 1 and _only(tmp_path).usable
+    assert [file.what for file in read_folder(tmp_path).rest] == ["other"] and _only(tmp_path).usable
 
 
 def test_no_folder_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match="there is no such folder"):
         find_series(tmp_path / "nothing")
+
+
+def test_gaps_between_thin_slices_are_noted(tmp_path):
+    write_series(tmp_path / "s", chest(), change=_set(SliceThickness=1.25))
+    (problem,) = _only(tmp_path).problems
+    assert problem.level == "note" and "slices 1.25 mm thick lie 2.5 mm apart" in problem.message

@@ -36,7 +36,7 @@ def config(data, **fields):
     defaults = {"sites": 2, "held_out": 1, "fractions": (0.5, 0.0, 0.5), "rounds": 1, "local_epochs": 1}
     arguments = {"size": 16, "slices": 3, "spacing": [0, 0, 0]} | fields.pop("data_args", {})
     fields = {"algorithm": "vit-heads", "model_args": SMALL_VIT} | defaults | fields
-    return make_config(data=str(data), data_args=arguments, device="cpu", **fields)
+    return make_config(data=str(data), data_args=arguments, device="cpu", **({"partition": "natural"} | fields))
 
 
 def test_slices_carry_their_scans_label_and_their_patient(cohort):

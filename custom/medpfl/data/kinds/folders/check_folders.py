@@ -11,11 +11,11 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes, read_arguments
-from medpfl.data.files import files_below
+from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
-from medpfl.data.kinds.folders.repeats import repeated
+from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS
 
@@ -63,9 +63,14 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
             seen = list(pool.map(_look, pictures))
         good[centre] = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str)]
         report += [Finding(level, f"{centre}: {message}") for level, message in _centre(layout, centre, seen)]
-    other = len(files_below(layout.root)) - sum(map(len, layout.centres.values()))
+    files = files_below(layout.root)
+    if unread := unread_pictures(files):
+        report.append(Finding("warning", unread))
+    other = len(files) - sum(map(len, layout.centres.values()))
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
+    if reading.patient:
+        report += in_two_centres(layout.centres)
     return report + repeated(good, layout.classes)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
+from medpfl.data.centres import require_natural
 from medpfl.data.files import holds_pictures
 from medpfl.data.kinds.folders.layout import find_folder, read_layout
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
@@ -31,6 +32,7 @@ class FolderKind(CentreKind):
     title = "image folders"
     form = "pictures in folders"
     noun = "pictures"
+    divisible = True
     also_takes = ("npz",)
 
     def is_here(self, data: str) -> bool:
@@ -78,6 +80,7 @@ class FolderKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.Kind`: the folder's name, the classes and what tells it from scans."""
         from medpfl.data.kinds.folders.picture_source import Folders
 
+        require_natural(config)
         name, source = config.data, Folders(config)
         classes = named_classes(config.data_args)
         if self.is_here(config.data):

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
-from medpfl.data.files import PICTURES, holds_pictures, pictures_below
+from medpfl.data.files import (
+    PICTURES,
+    composed,
+    files_below,
+    holds_pictures,
+    pictures_below,
+    unread_pictures,
+)
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.places import folders, is_path, places
 
@@ -82,7 +89,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     """
     paths = [file.relative_to(root) for file in pictures_below(root)]
     if not paths:
-        raise UserError(f"{root}: no picture is in it ({', '.join(PICTURES)})")
+        unread = unread_pictures(files_below(root))
+        raise UserError(f"{root}: no picture is in it ({', '.join(PICTURES)})" + (f"; {unread}" if unread else ""))
     if stray := next((path for path in paths if len(path.parts) == 1), None):
         raise UserError(f"{root}: {stray} lies in no class folder: a picture's class is the name of its folder")
     one = _is_one_centre(root, paths, classes)
@@ -96,7 +104,7 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
         centre = root.resolve().name if one else path.parts[0]
         known = path if one else path.relative_to(centre)
         person = patient_in(root / path, patient) if patient else known.as_posix()
-        picture = Picture(centre, person, labels[path.parts[depth]], known.as_posix(), root / path)
+        picture = Picture(centre, composed(person), labels[composed(path.parts[depth])], known.as_posix(), root / path)
         centres.setdefault(centre, []).append(picture)
     empty = _empty(root, {path.parts[0] for path in paths})
     if empty and not one:
@@ -111,9 +119,9 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
 
 def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) -> bool:
     """Whether the sub-folders are classes, not centres."""
-    if classes and {path.parts[0] for path in paths} <= set(classes):
+    if classes and {composed(path.parts[0]) for path in paths} <= set(classes):
         return True
-    if classes and {path.parts[1] for path in paths if len(path.parts) > 2} & set(classes):
+    if classes and {composed(path.parts[1]) for path in paths if len(path.parts) > 2} & set(classes):
         return False
     direct = next((path for path in paths if len(path.parts) == 2), None)
     deeper = next((path for path in paths if len(path.parts) > 2), None)
@@ -127,7 +135,7 @@ def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) ->
 
 
 def _class_names(root: Path, paths: Sequence[Path], depth: int, named: Sequence[str]) -> tuple[str, ...]:
-    where = {path.parts[depth]: Path(*path.parts[: depth + 1]) for path in reversed(paths)}
+    where = {composed(path.parts[depth]): Path(*path.parts[: depth + 1]) for path in reversed(paths)}
     for level in range(depth + 1):
         folders = {path.parts[level] for path in paths}
         if len(folders) > 1 and {name.lower() for name in folders} <= _PARTS:
@@ -169,7 +177,7 @@ def _refuse_unlike(root: Path, paths: Iterable[Path]) -> None:
     """Centres without a class in common are more likely classes, and their classes patients."""
     centres: dict[str, set[str]] = {}
     for path in paths:
-        centres.setdefault(path.parts[0], set()).add(path.parts[1])
+        centres.setdefault(path.parts[0], set()).add(composed(path.parts[1]))
     classes = [name for names in centres.values() for name in names]
     if len(centres) > 1 and len(set(classes)) == len(classes):
         raise UserError(

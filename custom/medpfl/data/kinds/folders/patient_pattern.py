@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import re2
+from pydantic import AfterValidator
 
 from medpfl.core.errors import UserError
 
@@ -73,3 +74,13 @@ def patient_in(file: Path, expression: str) -> str:
     if not found or found[1] is None:
         raise UserError(f"{file}: {argument} finds no patient in the file's name")
     return found[1]
+
+
+def _none_or_with_a_group(expression: str) -> str:
+    if expression:
+        compiled(expression)
+    return expression
+
+
+PatientPattern = Annotated[str, AfterValidator(_none_or_with_a_group)]
+"""An expression in a job's arguments; empty for none."""

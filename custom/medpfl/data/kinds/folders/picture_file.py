@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from medpfl.core.errors import UserError
-from medpfl.data.kinds.folders.patient_pattern import compiled
+from medpfl.data.kinds.folders.patient_pattern import PatientPattern
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+Fit = Literal["crop", "pad", "stretch"]
 
 
 class Reading(BaseModel):
@@ -30,16 +33,9 @@ class Reading(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(default=64, ge=8, le=1024)
-    fit: Literal["crop", "pad", "stretch"] = "crop"
+    fit: Fit = "crop"
     channels: Literal["rgb", "grey"] = "rgb"
-    patient: str = ""
-
-    @field_validator("patient")
-    @classmethod
-    def _with_a_group(cls, patient: str) -> str:
-        if patient:
-            compiled(patient)
-        return patient
+    patient: PatientPattern = ""
 
 
 def read_picture(file: Path, reading: Reading) -> np.ndarray:
@@ -62,15 +58,26 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
-    size, filter_ = (reading.size, reading.size), Image.Resampling.BILINEAR
-    if reading.fit == "crop":
-        image = ImageOps.fit(image, size, filter_)
-    elif reading.fit == "pad":
-        image = ImageOps.pad(image, size, filter_, color=0)
-    else:
-        image = image.resize(size, filter_)
-    pixels = np.asarray(image)
+    pixels = np.asarray(squared(image, reading.size, reading.fit, Image.Resampling.BILINEAR))
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None].copy()
+
+
+def squared(image: Image, size: int, fit: Fit, between: int) -> Image:
+    """A picture or a mask as a square.
+
+    Args:
+        image: any.
+        size: edge length, pixels.
+        fit: see :class:`Reading`.
+        between: how values between pixels are made, of ``PIL.Image.Resampling``.
+    """
+    from PIL import ImageOps
+
+    if fit == "crop":
+        return ImageOps.fit(image, (size, size), between)
+    if fit == "pad":
+        return ImageOps.pad(image, (size, size), between, color=0)
+    return image.resize((size, size), between)
 
 
 def picture_size(file: Path) -> tuple[int, int]:

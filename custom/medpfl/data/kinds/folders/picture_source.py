@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData, scale
 from medpfl.data.arguments import read_arguments
-from medpfl.data.centres import Centres, OfCentres, described_elsewhere
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
+from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.gathered import gathered
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading
+from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
@@ -45,8 +47,20 @@ class Folders(OfCentres):
 
     @cached_property
     def layout(self) -> Layout:
-        """What there is."""
+        """What there is; with a partition, one centre's pictures as those of simulated sites."""
+        c, found = self.config, self._whole
+        if not self._divided:
+            return found
+        (pictures,) = found.centres.values()
+        return replace(found, centres=divide_patients(pictures, c.partition, c.site_names, c.seed))
+
+    @cached_property
+    def _whole(self) -> Layout:
         return read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
+
+    @property
+    def _divided(self) -> bool:
+        return is_divided(tuple(self._whole.centres), self.config)
 
     @cached_property
     def centres(self) -> Centres:
@@ -70,12 +84,16 @@ class Folders(OfCentres):
         Raises:
             UserError: a picture cannot be read.
         """
-        from medpfl.data.kinds.folders.repeats import repeated
+        from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 
         chosen = [*self.centres.sites.values(), *self.centres.held_out]
         for centre in chosen:
             self._images(centre)
-        for finding in repeated({centre: self.layout.centres[centre] for centre in chosen}, self.layout.classes):
+        pictures = {centre: self.layout.centres[centre] for centre in chosen}
+        if unread := unread_pictures(files_below(self.layout.root)):
+            log.warning("%s", unread)
+        people = in_two_centres(pictures) if self.reading.patient else []
+        for finding in people + repeated(pictures, self.layout.classes):
             log.warning("%s", finding.message)
 
     def site(self, name: str, device: torch.device) -> SiteData:
@@ -150,7 +168,7 @@ class Folders(OfCentres):
             "source": str(self.layout.root),
             "md5": self._checksum(),
             "classes": list(self.layout.classes),
-            "partition": "natural",
+            "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
             "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
             **reading,

@@ -24,6 +24,10 @@ class FunctionKind(Kind):
         """See :class:`~medpfl.data.kinds.kind.Kind`: by how it is written; the module may lack it."""
         return is_function(data)
 
+    def task(self, data: str, data_args: Mapping[str, Any]) -> str:
+        """See :class:`~medpfl.data.kinds.kind.Kind`."""
+        return ""
+
     def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         """See :class:`~medpfl.data.kinds.kind.Kind`: only a run calls the function."""
         return [Finding("error", f"{data}: a function, which a run calls with a site's name: give a file or a folder")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,14 +13,15 @@ from torch import Tensor
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.permitted_code import permitted_module, require_own
-from medpfl.core.site_data import SiteData, SiteLoaders
+from medpfl.core.site_data import Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
 
 
 @dataclass
 class OwnData:
-    """The user's function ``(site, seed, **data_args) -> SiteLoaders | ImageTensors``."""
+    """The user's function ``(site, seed, **data_args)``: loaders, images with labels, or images with masks."""
 
     config: RunConfig
 
@@ -45,6 +46,11 @@ class OwnData:
         data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
         if isinstance(data, SiteLoaders):
             return _moved(data, device)
+        if isinstance(data, MaskedVolumes):
+            _require_fitting(name, data.images, data.masks)
+            return replace(data, device=device)
+        if isinstance(data, MaskedImages):
+            _require_fitting(name, data.images, data.labels)
         return replace(
             data,
             images={p: x.to(device) for p, x in data.images.items()},
@@ -116,3 +122,20 @@ def import_object(spec: str, what: str) -> Any:
 def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
     data.device = device
     return data
+
+
+def _require_fitting(site: str, images: Mapping[Part, Any], masks: Mapping[Part, Any]) -> None:
+    """UserError where masks are not their images': tensors of slices, or lists of volumes."""
+    for part, own in images.items():
+        where, of = f"{site}: {part}:", masks[part]
+        if len(own) != len(of):
+            raise UserError(f"{where} {len(of)} masks, and {len(own)} images; one each is needed")
+        for image, mask in [(own, of)] if isinstance(own, Tensor) else zip(own, of, strict=True):
+            channel = 1 if isinstance(own, Tensor) else 0
+            if mask.dtype != torch.uint8:
+                raise UserError(
+                    f"{where} masks are {str(mask.dtype).removeprefix('torch.')}; uint8, the classes, is needed"
+                )
+            if mask.shape != (*image.shape[:channel], *image.shape[channel + 1 :]):
+                found, wanted = ("×".join(map(str, tensor.shape)) for tensor in (mask, image))
+                raise UserError(f"{where} masks of {found}, and images of {wanted}: both must be of one size")

@@ -15,6 +15,10 @@ from medpfl.data.places import folders
 SAMPLE = "organamnist-sample"
 """The set that comes with the package."""
 SAMPLE_IMAGES = 3800
+MASKED_SAMPLE = "sarcoma-sample"
+"""The set with masks that comes with the package."""
+MASKED_IMAGES = 391
+_EMBEDDED = {SAMPLE: f"{SAMPLE}.npz", MASKED_SAMPLE: "sarcoma-mr-sample.npz"}
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ def find(name_or_path: str | Path) -> Path:
     """The file of a data set.
 
     Args:
-        name_or_path: an existing path; ``organamnist-sample``; or a name such as ``bloodmnist`` or ``bloodmnist_64``,
-            whose npz file is looked for in :func:`folders`.
+        name_or_path: an existing path; ``organamnist-sample`` or ``sarcoma-sample``; or a name such as ``bloodmnist``
+            or ``bloodmnist_64``, whose npz file is looked for in :func:`folders`.
 
     Raises:
         UserError: there is no such file; the message says where was looked and how to get it.
@@ -57,7 +61,7 @@ def find(name_or_path: str | Path) -> Path:
     if path.is_file():
         return path
     name = str(name_or_path).lower()
-    if name == SAMPLE and (sample := _sample()).is_file():
+    if name in _EMBEDDED and (sample := _sample(name)).is_file():
         return sample
     if path.suffix or len(path.parts) > 1:
         raise UserError(f"{path}: {'a folder; an npz file is needed' if path.is_dir() else 'there is no such file'}")
@@ -82,16 +86,24 @@ def rows() -> list[Row]:
     """The known sets, the embedded one first."""
     organs = MEDMNIST["organamnist"]
     listing = [
-        Row(SAMPLE, f"{organs.what}, a sample", SAMPLE_IMAGES, len(organs.classes), organs.licence, _where(SAMPLE))
+        Row(SAMPLE, f"{organs.what}, a sample", SAMPLE_IMAGES, len(organs.classes), organs.licence, _where(SAMPLE)),
+        Row(
+            MASKED_SAMPLE,
+            "sarcoma MR with tumour masks, a sample",
+            MASKED_IMAGES,
+            2,
+            "CC BY 3.0",
+            _where(MASKED_SAMPLE),
+        ),
     ]
     for name, known in MEDMNIST.items():
-        where = "cannot be used: several labels per image" if known.multi_label else _where(name)
+        where = _where(name)
         listing.append(Row(name, known.what, known.images, len(known.classes), known.licence, where))
     return listing
 
 
-def _sample() -> Path:
-    return Path(str(files("medpfl.data") / "sample" / f"{SAMPLE}.npz"))
+def _sample(name: str) -> Path:
+    return Path(str(files("medpfl.data") / "sample" / _EMBEDDED[name]))
 
 
 def _where(name: str) -> str:
@@ -103,10 +115,10 @@ def _where(name: str) -> str:
 
 def _remedy(name: str) -> str:
     base, size = split_name(name)
-    if name == SAMPLE:
+    if name in _EMBEDDED:
         return "it should have come with the package; reinstall medpfl"
     if base not in MEDMNIST:
-        return f"give the path of an npz file, or one of {', '.join([SAMPLE, *MEDMNIST])}"
+        return f"give the path of an npz file, or one of {', '.join([*_EMBEDDED, *MEDMNIST])}"
     for folder in folders():
         for other in SIZES:
             there = base if other == 28 else f"{base}_{other}"

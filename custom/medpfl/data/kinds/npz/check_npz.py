@@ -88,8 +88,10 @@ def _described(dataset: ImageDataset, said: Mapping[str, Any]) -> OwnImages | No
 def _contents(dataset: ImageDataset) -> list[Finding]:
     kind = "grey" if dataset.channels == 1 else "colour"
     sizes = np.bincount(dataset.split, minlength=3)
+    shape = dataset.shape
+    what = f"{kind} images, {shape}×{shape} pixels" if isinstance(shape, int) else f"volumes, {_by(shape)} voxels"
     findings = [
-        Finding("ok", f"{len(dataset):,} {kind} images, {dataset.size}×{dataset.size} pixels"),
+        Finding("ok", f"{len(dataset):,} {what}"),
         Finding("ok", ", ".join(f"{part} {size:,}" for part, size in zip(SPLITS, sizes, strict=True))),
     ]
     findings += [
@@ -104,10 +106,12 @@ def _contents(dataset: ImageDataset) -> list[Finding]:
 
 
 def _classes(dataset: ImageDataset) -> list[Finding]:
-    counts = np.bincount(dataset.labels, minlength=dataset.n_classes)
-    training = np.bincount(dataset.labels[dataset.split == 0], minlength=dataset.n_classes)
+    counts, training = dataset.counts(np.arange(len(dataset))), dataset.counts(np.flatnonzero(dataset.split == 0))
     listed = ", ".join(f"{name} {count:,}" for name, count in zip(dataset.classes, counts, strict=True))
-    findings = [Finding("ok", f"{dataset.n_classes} classes: {listed}")]
+    what = "labels, several an image" if dataset.several_labels else "classes"
+    findings = [Finding("ok", f"{dataset.n_classes} {what}: {listed}")]
+    if dataset.several_labels and (unknown := float((dataset.labels < 0).mean())):
+        findings.append(Finding("note", f"{100 * unknown:.1f} % of the labels are not known (-1): they count nowhere"))
     if absent := [name for name, count in zip(dataset.classes, counts, strict=True) if not count]:
         findings.append(Finding("warning", f"no image at all of class {', '.join(absent)}"))
     if unseen := [dataset.classes[c] for c in np.flatnonzero((training == 0) & (counts > 0))]:
@@ -150,6 +154,10 @@ def _constant_images(dataset: ImageDataset) -> list[Finding]:
     return [Finding("warning", message)]
 
 
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
 def _repeated_images(dataset: ImageDataset) -> list[Finding]:
     digests = b"".join(hashlib.blake2b(image, digest_size=8).digest() for image in dataset.images)
     _, image = np.unique(np.frombuffer(digests, dtype=np.uint64), return_inverse=True)
@@ -162,7 +170,7 @@ def _repeated_images(dataset: ImageDataset) -> list[Finding]:
                 f"{part} images that are training images too: {repeated:,}; results will look better than they are"
             )
             findings.append(Finding("warning", message))
-    pairs = np.unique(np.stack([image, dataset.labels]), axis=1)
-    if contradictions := len(pairs[0]) - len(in_training):
+    pairs = np.unique(np.column_stack([image, dataset.labels]), axis=0)
+    if contradictions := len(pairs) - len(in_training):
         findings.append(Finding("warning", f"identical images with different labels: {contradictions:,}"))
     return findings

@@ -43,8 +43,8 @@ def prepare(name: str, size: int = 28, progress: Progress | None = None) -> Path
         return find(SAMPLE)
     if size not in SIZES:
         raise UserError(f"MedMNIST has no images of {size} pixels: use --size {', '.join(map(str, SIZES))}")
-    if name in MEDMNIST and MEDMNIST[name].multi_label:
-        raise UserError(f"{name} has several labels per image; only sets with one label per image can be used")
+    if name in MEDMNIST and MEDMNIST[name].volumes and size not in (28, 64):
+        raise UserError(f"{name}: volumes come in 28 and 64 voxels: use --size 28 or 64")
     stem = name if size == 28 else f"{name}_{size}"
     url, md5 = official(stem)
     for folder in folders():

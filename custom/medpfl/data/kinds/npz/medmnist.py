@@ -1,4 +1,4 @@
-"""The 2-D sets of MedMNIST v2 (Yang et al., Scientific Data 10, 2023): what the loader must know without a network.
+"""The sets of MedMNIST v2 (Yang et al., Scientific Data 10, 2023): what the loader must know without a network.
 
 Addresses and checksums are not repeated here: they come from the medmnist package, see :func:`official`.
 """
@@ -27,7 +27,8 @@ class MedMnistSet:
         images: number of images, all parts together.
         names: class names in the order of the labels, separated by semicolons.
         licence: of the images.
-        multi_label: whether an image has several labels, which this package cannot train on.
+        task: that it is for.
+        volumes: whether it holds volumes, cubes of that edge length.
     """
 
     title: str
@@ -35,7 +36,8 @@ class MedMnistSet:
     images: int
     names: str
     licence: str = "CC BY 4.0"
-    multi_label: bool = False
+    task: str = "classification"
+    volumes: bool = False
 
     @property
     def classes(self) -> list[str]:
@@ -61,7 +63,7 @@ MEDMNIST = {
         112120,
         "atelectasis; cardiomegaly; effusion; infiltration; mass; nodule; pneumonia; pneumothorax; consolidation; "
         "edema; emphysema; fibrosis; pleural; hernia",
-        multi_label=True,
+        task="multi-label",
     ),
     "dermamnist": MedMnistSet(
         "DermaMNIST",
@@ -75,7 +77,7 @@ MEDMNIST = {
         "OCTMNIST", "retinal OCT", 109309, "choroidal neovascularization; diabetic macular edema; drusen; normal"
     ),
     "pneumoniamnist": MedMnistSet("PneumoniaMNIST", "paediatric chest X-ray", 5856, "normal; pneumonia"),
-    "retinamnist": MedMnistSet("RetinaMNIST", "fundus photographs, severity", 1600, "0; 1; 2; 3; 4"),
+    "retinamnist": MedMnistSet("RetinaMNIST", "fundus photographs, severity", 1600, "0; 1; 2; 3; 4", task="ordinal"),
     "breastmnist": MedMnistSet("BreastMNIST", "breast ultrasound", 780, "malignant; normal, benign"),
     "bloodmnist": MedMnistSet(
         "BloodMNIST",
@@ -93,6 +95,33 @@ MEDMNIST = {
     "organamnist": MedMnistSet("OrganAMNIST", "abdominal CT, axial, organs", 58830, _ORGANS),
     "organcmnist": MedMnistSet("OrganCMNIST", "abdominal CT, coronal, organs", 23583, _ORGANS),
     "organsmnist": MedMnistSet("OrganSMNIST", "abdominal CT, sagittal, organs", 25211, _ORGANS),
+    "organmnist3d": MedMnistSet(
+        "OrganMNIST3D",
+        "abdominal CT volumes, organs",
+        1742,
+        "liver; kidney-right; kidney-left; femur-right; femur-left; bladder; heart; lung-right; lung-left; spleen; "
+        "pancreas",
+        volumes=True,
+    ),
+    "nodulemnist3d": MedMnistSet(
+        "NoduleMNIST3D", "chest CT volumes, lung nodules", 1633, "benign; malignant", volumes=True
+    ),
+    "adrenalmnist3d": MedMnistSet(
+        "AdrenalMNIST3D", "abdominal CT, shapes of adrenal glands", 1584, "normal; hyperplasia", volumes=True
+    ),
+    "fracturemnist3d": MedMnistSet(
+        "FractureMNIST3D",
+        "chest CT volumes, rib fractures",
+        1370,
+        "buckle rib fracture; nondisplaced rib fracture; displaced rib fracture",
+        volumes=True,
+    ),
+    "vesselmnist3d": MedMnistSet(
+        "VesselMNIST3D", "brain MR angiography, shapes of vessels", 1908, "vessel; aneurysm", volumes=True
+    ),
+    "synapsemnist3d": MedMnistSet(
+        "SynapseMNIST3D", "electron microscopy volumes", 1759, "inhibitory synapse; excitatory synapse", volumes=True
+    ),
 }
 """By the name that files and the command line use."""
 
@@ -120,17 +149,17 @@ def official(name: str) -> tuple[str, str]:
         name: e.g. ``bloodmnist`` or ``bloodmnist_64``.
 
     Raises:
-        UserError: MedMNIST has no 2-D set of this name, or the medmnist package is not installed.
+        UserError: MedMNIST has no set of this name, or the medmnist package is not installed.
     """
     base, size = split_name(name)
     if base not in MEDMNIST:
-        raise UserError(f"MedMNIST has no 2-D set {name!r}: use one of {', '.join(MEDMNIST)}")
+        raise UserError(f"MedMNIST has no set {name!r}: use one of {', '.join(MEDMNIST)}")
     entry, suffix = _table()[base], "" if size == 28 else f"_{size}"
     return entry[f"url{suffix}"], entry[f"MD5{suffix}"]
 
 
 def official_md5(name: str) -> str | None:
-    """MD5 of the published file of this name, None if it is not one of MedMNIST's 2-D sets."""
+    """MD5 of the published file of this name, None if it is not one of MedMNIST's sets."""
     return official(name)[1] if split_name(name)[0] in MEDMNIST else None
 
 

@@ -1,8 +1,9 @@
 """Reads MedMNIST's npz files, and anyone's npz file with the same keys.
 
 Keys: ``train_images``, ``train_labels`` and the same for ``val`` and ``test``. Images are (n, H, W) or (n, H, W, 3)
-uint8, labels (n,) or (n, 1) integers counted from 0. A file of one's own may add ``train_sites`` and so on, (n,) text
-or integers: the hospital of each image, which the partition ``natural`` uses.
+uint8, or volumes (n, D, H, H); labels (n,) or (n, 1) integers counted from 0, or (n, L) of L labels each: 1 there, 0
+not there, -1 not known. A file of one's own may add ``train_sites`` and so on, (n,) text or integers: the hospital of
+each image, which the partition ``natural`` uses.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def load(path: str | Path) -> ImageDataset:
     """Reads a file; besides the images themselves it needs a few megabytes of memory.
 
     Raises:
-        UserError: the file is missing, damaged, or holds something else than 2-D images with one label each.
+        UserError: the file is missing, damaged, or holds something else than labelled images.
     """
     path = Path(path)
     if not path.is_file():
@@ -50,6 +51,16 @@ def load(path: str | Path) -> ImageDataset:
         raise UserError(f"{path}: cannot be read: {error}") from None
     except MemoryError:
         raise UserError(f"{path}: its images do not fit into this machine's memory") from None
+
+
+def several_labels(path: Path) -> bool:
+    """Whether a file has several labels an image; its head alone is read, and what is wrong with it is said later."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("train_labels.npy") as stream:
+            shape, _, _ = _header(path, stream, "train_labels")
+    except (OSError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, UserError):
+        return False
+    return len(shape) == 2 and shape[1] > 1
 
 
 def file_md5(path: Path) -> str:
@@ -75,9 +86,14 @@ def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
             raise UserError(f"{path}: {part}_images are {_by(shape[1:])}, train_images {_by(shapes[0][1:])}")
     if not len(labels[0]):
         raise UserError(f"{path}: train_images is empty")
+    several = labels[0].ndim == 2
+    if odd := next((part for part, label in zip(_PARTS, labels, strict=True) if (label.ndim == 2) != several), None):
+        raise UserError(f"{path}: {odd}_labels and train_labels must both have one label an image, or several")
     classes = known.classes if known else _own_classes(path, labels)
+    if several and (wrong := {label.shape[1] for label in labels} - {len(classes)}):
+        raise UserError(f"{path}: has {min(wrong)} labels an image in one part and {len(classes)} are right")
     for part, label in zip(_PARTS, labels, strict=True):
-        if len(label) and not 0 <= label.min() <= label.max() < len(classes):
+        if not several and len(label) and not 0 <= label.min() <= label.max() < len(classes):
             wrong = label.min() if label.min() < 0 else label.max()
             raise UserError(f"{path}: {part}_labels has the label {wrong}; right are 0 to {len(classes) - 1}")
     sizes = [len(label) for label in labels]
@@ -94,6 +110,8 @@ def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
 
 
 def _own_classes(path: Path, labels: list[np.ndarray]) -> list[str]:
+    if labels[0].ndim == 2:
+        return [str(label) for label in range(labels[0].shape[1])]
     highest = max(int(label.max()) for label in labels if len(label))
     # The number of classes is taken from the labels, so one stray value must not make a billion of them.
     if highest >= max(2, sum(map(len, labels))):
@@ -105,10 +123,15 @@ def _own_classes(path: Path, labels: list[np.ndarray]) -> list[str]:
 
 def _labels(path: Path, archive: zipfile.ZipFile, part: str) -> np.ndarray:
     array = _small_array(path, archive, f"{part}_labels")
-    if array.ndim == 2 and array.shape[1] > 1:
-        raise UserError(
-            f"{path}: {part}_labels has {array.shape[1]} labels per image; classification with one label is needed"
-        )
+    if array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind in "iub":
+        labels = array.astype(np.int64)
+        if array.size and not np.isin(labels, (-1, 0, 1)).all():
+            wrong = labels[~np.isin(labels, (-1, 0, 1))][0]
+            raise UserError(
+                f"{path}: {part}_labels has {array.shape[1]} labels an image and the value {wrong}; right are "
+                "1 (there), 0 (not there) and -1 (not known)"
+            )
+        return labels
     if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
         raise UserError(
             f"{path}: {part}_labels is {array.dtype} {_by(array.shape)}; (n,) or (n, 1) integers are needed"
@@ -154,10 +177,15 @@ def _image_shape(path: Path, archive: zipfile.ZipFile, part: str) -> tuple[int, 
         announced, there = math.prod(shape), archive.getinfo(f"{key}.npy").file_size - stream.tell()
     if dtype != np.uint8:
         raise UserError(f"{path}: {key} is {dtype}; uint8 grey or colour values from 0 to 255 are needed")
-    if len(shape) == 5 or (len(shape) == 4 and shape[3] > 4):
-        raise UserError(f"{path}: {key} is {_by(shape)}, volumes it seems; only 2-D images can be used so far")
-    if len(shape) not in (3, 4) or shape[1] != shape[2] or not shape[1] or shape[3:] not in ((), (1,), (3,)):
-        raise UserError(f"{path}: {key} is {_by(shape)}; (n, H, H) or (n, H, H, 3), square images, are needed")
+    if len(shape) == 5:
+        raise UserError(f"{path}: {key} is {_by(shape)}; volumes are (n, D, H, H), of one channel")
+    volumes = len(shape) == 4 and shape[3] > 4 and shape[2] == shape[3] and shape[1] > 0
+    square = len(shape) in (3, 4) and shape[1] == shape[2] > 0 and shape[3:] in ((), (1,), (3,))
+    if not (volumes or square):
+        raise UserError(
+            f"{path}: {key} is {_by(shape)}; (n, H, H) or (n, H, H, 3), square images, or (n, D, H, H), volumes, are "
+            "needed"
+        )
     if announced != there:
         raise UserError(f"{path}: {key} announces {announced} bytes and has {there}: damaged, get it again")
     return shape[:3] if shape[-1] == 1 and len(shape) == 4 else shape

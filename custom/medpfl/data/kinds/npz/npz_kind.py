@@ -12,6 +12,7 @@ from medpfl.data.files import PICTURES
 from medpfl.data.kinds.kind import Kind, require_mean_pooling
 from medpfl.data.kinds.npz.catalog import find, open_dataset
 from medpfl.data.kinds.npz.medmnist import brought_by_sites, known_set, official_md5
+from medpfl.data.kinds.npz.npz_file import several_labels
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -31,6 +32,16 @@ class NpzKind(Kind):
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`: only a path is a sign of it."""
         return Path(data).suffix.lower() == ".npz" and Path(data).expanduser().is_file()
+
+    def task(self, data: str, data_args: Mapping[str, Any]) -> str:
+        """See :class:`~medpfl.data.kinds.kind.Kind`: a published set's own, else what the labels' head says."""
+        if known := known_set(Path(data).stem.lower()):
+            return known.task
+        try:
+            file = find(data)
+        except UserError:
+            return "classification"
+        return "multi-label" if several_labels(file) else "classification"
 
     def refusal(self, data: str, data_args: Mapping[str, Any]) -> str | None:
         """See :class:`~medpfl.data.kinds.kind.Kind`: a file has no names of classes."""

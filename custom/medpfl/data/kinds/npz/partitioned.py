@@ -20,6 +20,7 @@ from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.partition.make import Partition, make_partition
+from medpfl.data.split import PARTS, SiteIndices
 
 
 @dataclass
@@ -54,10 +55,14 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`."""
         # Published sets are known without their file: whoever exports a job may not have it.
         if (shape := image_shape(self.config.data)) and (known := known_set(self.config.data)):
-            channels, classes, size = shape[0], len(known.classes), shape[1]
+            channels, classes, size = shape[0], len(known.classes), (shape[1],) * 3 if known.volumes else shape[1]
         else:
-            channels, classes, size = self.dataset.channels, self.dataset.n_classes, self.dataset.size
+            channels, classes, size = self.dataset.channels, self.dataset.n_classes, self.dataset.shape
         edge = self.config.data_args.get("pad", size)
+        if not isinstance(size, int):
+            if "pad" in self.config.data_args:
+                raise UserError(f"--data-arg pad={edge}: {self.config.data} has volumes, which are not padded")
+            return {"in_channels": channels, "num_classes": classes, "image_size": size}
         if not isinstance(edge, int) or edge < size:
             raise UserError(f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more")
         return {"in_channels": channels, "num_classes": classes, "image_size": edge}
@@ -99,6 +104,8 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`."""
         aside = self.partition.holdout
         chosen = np.sort(rng.permutation(aside)[:count])
+        if self.dataset.volumes:
+            raise UserError(f"--holdout: {self.config.data} has volumes, of which nothing is set aside")
         shape = (self.dataset.channels, self._edge, self._edge)
         return gathered(len(chosen), shape, lambda rows: scale(self._pixels(chosen[rows])))
 
@@ -124,13 +131,12 @@ class PartitionedImages:
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
-        counts = self.partition.counts(self.dataset.labels, self.dataset.n_classes)
         sites = {
             s.name: {
                 "train": len(s.train),
                 "validation": len(s.validation),
                 "test": len(s.test),
-                "classes": {str(c): int(n) for c, n in enumerate(counts[s.name])},
+                "classes": {str(c): int(n) for c, n in enumerate(self.dataset.counts(_all_rows(s)))},
             }
             for s in self.partition.sites
             if s.name in self.config.site_names
@@ -147,13 +153,16 @@ class PartitionedImages:
             "held_out": held_out,
         }
 
-    def inputs(self) -> Inputs:
-        """See :class:`medpfl.data.source.DataSource`."""
+    def inputs(self) -> Inputs | None:
+        """See :class:`medpfl.data.source.DataSource`; None of volumes, of which no other file is known."""
         d = self.dataset
+        if d.volumes:
+            return None
         return stored_images(tuple(d.classes), d.channels, d.size, self.model_arguments()["image_size"])
 
     def _pixels(self, rows: np.ndarray) -> Tensor:
-        return padded(self.dataset.images_chw(rows), self._edge)
+        images = self.dataset.images_chw(rows)
+        return images if self.dataset.volumes else padded(images, self._edge)
 
     @property
     def _edge(self) -> int:
@@ -165,6 +174,10 @@ class PartitionedImages:
             images={part: self._pixels(rows).to(device) for part, rows in indices.items()},
             labels={part: torch.from_numpy(self.dataset.labels[rows]).to(device) for part, rows in indices.items()},
         )
+
+
+def _all_rows(site: SiteIndices) -> np.ndarray:
+    return np.concatenate([getattr(site, part) for part in PARTS])
 
 
 def _named(partition: Partition, config: RunConfig) -> Partition:

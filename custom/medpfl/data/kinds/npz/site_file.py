@@ -94,6 +94,9 @@ class OwnImages:
     def require_fit(self, found: ImageDataset) -> None:
         """Raises UserError, with the file's name, where images are not what the job says."""
         job, file = f"the job {self.config.data!r} has", found.source
+        if found.volumes or found.several_labels:
+            what = "volumes" if found.volumes else "several labels an image"
+            raise UserError(f"{file}: has {what}; {job} pictures with one label each")
         if found.size != self.look.size:
             raise UserError(f"{file}: images of {found.size} pixels; {job} {self.look.size}")
         if found.channels != self.look.channels:

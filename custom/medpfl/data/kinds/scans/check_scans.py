@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import nibabel
 import numpy as np
 
 from medpfl.config.run import RunConfig
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
+from medpfl.data.kinds.scans.geometry import INTERSPACED
 from medpfl.data.kinds.scans.manifest import (
     MANIFEST,
     Manifest,
@@ -24,10 +26,12 @@ from medpfl.data.kinds.scans.manifest import (
     unused_folders,
 )
 from medpfl.data.kinds.scans.matching import Reading, examine, findings
+from medpfl.data.kinds.scans.nifti import Volume, inflate
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.series import Series
-from medpfl.data.kinds.scans.sharing import shared
+from medpfl.data.kinds.scans.series import Progress, Series
+from medpfl.data.kinds.scans.sharing import copies, shared
+from medpfl.data.kinds.scans.values import fingerprint, odd_values
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 
@@ -47,12 +51,22 @@ _MOST = 20
 """Problems of one level that are listed for a centre; the rest is counted."""
 
 
-def check_ct(path: str | Path, data_args: Mapping[str, Any]) -> list[Finding]:
+@dataclass(frozen=True)
+class Checked:
+    """What a check found, in words, and what it read of each centre; no manifest where there is none to be read."""
+
+    findings: list[Finding]
+    readings: dict[str, Reading]
+    manifest: Manifest | None
+
+
+def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress | None = None) -> Checked:
     """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data.
 
     Args:
         path: folder or manifest, or a name of one.
         data_args: the job's; the classes must be those that it names.
+        progress: called with the number of a centre's DICOM files that are read and of all.
 
     Raises:
         UserError: an argument that scans do not have, or a wrong value of one.
@@ -64,7 +78,7 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any]) -> list[Finding]:
         manifest, unused = open_manifest(found, asked), unused_folders(found)
         require_classes(manifest, asked)
     except UserError as error:
-        return [Finding("error", str(error))]
+        return Checked([Finding("error", str(error))], {}, None)
     classes = ", ".join(manifest.classes)
     phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
     report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, classes: {classes}")]
@@ -72,18 +86,21 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any]) -> list[Finding]:
         report.append(Finding("note", _ORDER if (manifest.root / MANIFEST).is_file() or found.is_file() else _DERIVED))
     report += [Finding("warning", message) for message in unused]
     readings: dict[str, Reading] = {}
+    marked: list[tuple[Scan, str]] = []
     for centre in manifest.centres:
         try:
-            reading = readings[centre.name] = examine(manifest, centre.name)
+            reading = readings[centre.name] = examine(manifest, centre.name, progress)
         except UserError as error:
             report.append(Finding("error", f"{centre.name}: {error}"))
             continue
         report += [Finding("ok", f"{centre.name}: {line}") for line in _contents(manifest, reading, centre.name)]
-        report += _capped(findings(reading, manifest.skip_broken), centre.name)
-        report += _capped(_values(reading.scans, manifest.skip_broken), centre.name)
+        report += capped(findings(reading, manifest.skip_broken), centre.name)
+        odd_scans, hashes = _values(reading.scans, manifest.skip_broken)
+        report += capped(odd_scans, centre.name)
+        marked += hashes
         odd = _odd(manifest, reading) + _lacking(manifest, reading, centre.name)
         report += [Finding("warning", f"{centre.name}: {line}") for line in odd]
-    return report + _across(readings)
+    return Checked(report + _across(readings) + copies(marked, manifest.classes), readings, manifest)
 
 
 def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
@@ -121,36 +138,36 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     return lines
 
 
-def _values(scans: Sequence[Scan], skip_broken: bool) -> list[Finding]:
-    """Decodes a slice from the middle of each volume, and looks whether its values can be HU."""
-    found = []
+def _values(scans: Sequence[Scan], skip_broken: bool) -> tuple[list[Finding], list[tuple[Scan, str]]]:
+    """Decodes a slice from the middle of each volume; what is odd about its values, and a hash of them."""
+    found, marked = [], []
     for scan in scans:
-        name = _place(scan)
         try:
             values = _middle(scan)
+            odd = odd_values(values)
+            marked.append((scan, fingerprint(values)))
         except UserError as error:
-            found.append(Finding("warning" if skip_broken else "error", str(error)))
-            continue
-        low, high = float(values.min()), float(values.max())
-        if low > -900:
-            message = f"no value below -900 in its middle slice, {low:.0f} to {high:.0f}: no air? are these HU?"
-            found.append(Finding("warning", f"{name}: {message}"))
-        elif high < 0:
-            message = f"no value above 0 in its middle slice, {low:.0f} to {high:.0f}: no soft tissue? are these HU?"
-            found.append(Finding("warning", f"{name}: {message}"))
-    return found
+            odd = [Finding("error", str(error).removeprefix(f"{scan.place}: "))]
+        found += [
+            Finding("warning" if skip_broken else f.level, f"{scan.place}: {f.message} (in its middle slice)")
+            for f in odd
+        ]
+    return found, marked
 
 
 def _middle(scan: Scan) -> np.ndarray:
+    """A slice from the middle; of a compressed file all is read, for its checksum."""
     file = scan.files[len(scan.files) // 2]
     if scan.kind == "dicom":
         reader = SeriesReader()
         return reader.get_data(reader.read(file))[0]
+    if file.suffix.lower() == ".gz" and (damage := inflate(file)):
+        raise UserError(f"{file}: {damage}")
     try:
         proxy = nibabel.load(file).dataobj
         return np.asarray(proxy[:, :, proxy.shape[2] // 2])
     except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
-        raise UserError(f"{file}: cannot be read: {(str(error).splitlines() or [''])[0]}") from None
+        raise UserError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
 def _odd(manifest: Manifest, reading: Reading) -> list[str]:
@@ -166,11 +183,20 @@ def _odd(manifest: Manifest, reading: Reading) -> list[str]:
     if short := [i for i, source in enumerate(reading.sources) if source.coverage < _WHOLE_CHEST]:
         lines.append(
             f"{_count(len(short), 'scan')} of less than {_WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
-            f"{_place(scans[short[0]])} first, {reading.sources[short[0]].coverage:.0f} mm"
+            f"{scans[short[0]].place} first, {reading.sources[short[0]].coverage:.0f} mm"
+        )
+    if apart := [scan for scan, source in zip(scans, reading.sources, strict=True) if _interspaced(source)]:
+        lines.append(
+            f"{_count(len(apart), 'scan')} with gaps between thin slices, {apart[0].place} first: what is between them "
+            "has not been imaged"
         )
     if alone:
         lines.append("all scans are of one patient: has PatientID been removed? the table can name the patients")
     return lines
+
+
+def _interspaced(source: Series | Volume) -> bool:
+    return isinstance(source, Series) and source.spacing[2] > INTERSPACED * (source.thickness or np.inf)
 
 
 def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
@@ -198,19 +224,16 @@ def _people(scans: Iterable[Scan]) -> int:
     return len({scan.patient for scan in scans})
 
 
-def _place(scan: Scan) -> Path:
-    return scan.files[0] if scan.kind == "nifti" else scan.files[0].parent
-
-
 def _across(readings: dict[str, Reading]) -> list[Finding]:
     if not any(reading.scans for reading in readings.values()):
         return [Finding("error", "there is no scan that can be used")]
     return shared({centre: reading.scans for centre, reading in readings.items()})
 
 
-def _capped(listed: Sequence[Finding], centre: str) -> list[Finding]:
+def capped(listed: Sequence[Finding], centre: str) -> list[Finding]:
+    """A centre's findings, of each level the first; the rest is counted."""
     kept = []
-    for level in ("error", "warning"):
+    for level in ("error", "warning", "note"):
         some = [f for f in listed if f.level == level]
         kept += [Finding(level, f"{centre}: {f.message}") for f in some[:_MOST]]
         if len(some) > _MOST:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
 from pydicom import Dataset, dcmread
 from pydicom.errors import InvalidDicomError
 from pydicom.pixels import get_decoder
-from pydicom.uid import DeflatedExplicitVRLittleEndian
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import first_line
+from medpfl.data.files import composed
+from medpfl.data.kinds.scans.no_slice import NoSlice, damaged, without_preamble
 
 _TAGS = [
     "SOPClassUID", "ImageType", "Modality", "Manufacturer", "ConvolutionKernel", "PatientID", "SeriesInstanceUID",
     "InstanceNumber", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows",
     "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "RescaleSlope", "RescaleIntercept", "RescaleType",
+    "StudyDate", "SeriesDescription",
 ]  # fmt: skip
 _ENHANCED = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
-_SUFFIXES = (".dcm", ".dicom", ".ima")
 _REMEDY = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or convert the series"
 
 
@@ -32,6 +38,7 @@ class Header:
         position: centre of the first voxel, in the patient's LPS coordinates.
         orientation: unit vectors along a row and along a column.
         pixel_spacing: distance of rows, distance of columns.
+        date: of the study, as YYYYMMDD.
         problem: what makes this file useless on its own, in words.
     """
 
@@ -51,40 +58,52 @@ class Header:
     unit: str
     manufacturer: str
     kernel: str
+    description: str
+    date: str
     problem: str | None
 
 
-def read_header(path: Path) -> Header | None:
-    """A file's header; None if it is no DICOM file, or one without an image (a report, a contour, a DICOMDIR).
-
-    Raises:
-        UserError: it should be a DICOM image, and cannot be read as one.
-    """
+def read_header(path: Path) -> Header | NoSlice:
+    """A file's header, or why it is no slice; never raises for a file that is wrong."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, quiet():
             dataset = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             if _no_image(dataset):
-                return None
-            if not (dataset.get("SeriesInstanceUID") and dataset.get("Rows")):
-                raise UserError(f"{path}: a DICOM image without series or size: cut short in its header?")
+                return NoSlice(path, f"{UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name}, no image", "other")
+            if reason := _unusable(dataset):
+                return NoSlice(path, reason, "lost", str(dataset.get("SeriesInstanceUID") or ""))
             return _header(path, dataset, _problem(file, dataset))
     except InvalidDicomError:
-        if path.suffix.lower() in _SUFFIXES:
-            raise UserError(f"{path}: cannot be read as DICOM: damaged, empty, or another format") from None
-        return None
+        return without_preamble(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UserError:
-        raise
+        return NoSlice(path, f"cannot be read: {error.strerror or error}", "lost")
     except Exception as error:  # pydicom raises errors of many kinds on damaged headers.
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path}: cannot be read as DICOM, damaged or cut short: {first}") from None
+        return damaged(path, f"cannot be read as DICOM, damaged or cut short: {first_line(error)}")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What pydicom warns of is either harmless or found by us."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _unusable(dataset: Dataset) -> str | None:
+    """Why an image belongs to no series."""
+    if not dataset.get("Rows") or not dataset.get("Columns"):
+        return "a DICOM file without Rows and Columns: its image has been taken out, or it is cut short in its header"
+    if dataset.get("SeriesInstanceUID"):
+        return None
+    if "SeriesInstanceUID" in dataset:
+        return "SeriesInstanceUID is blank, so nobody can tell which series it belongs to: has anonymising removed it?"
+    return "has no SeriesInstanceUID, so nobody can tell which series it belongs to"
 
 
 def _no_image(dataset: Dataset) -> bool:
     """Reports, contours, a DICOMDIR; but not an image that has lost its Rows."""
-    stored = dataset.file_meta.get("MediaStorageSOPClassUID")
-    if dataset.get("Rows") or stored is None:
+    stored = UID(str(dataset.file_meta.get("MediaStorageSOPClassUID") or ""))
+    if dataset.get("Rows") or not stored:
         return False
     # A class that pydicom cannot name may be private, or the first half of an image's.
     known = stored.name != stored or dataset.get("SOPClassUID") == stored
@@ -98,7 +117,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     return Header(
         path=path,
         uid=str(dataset.SeriesInstanceUID),
-        patient=str(dataset.get("PatientID") or "").strip(),
+        patient=composed(str(dataset.get("PatientID") or "").strip()),
         modality=str(dataset.get("Modality") or ""),
         localizer="LOCALIZER" in (dataset.get("ImageType") or ()),
         multi_frame=frames > 1 or dataset.get("SOPClassUID") in _ENHANCED,
@@ -106,19 +125,30 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         position=_numbers(dataset.get("ImagePositionPatient"), 3),
         orientation=_numbers(dataset.get("ImageOrientationPatient"), 6),
         pixel_spacing=_numbers(dataset.get("PixelSpacing"), 2),
-        thickness=None if thickness is None else float(thickness),
+        thickness=float(thickness) if thickness and isfinite(float(thickness)) and thickness > 0 else None,
         matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
         rescaled=dataset.get("RescaleSlope") is not None and dataset.get("RescaleIntercept") is not None,
         unit=str(dataset.get("RescaleType") or "HU"),
         manufacturer=str(dataset.get("Manufacturer") or ""),
         kernel=kernel if isinstance(kernel, str) else "/".join(kernel),
+        description=str(dataset.get("SeriesDescription") or "").strip(),
+        date=str(dataset.get("StudyDate") or ""),
         problem=problem,
     )
 
 
 def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
-    numbers = tuple(float(v) for v in value) if value else ()
-    return numbers if len(numbers) == count else None
+    numbers = tuple(float(v) for v in value) if isinstance(value, Sequence) else ()
+    return numbers if len(numbers) == count and all(map(isfinite, numbers)) else None
+
+
+def _rescaling(dataset: Dataset) -> str | None:
+    """What is wrong with slope and intercept where they are there."""
+    for name in ("RescaleSlope", "RescaleIntercept"):
+        value = dataset.get(name)
+        if value is not None and not (isfinite(float(value)) and (float(value) or name == "RescaleIntercept")):
+            return f"has the {name} {value}"
+    return None
 
 
 def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
@@ -127,13 +157,15 @@ def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
     samples = int(dataset.get("SamplesPerPixel") or 1)
     if samples != 1:
         return f"a picture with {samples} colours, not a CT slice (a screen capture?)"
+    if reason := _rescaling(dataset):
+        return reason
     if syntax == DeflatedExplicitVRLittleEndian:
         return None  # Reading it has inflated it all, so it is complete.
     implicit, little = dataset.original_encoding
     order = "<" if little else ">"
     start = file.read(8 if implicit else 12)
     if len(start) < (8 if implicit else 12) or struct.unpack(order + "HH", start[:4]) != (0x7FE0, 0x0010):
-        return "has no pixels: cut short?"
+        return "has no pixels: they have been taken out, or it is cut short"
     announced = struct.unpack(order + "L", start[-4:])[0]
     left = _bytes_left(file)
     if announced == 0xFFFFFFFF:
@@ -156,7 +188,8 @@ def _undecodable(syntax: Any) -> str | None:
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError:
-        return f"compressed as {getattr(syntax, 'name', syntax)}, which pydicom cannot decode: convert the series"
+        name = UID(str(syntax)).name or "nothing that its header names"
+        return f"compressed as {name}, which pydicom cannot decode: convert the series"
     return (
         None if decoder.is_available else f"compressed as {syntax.name}, for which no decoder is installed: {_REMEDY}"
     )

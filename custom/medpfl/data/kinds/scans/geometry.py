@@ -9,9 +9,12 @@ import numpy as np
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_header import Header
+from medpfl.data.kinds.scans.limits import implausible
 
 TILT = 1.0
 """Degrees between the slices' normal and their steps above which a gantry is called tilted."""
+INTERSPACED = 1.5
+"""Slice distances, in slice thicknesses, from which there are gaps between the slices by design."""
 _ROUNDED = 0.101
 """mm that a step may be off because positions were rounded to 0.1 mm, whatever the slice distance."""
 
@@ -38,6 +41,9 @@ def stack(headers: Sequence[Header]) -> Stack:
     steps = np.diff(positions @ normal)
     apart = steps[steps > 0.01]
     step = float(np.median(apart)) if len(apart) else 0.0
+    first = ordered[0]
+    if step and (message := implausible((*first.pixel_spacing, step), (*first.matrix, len(ordered)))):
+        return Stack(tuple(ordered), 0.0, (Finding("error", message),))
     findings = _steps(ordered, positions @ normal, steps, step)
     if not any(f.level == "error" for f in findings):
         findings += _direction(positions, normal)
@@ -84,20 +90,47 @@ def _steps(headers: Sequence[Header], along: np.ndarray, steps: np.ndarray, step
         one, other = sorted(h.path.parent for h in headers[same[0] : same[0] + 2])
         why = "two phases in one series?" if one == other else f"in {one} and in {other}: is one a copy of the other?"
         return [Finding("error", f"{len(same)} slice positions are there twice ({why}): {pair}")]
-    gaps = np.flatnonzero(np.round(steps / step) >= 2)
+    off = np.abs(steps - step)
+    allowed = max(0.1 * step, _ROUNDED)
+    if change := _change(headers, along, steps, step, allowed):
+        return [Finding("error", change)]
+    times = np.round(steps / step)
+    gaps = np.flatnonzero((times >= 2) & (np.abs(steps - times * step) <= times * allowed))
     if len(gaps):
         missing = int((np.round(steps[gaps] / step) - 1).sum())
         places = "; ".join(_between(headers, along, gap) for gap in gaps[:3]) + ("; ..." if len(gaps) > 3 else "")
         noun = "slice seems" if missing == 1 else "slices seem"
         return [Finding("error", f"{missing} {noun} to be missing: {places}")]
-    off = np.abs(steps - step)
     worst = int(off.argmax())
-    if off[worst] > max(0.1 * step, _ROUNDED):
+    if off[worst] > allowed:
         return [Finding("error", f"uneven slice distances, {step:.4g} mm mostly: {_between(headers, along, worst)}")]
     if off[worst] > 0.01 * step:
         message = f"slice distances vary from {steps.min():.4g} to {steps.max():.4g} mm; their mean is used"
         return [Finding("warning", message)]
+    thickness = np.median([h.thickness or np.inf for h in headers])
+    if step > INTERSPACED * thickness:
+        message = f"slices {thickness:.4g} mm thick lie {step:.4g} mm apart: what is between them has not been imaged"
+        return [Finding("note", message)]
     return []
+
+
+def _change(headers: Sequence[Header], along: np.ndarray, steps: np.ndarray, step: float, allowed: float) -> str | None:
+    """Where the series goes on with another slice distance for three steps or more, which is no gap."""
+    other = np.abs(steps - step) > allowed
+    start = 0
+    while start < len(steps):
+        stop = start + 1
+        while stop < len(steps) and other[stop] and abs(steps[stop] - steps[start]) <= allowed:
+            stop += 1
+        if other[start] and stop - start >= 3:
+            now = steps[start]
+            times = round(now / step)
+            thinned = times >= 2 and abs(now - times * step) <= allowed and len({h.thickness for h in headers}) == 1
+            why = "two protocols in one series" + (", or slices left out there" if thinned else "")
+            said = f"the slice distance is {step:.4g} mm mostly and {now:.4g} mm for {stop - start} steps"
+            return f"{said}, the first {_between(headers, along, start)}: {why}?"
+        start = stop
+    return None
 
 
 def _direction(positions: np.ndarray, normal: np.ndarray) -> list[Finding]:

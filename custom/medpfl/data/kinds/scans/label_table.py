@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
 from medpfl.data.dataset import SPLITS
+from medpfl.data.files import composed
 
 if TYPE_CHECKING:
     from medpfl.data.split import Part
+
+_NO_LABEL = {"", "nan", "na", "n/a", "null", "-", "?"}
+"""What tables have where nobody has said a class."""
+_OTHER_VOLUMES = {
+    ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
+    ".img": "Analyze or a NIfTI pair", ".mgh": "MGH", ".mgz": "MGH", ".mnc": "MINC", ".par": "PAR/REC",
+    ".rec": "PAR/REC", ".head": "AFNI", ".brik": "AFNI", ".brik.gz": "AFNI", ".gipl": "GIPL", ".vtk": "VTK",
+}  # fmt: skip
 
 _SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
 
@@ -51,6 +60,12 @@ def is_nifti(name: str | Path) -> bool:
     return str(name).lower().endswith((".nii", ".nii.gz"))
 
 
+def other_volume(name: str | Path) -> str | None:
+    """Why a file of volumes in another format than NIfTI is not read; None if its name is not like theirs'."""
+    form = next((form for end, form in _OTHER_VOLUMES.items() if str(name).lower().endswith(end)), None)
+    return f"{form} is not read: save it as one NIfTI file (.nii.gz)" if form else None
+
+
 def read_rows(path: Path) -> Rows:
     """Reads ``labels.csv`` or a datalist, whichever the file is.
 
@@ -62,7 +77,7 @@ def read_rows(path: Path) -> Rows:
         raise UserError(f"{path}: has no rows; one for each labelled series is needed")
     first: dict[str, Row] = {}
     for row in found.rows:
-        key = row.series.replace("\\", "/").removeprefix("./").rstrip("/")
+        key = composed(row.series.replace("\\", "/").removeprefix("./").rstrip("/"))
         if (before := first.setdefault(key, row)) is not row:
             found.problems.append(f"{row.where}: {row.series} is there a second time, first in {before.where}")
     found.rows = list(first.values())
@@ -121,7 +136,7 @@ def _read_table(path: Path) -> Rows:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     # Spreadsheet programs write semicolons where the decimal sign is a comma.
-    delimiter = ";" if lines and ";" in lines[0] and "," not in lines[0] else ","
+    delimiter = max(",;\t", key=(lines[0] if lines else "").count)
     table = _records(path, lines, delimiter)
     columns = [column.strip().lower() for column in next(table, (1, []))[1]]
     for column in ("series", "label"):
@@ -153,19 +168,31 @@ def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple
 
 def _add(found: Rows, values: dict[str, str], where: str) -> None:
     split = values.get("split", "").lower()
-    for column in ("series", "label"):
-        if not values.get(column):
-            found.problems.append(f"{where}: {column} is empty")
-            found.refused.append(values.get("series", ""))
-            return
+    if problem := _unlabelled(values):
+        found.problems.append(f"{where}: {problem}")
+        found.refused.append(values.get("series", ""))
+        return
     if split and split not in SPLITS:
         found.problems.append(
             f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
         )
         found.refused.append(values["series"])
         return
-    patient = values.get("patient") or None
-    found.rows.append(Row(values["series"], values["label"], patient, split or None, where))
+    patient = composed(values.get("patient", "")) or None
+    found.rows.append(Row(values["series"], composed(values["label"]), patient, split or None, where))
+
+
+def _unlabelled(values: Mapping[str, str]) -> str | None:
+    """Why a row has no scan or no class."""
+    for column in ("series", "label"):
+        if not values.get(column):
+            return f"{column} is empty"
+    label = values["label"]
+    if label.lower() in _NO_LABEL or (label.startswith("-") and is_number(label[1:])):
+        return f"label {label!r} is no class: give one, or take the row out"
+    if is_nifti(label) or other_volume(label):
+        return f"label {label!r} is a file, as for segmentation; here a scan has one class"
+    return None
 
 
 def _read_datalist(path: Path) -> Rows:
@@ -186,7 +213,10 @@ def _read_datalist(path: Path) -> Rows:
             if isinstance(label, float) and label.is_integer():
                 label = int(label)
             if isinstance(label, bool) or not isinstance(label, int | str):
-                found.problems.append(f"{where}: label is {json.dumps(label)}; a class name or number is needed")
+                listed = ", not a list (several labels, or a segmentation)" if isinstance(label, list) else ""
+                found.problems.append(
+                    f"{where}: label is {json.dumps(label)}; one class name or number is needed{listed}"
+                )
                 found.refused.append(item["image"])
                 continue
             split = _SECTIONS[section] if len(sections) > 1 else ""

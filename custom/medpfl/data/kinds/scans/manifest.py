@@ -15,10 +15,11 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
+from medpfl.data.files import composed
 from medpfl.data.kinds.scans.label_table import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
 from medpfl.data.places import folders, is_path, places
 
@@ -65,6 +66,11 @@ class Manifest(BaseModel):
     skip_broken: bool = False
     centres: tuple[Centre, ...] = Field(min_length=1)
     root: Path = Field(exclude=True)
+
+    @field_validator("classes")
+    @classmethod
+    def _one_form(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(composed, classes))
 
     @model_validator(mode="after")
     def _distinct(self) -> Manifest:
@@ -229,7 +235,7 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
         found = read_rows(root / folder / source)
         rows, problems = found.rows, problems + found.problems
         labelled += rows
-        kind = "nifti" if rows and is_nifti(rows[0].series) else "dicom"
+        kind = "nifti" if rows and all(is_nifti(row.series) for row in rows) else "dicom"
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
     others = [row for row in labelled if row.label not in classes]

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.data.files import composed, existing
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.label_table import Row, class_number, is_nifti, read_rows
+from medpfl.data.kinds.scans.label_table import Row, class_number, is_nifti, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
+from medpfl.data.kinds.scans.no_slice import counted
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.series import Folder, Series, read_folder
+from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Reading:
         errors: what is wrong with the table or the centre as a whole.
         broken: scans that cannot be used, by name; a manifest may allow to leave them out.
         warnings: what is odd.
+        notes: what is worth knowing.
         ignored: files beside the table that are no images.
     """
 
@@ -36,11 +39,17 @@ class Reading:
     errors: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     ignored: int = 0
 
 
-def examine(manifest: Manifest, name: str) -> Reading:
+def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> Reading:
     """Reads a centre's table and headers and says everything that is wrong.
+
+    Args:
+        manifest: where the centre is.
+        name: the centre's.
+        progress: called with the number of DICOM files that are read and of all.
 
     Raises:
         UserError: there is no such centre, or its table or folder cannot be read at all.
@@ -52,9 +61,13 @@ def examine(manifest: Manifest, name: str) -> Reading:
     base = manifest.root / centre.folder if centre.labels else source.parent
     if not base.is_dir():
         raise UserError(f"{base}: {'not a folder' if base.exists() else 'there is no such folder'} (centre {name})")
-    whole = read_folder(base) if centre.labels and centre.kind == "dicom" else None
-    if whole is not None:
-        reading.ignored = whole.ignored - source.is_relative_to(base)
+    whole = None
+    if centre.labels and not all(_is_file(row.series, centre) for row in rows.rows):
+        whole = read_folder(base, progress)
+        others = {file.path for file in whole.rest if file.what == "other" and not is_nifti(file.path)}
+        reading.ignored = len(others - {source})
+        if strays := whole.strays:
+            reading.warnings.append(f"{base}: files of no series that can be told: {counted(strays)}")
     used: dict[str, str] = {}
     refused = list(rows.refused)
     for row in rows.rows:
@@ -75,6 +88,7 @@ def examine(manifest: Manifest, name: str) -> Reading:
             continue
         _add(reading, row, label, found, base, name)
     _patients(reading, rows.rows)
+    _two_labels(reading, manifest)
     if centre.labels:
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
     return reading
@@ -95,24 +109,48 @@ def _named(names: list[str], base: Path, centre: Centre, whole: Folder | None) -
     return keys
 
 
+def _is_file(name: str, centre: Centre) -> bool:
+    """Whether a row names one file, not a DICOM series; a table may have both."""
+    named = is_nifti(name) or other_volume(name) is not None
+    return named or (centre.kind == "nifti" and centre.labels is not None)
+
+
 def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
-    path = base / name
-    if centre.kind == "nifti" if centre.labels else is_nifti(name):
+    path = existing(base, name)
+    if Path(name).is_absolute() and not path.resolve().is_relative_to(base.resolve()):
+        raise UserError(f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder")
+    if whole is not None and name in whole.series:
+        return whole.series[name]
+    if _is_file(name, centre):
+        if other := other_volume(name):
+            raise UserError(f"{path}: {other}")
         if not path.is_file():
             raise UserError(f"{path}: there is no such file{_hint(name, base)}")
         return read_volume(path)
-    if whole is not None and name in whole.series:
-        return whole.series[name]
+    if whole is not None and (lost := [file for file in whole.strays if file.series == name]):
+        raise UserError(f"{name}: none of the series' files can be used: {counted(lost)}")
+    if path.is_file():
+        raise UserError(f"{path}: a file; name the series by its SeriesInstanceUID or its folder, or a NIfTI file")
     if not path.is_dir():
         kind = "neither a series nor a folder of that name" if centre.labels else "no such folder or NIfTI file"
         raise UserError(f"{name}: there is {kind} in {base}{_hint(name, base)}")
-    series = (whole or read_folder(path)).series.values()
-    inside = [s for s in series if path in (s.folder, *s.folder.parents)]
+    return _only_series(path, whole or read_folder(path))
+
+
+def _only_series(path: Path, read: Folder) -> Series:
+    inside = [s for s in read.series.values() if path in (s.folder, *s.folder.parents)]
     if len(inside) == 1:
         return inside[0]
-    if not inside:
-        raise UserError(f"{path}: no DICOM series is in this folder")
-    raise UserError(f"{path}: {len(inside)} series are in this folder; name one by its SeriesInstanceUID")
+    if inside:
+        raise UserError(f"{path}: {len(inside)} series are in this folder; name one by its SeriesInstanceUID")
+    if partly := [s for s in read.series.values() if any(path in file.parents for file in s.files)]:
+        first = partly[0]
+        elsewhere = next(file.parent for file in first.files if path not in file.parents)
+        raise UserError(
+            f"{path}: the series {first.uid} is in this folder and in {elsewhere}: is one a copy of the other?"
+        )
+    reasons = read.reasons(path)
+    raise UserError(f"{path}: no DICOM series is in this folder" + (f": {reasons}" if reasons else ", it is empty"))
 
 
 def _hint(name: str, base: Path) -> str:
@@ -133,7 +171,7 @@ def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: P
     if isinstance(found, Series):
         patient, kind, files, ident = row.patient or found.patient, "dicom", found.files, found.uid
     else:
-        patient, kind, files = row.patient or _stem(found.path), "nifti", (found.path,)
+        patient, kind, files = row.patient or composed(_stem(found.path)), "nifti", (found.path,)
         ident = found.path.relative_to(base).as_posix() if found.path.is_relative_to(base) else row.series
     if not patient:
         reading.errors.append(f"{row.where}: no patient: the files have no PatientID, so the table must name one")
@@ -141,6 +179,17 @@ def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: P
     reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident))
     reading.sources.append(found)
     reading.lines.append(row.where)
+
+
+def _two_labels(reading: Reading, manifest: Manifest) -> None:
+    labels: dict[str, set[int]] = {}
+    for scan in reading.scans:
+        labels.setdefault(scan.patient, set()).add(scan.label)
+    if several := [(patient, sorted(found)) for patient, found in labels.items() if len(found) > 1]:
+        patient, found = several[0]
+        more = f" (and {len(several) - 1:,} more patients like this)" if len(several) > 1 else ""
+        classes = " and ".join(manifest.classes[label] for label in found)
+        reading.notes.append(f"patient {patient} has scans of {classes}{more}: is tested once for each of them")
 
 
 def _stem(path: Path) -> str:
@@ -165,11 +214,16 @@ def _patients(reading: Reading, rows: list[Row]) -> None:
 
 
 def _unlabelled(base: Path, whole: Folder | None, used: set[str]) -> list[str]:
-    if whole is not None:
-        others = [s for uid, s in sorted(whole.series.items()) if uid not in used and s.modality == "CT"]
-        return [f"{s.folder}: the series {s.uid} has no label and is not used" for s in others]
+    series = sorted(whole.series.items()) if whole else ()
     files = sorted(path for path in base.rglob("*.nii*") if is_nifti(path))
-    return [f"{path}: has no label and is not used" for path in files if str(path) not in used]
+    return [
+        *(
+            f"{s.folder}: the series {s.uid} has no label and is not used"
+            for uid, s in series
+            if uid not in used and s.modality == "CT"
+        ),
+        *(f"{path}: has no label and is not used" for path in files if str(path) not in used),
+    ]
 
 
 def findings(reading: Reading, skip_broken: bool) -> list[Finding]:
@@ -179,4 +233,5 @@ def findings(reading: Reading, skip_broken: bool) -> list[Finding]:
         *[Finding("error", message) for message in reading.errors],
         *[Finding("warning" if skip_broken else "error", message + left_out) for message in reading.broken],
         *[Finding("warning", message) for message in reading.warnings],
+        *[Finding("note", message) for message in reading.notes],
     ]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import nibabel
 import numpy as np
+from nibabel import Nifti1Image
 from nibabel.affines import voxel_sizes
-from nibabel.filebasedimages import ImageFileError
 from nibabel.orientations import io_orientation
-from nibabel.spatialimages import HeaderDataError
 
+from medpfl.core.errors import first_line
 from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.geometry import TILT
+from medpfl.data.kinds.scans.limits import implausible
 
 _CHUNK = 1 << 22
 
@@ -39,30 +42,62 @@ def read_volume(path: Path) -> Volume:
     """Reads a file's header; never raises for a file that is wrong."""
     try:
         image = nibabel.load(path)
-        header, shape = image.header, tuple(int(n) for n in image.shape)
+        if not isinstance(image, Nifti1Image):  # a Nifti2Image is one
+            return _wrong(path, f"is {type(image).__name__.removesuffix('Image')}, not NIfTI, whatever its name")
+        header, affine = image.header, np.asarray(image.affine)
+        shape = tuple(int(n) for n in image.shape)
         zooms = tuple(float(z) for z in header.get_zooms()[:3])
-        expected = int(image.dataobj.offset) + int(np.prod(shape)) * header.get_data_dtype().itemsize
+        number = header.get_data_dtype()
+        expected = int(image.dataobj.offset) + prod(shape) * number.itemsize
+        unit, oriented = header.get_xyzt_units()[0], int(header["sform_code"]) or int(header["qform_code"])
+        spacing = tuple(float(length) for length in voxel_sizes(affine))
     except FileNotFoundError:
         return _wrong(path, "there is no such file")
-    except (ImageFileError, HeaderDataError, OSError, EOFError, zlib.error, ValueError, TypeError, AttributeError) as e:
-        first = (str(e).splitlines() or [type(e).__name__])[0]
-        return _wrong(path, f"cannot be read as NIfTI: {first}")
-    problems = []
-    if header.get_data_dtype().kind not in "iuf":
-        problems.append(Finding("error", f"{path}: holds {header.get_data_dtype()} voxels; one number each is needed"))
+    except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+        return _wrong(path, f"cannot be read as NIfTI: {first_line(error)}")
     if len(shape) > 3 and set(shape[3:]) == {1}:
         shape = shape[:3]
-    if len(shape) != 3 or shape[2] < 2:
-        sizes = "×".join(map(str, shape))
-        problems.append(Finding("error", f"{path}: is {sizes}; one volume with several slices is needed"))
-    if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine[:3, :3])) < 1e-6:
-        problems.append(Finding("error", f"{path}: its affine matrix gives the voxels no place in space"))
-    elif not (int(header.get("sform_code", 1)) or int(header.get("qform_code", 1))):
+    if wrong := _no_volume(number, shape, affine, unit, zooms, spacing):
+        return replace(_wrong(path, wrong), spacing=zooms, shape=shape)
+    if short := _cut_short(path, expected):
+        return replace(_wrong(path, short), spacing=zooms, shape=shape)
+    problems = []
+    if not oriented:
         problems.append(Finding("warning", f"{path}: does not say how it is oriented (sform and qform codes are 0)"))
-    if not problems and (short := _cut_short(path, expected)):
-        problems.append(Finding("error", f"{path}: {short}"))
-    usable = not any(problem.level == "error" for problem in problems)
-    return Volume(path, zooms, shape, _coverage(image.affine, shape) if usable else 0.0, tuple(problems))
+    if (lean := _shear(affine)) > TILT:
+        message = (
+            f"its axes are {lean:.1f} degrees off right angles (sheared): slices are moved back into line before use"
+        )
+        problems.append(Finding("warning", f"{path}: {message}"))
+    return Volume(path, zooms, shape, _coverage(affine, shape), tuple(problems))
+
+
+def _no_volume(
+    number: np.dtype,
+    shape: tuple[int, ...],
+    affine: np.ndarray,
+    unit: str,
+    zooms: tuple[float, ...],
+    spacing: tuple[float, ...],
+) -> str | None:
+    """What makes an intact file no volume that can be used."""
+    sizes = "×".join(map(str, shape))
+    if number.kind not in "iuf":
+        return f"holds {number} voxels; one number each is needed"
+    if len(shape) != 3 or min(shape[:2]) < 1 or shape[2] < 2:
+        return f"is {sizes}; one volume with several slices is needed"
+    if unit in ("meter", "micron"):
+        length = {"meter": "metres", "micron": "micrometres"}[unit]
+        return f"says that its voxels are measured in {length}; millimetres are read"
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+        return "its affine matrix gives the voxels no place in space"
+    return implausible(zooms, shape) or implausible(spacing, shape)
+
+
+def _shear(affine: np.ndarray) -> float:
+    """Degrees by which the two axes that are furthest from it miss a right angle."""
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    return float(np.degrees(np.arcsin(np.clip(np.abs(np.triu(axes.T @ axes, 1)).max(), 0, 1))))
 
 
 def _wrong(path: Path, message: str) -> Volume:
@@ -70,29 +105,29 @@ def _wrong(path: Path, message: str) -> Volume:
 
 
 def _coverage(affine: np.ndarray, shape: tuple[int, ...]) -> float:
-    axis = int(np.flatnonzero(io_orientation(affine)[:, 0] == 2)[0])
-    return float(voxel_sizes(affine)[axis] * shape[axis])
+    axes = np.flatnonzero(io_orientation(affine)[:, 0] == 2)
+    return float(voxel_sizes(affine)[axes[0]] * shape[axes[0]]) if len(axes) else 0.0
 
 
 def _cut_short(path: Path, expected: int) -> str | None:
-    if path.suffix.lower() != ".gz":
-        present = path.stat().st_size
-    else:
+    if path.suffix.lower() == ".gz":
         # A gzip file ends with its content's size modulo 2^32: what fits needs no decompression here.
         with open(path, "rb") as file:
             file.seek(-4, 2)
             if int.from_bytes(file.read(4), "little") == expected % (1 << 32):
                 return None
-        try:
-            present = _inflated(path)
-        except (OSError, EOFError, zlib.error) as error:
-            return f"cut short or damaged: {error}"
+        return inflate(path, expected)
+    present = path.stat().st_size
     return f"cut short: {present:,} of {expected:,} bytes are there" if present < expected else None
 
 
-def _inflated(path: Path) -> int:
-    size = 0
-    with gzip.open(path) as file:
-        while chunk := file.read(_CHUNK):
-            size += len(chunk)
-    return size
+def inflate(path: Path, expected: int = 0) -> str | None:
+    """What is wrong with a gzip file, read to its end for its checksum, or with less than ``expected`` bytes in it."""
+    present = 0
+    try:
+        with gzip.open(path) as file:
+            while chunk := file.read(_CHUNK):
+                present += len(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        return f"cut short or damaged: {first_line(error)}"
+    return f"cut short: {present:,} of {expected:,} bytes are there" if present < expected else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from medpfl.data.arguments import Lengths, lower_first
 
 if TYPE_CHECKING:
     from monai.transforms import Compose
@@ -31,23 +32,13 @@ class Preprocessing(BaseModel):
     size: int = Field(default=64, ge=8, le=1024)
     slices: int = Field(default=16, ge=1, le=1024)
     window: tuple[float, float] = (-1350.0, 150.0)
-    spacing: tuple[float, float, float] = (0.0, 0.0, 5.0)
+    spacing: Lengths = (0.0, 0.0, 5.0)
     lung_crop: bool = True
 
     @field_validator("window")
     @classmethod
     def _lower_first(cls, window: tuple[float, float]) -> tuple[float, float]:
-        low, high = window
-        if not (isfinite(low) and isfinite(high) and low < high):
-            raise ValueError(f"{window}: two HU values, the lower first, e.g. -1350, 150 for the lung")
-        return window
-
-    @field_validator("spacing")
-    @classmethod
-    def _lengths(cls, spacing: tuple[float, float, float]) -> tuple[float, float, float]:
-        if not all(length == 0 or 0.1 <= length <= 50 for length in spacing):
-            raise ValueError(f"{spacing}: three lengths from 0.1 to 50 mm, or 0 to keep an axis as it is")
-        return spacing
+        return lower_first(window, "two HU values, the lower first, e.g. -1350, 150 for the lung")
 
 
 def steps(preprocessing: Preprocessing) -> list[dict[str, Any]]:

@@ -30,3 +30,8 @@ class Scan:
     kind: Format
     files: tuple[Path, ...]
     id: str
+
+    @property
+    def place(self) -> Path:
+        """The file, or the folder of a series' first."""
+        return self.files[0] if self.kind == "nifti" else self.files[0].parent

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
+from medpfl.data.centres import require_natural
 from medpfl.data.files import holds_pictures
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import has_images, is_set
@@ -28,6 +29,7 @@ class ScanKind(CentreKind):
     title = "CT scans"
     form = "CT scans"
     noun = "scans"
+    divisible = True
 
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`.
@@ -54,7 +56,15 @@ class ScanKind(CentreKind):
         # DICOM and NIfTI readers take a second to import, and images need none of them.
         from medpfl.data.kinds.scans.check_scans import check_ct
 
-        return check_ct(data, data_args)
+        return check_ct(data, data_args).findings
+
+    def check_deep(
+        self, data: str, data_args: Mapping[str, Any], page: Path, progress: Callable[[int, int], None] | None = None
+    ) -> list[Finding]:
+        """See :class:`~medpfl.data.kinds.kind.Kind`."""
+        from medpfl.data.kinds.scans.deep_check import check_deep
+
+        return check_deep(data, data_args, page, progress)
 
     def source(self, config: RunConfig) -> DataSource:
         """See :class:`~medpfl.data.kinds.kind.Kind`."""
@@ -79,6 +89,7 @@ class ScanKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.Kind`: their manifest's name, or that they were found by, and classes."""
         from medpfl.data.kinds.scans.scan_source import Scans
 
+        require_natural(config)
         name, classes = config.data, named_classes(config.data_args)
         if self.is_here(config.data):
             manifest = Scans(config).manifest

@@ -18,22 +18,28 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import ImageTensors, SiteData
 from medpfl.data.arguments import read_arguments
-from medpfl.data.centres import Centres, OfCentres, described_elsewhere
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
 from medpfl.data.files import files_below
 from medpfl.data.inputs import Inputs
+from medpfl.data.kinds.scans.look import Look, crop_in_words
 from medpfl.data.kinds.scans.manifest import Manifest, find_manifest, open_manifest, require_classes
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, steps
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.sharing import shared
+from medpfl.data.kinds.scans.sharing import copies, shared
+from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
+    from medpfl.data.kinds.scans.slice_cache import Decoded
 
 
 log = logging.getLogger(__name__)
+
+_MOST = 5
+"""Odd scans of a centre that a run names; the rest is counted."""
 
 
 @dataclass
@@ -55,8 +61,11 @@ class Scans(OfCentres):
 
     @cached_property
     def centres(self) -> Centres:
-        """Which site is which centre."""
-        return Centres(tuple(centre.name for centre in self.manifest.centres), self.manifest.root, self.config)
+        """Which site is which centre; with a partition, the simulated sites that one centre is divided over."""
+        names = tuple(centre.name for centre in self.manifest.centres)
+        if self._divided:
+            names = tuple(self.config.site_names)
+        return Centres(names, self.manifest.root, self.config)
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
@@ -72,7 +81,8 @@ class Scans(OfCentres):
         """Reads and decodes every scan once, into the cache.
 
         Raises:
-            UserError: a scan cannot be used, or is at two centres, or a patient is in different parts at two.
+            UserError: a scan cannot be used, is at two centres, or is there twice with different labels; or a patient
+                is in different parts at two.
         """
         centres = [*self.centres.sites.values(), *self.centres.held_out]
         for finding in shared({centre: self._scans(centre) for centre in centres}):
@@ -80,11 +90,18 @@ class Scans(OfCentres):
                 raise UserError(f"{self.manifest.root}: {finding.message}")
             log.warning("%s", finding.message)
         for centre in centres:
-            self._load([scan for part in self._parts(centre).values() for scan in part])
+            self._tell(centre)
+        marked = [(scan, look.content) for centre in centres for scan, look in self._looks(centre)]
+        for finding in copies(marked, self.manifest.classes):
+            if finding.level == "error":
+                raise UserError(finding.message)
+            log.warning("%s", finding.message)
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
-        return self._tensors(self._parts(self.centres.of(name)), device)
+        centre = self.centres.of(name)
+        self._tell(centre)
+        return self._tensors(self._parts(centre), device)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -129,15 +146,16 @@ class Scans(OfCentres):
                 **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
                 "classes": {str(c): counts[c] for c in range(len(self.manifest.classes))},
                 "centre": centre,
-                "description": self.manifest.centre(centre).description,
+                "description": next((c.description for c in self.manifest.centres if c.name == centre), ""),
                 "scans": sum(map(len, parts.values())),
+                **self._cropped(centre),
             }
         return {
             "name": self.manifest.name,
             "source": str(self.manifest.root),
             "md5": self._checksum(),
             "classes": list(self.manifest.classes),
-            "partition": "natural",
+            "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
             "held_out": {centre: len({s.patient for s in self._scans(centre)}) for centre in self.centres.held_out},
             "phantom": self.manifest.phantom,
@@ -157,9 +175,17 @@ class Scans(OfCentres):
         settings = how.model_dump(mode="json")
         return Inputs("scan", tuple(classes), 1, how.size, how.slices if bags else None, made, settings)
 
+    @property
+    def _divided(self) -> bool:
+        return is_divided([centre.name for centre in self.manifest.centres], self.config)
+
     def _scans(self, centre: str) -> list[Scan]:
         known = self.__dict__.setdefault("_known", {})
-        if centre not in known:
+        if centre not in known and self._divided:
+            c, (only,) = self.config, self.manifest.centres
+            scans = _read(self.manifest, only.name, _stamp(self.manifest, only.name))
+            known |= divide_patients(scans, c.partition, c.site_names, c.seed)
+        elif centre not in known:
             known[centre] = _read(self.manifest, centre, _stamp(self.manifest, centre))
         return list(known[centre])
 
@@ -167,14 +193,38 @@ class Scans(OfCentres):
         c = self.config
         return split_patients(self._scans(centre), c.fractions, c.train_fraction, c.seed, centre)
 
-    def _load(self, scans: Sequence[Scan]) -> list[Tensor | None]:
+    def _looks(self, centre: str) -> list[tuple[Scan, Look]]:
+        """What was found in the scans that a run uses of a centre, each decoded at most once."""
+        scans = [scan for part in self._parts(centre).values() for scan in part]
+        return [(scan, found.look) for scan, found in zip(scans, self._load(scans), strict=True) if found]
+
+    def _tell(self, centre: str) -> None:
+        """Logs what is odd about a centre's scans as they are decoded, once."""
+        told = self.__dict__.setdefault("_told", set())
+        if centre in told:
+            return
+        told.add(centre)
+        looks = self._looks(centre)
+        odd = [finding.message for scan, look in looks for finding in look.findings(str(scan.place))]
+        for message in odd[:_MOST]:
+            log.warning("%s: %s", centre, message)
+        if len(odd) > _MOST:
+            log.warning("%s: and %d more like these: `medpfl data check --deep` lists them", centre, len(odd) - _MOST)
+        if words := crop_in_words([look for _, look in looks]):
+            log.log(logging.WARNING if odd else logging.INFO, "%s: %s", centre, words)
+
+    def _cropped(self, centre: str) -> dict[str, Any]:
+        """To how many of the scans the lung crop was applied."""
+        looks = [look for _, look in self._looks(centre)]
+        return {"lung_crop": sum(look.lungs for look in looks)} if self.preprocessing.lung_crop else {}
+
+    def _load(self, scans: Sequence[Scan]) -> list[Decoded | None]:
         from medpfl.data.kinds.scans.slice_cache import load_scans
 
         return load_scans(
             scans,
             self.preprocessing,
             cache_folder() / "ct",
-            fixed=self.config.pooling == "attention",
             skip_broken=self.manifest.skip_broken,
         )
 
@@ -184,7 +234,7 @@ class Scans(OfCentres):
 
     def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Slices (or bags of slices) of a part, their labels, which patient is tested by them, and whose they are."""
-        loaded = [(scan, slices) for scan, slices in zip(scans, self._load(scans), strict=True) if slices is not None]
+        loaded = [(scan, found.slices) for scan, found in zip(scans, self._load(scans), strict=True) if found]
         size = self.preprocessing.size
         if not loaded:
             none = torch.empty(0, dtype=torch.long)
@@ -197,7 +247,10 @@ class Scans(OfCentres):
         patients = torch.tensor([bags[scan.patient, scan.label] for scan, _ in loaded])
         numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
         persons = torch.tensor([numbers[scan.patient] for scan, _ in loaded])
-        images = [slices for _, slices in loaded]
+        count = self.preprocessing.slices
+        from medpfl.data.kinds.scans.transforms import evenly
+
+        images = [slices[evenly(len(slices), count)] if attention else slices for _, slices in loaded]
         return (
             torch.stack(images) if attention else torch.cat(images),
             labels.repeat_interleave(repeats),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from medpfl.core.errors import UserError
 from medpfl.data.files import files_below
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_header import Header, read_header
 from medpfl.data.kinds.scans.geometry import stack
+from medpfl.data.kinds.scans.no_slice import EMPTY, NoSlice, counted
+
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Series:
         thickness: slice thickness in mm, None if the files do not say.
         matrix: rows, columns.
         coverage: mm from bottom to top, along the axis that comes nearest; 0 where it makes no sense.
+        description: SeriesDescription.
+        date: of the study, as YYYYMMDD; empty if the files do not say.
         problems: what is odd or wrong; a series with an error among them cannot be used.
     """
 
@@ -44,6 +49,8 @@ class Series:
     coverage: float
     manufacturer: str
     kernel: str
+    description: str
+    date: str
     problems: tuple[Finding, ...]
 
     @property
@@ -58,14 +65,18 @@ class Folder:
 
     Attributes:
         series: by SeriesInstanceUID.
-        ignored: number of files that are no DICOM images.
-        broken: files that should be DICOM images and cannot be read, in words. A series in the same folder has them
-            among its problems, since such a file may be one of its slices.
+        rest: files that are no slices of these.
+        strays: those of them that are called like slices and are none, or were some of a series that nobody can tell;
+            a slice that is lost to a series here is among the series' problems.
     """
 
     series: dict[str, Series]
-    ignored: int
-    broken: tuple[str, ...]
+    rest: tuple[NoSlice, ...]
+    strays: tuple[NoSlice, ...]
+
+    def reasons(self, below: Path) -> str:
+        """Why there is no series in a folder of this one, in words."""
+        return counted([file for file in self.rest if below in file.path.parents])
 
 
 def find_series(folder: Path) -> dict[str, Series]:
@@ -73,34 +84,69 @@ def find_series(folder: Path) -> dict[str, Series]:
     return read_folder(folder).series
 
 
-def read_folder(folder: Path) -> Folder:
+def read_folder(folder: Path, progress: Progress | None = None) -> Folder:
     """Reads the headers of all files in a folder and below; links to folders are followed once.
+
+    Args:
+        folder: where to look.
+        progress: called with the number of files that are read and of all.
 
     Raises:
         UserError: there is no such folder, or it cannot be read.
     """
+    return read_files(files_below(folder), progress)
+
+
+def read_files(files: Sequence[Path], progress: Progress | None = None) -> Folder:
+    """Reads the headers of files; see :func:`read_folder`."""
     groups: dict[str, list[Header]] = {}
-    broken: list[tuple[Path, str]] = []
-    ignored = 0
-    for path in files_below(folder):
-        try:
-            header = read_header(path)
-        except UserError as error:
-            broken.append((path, str(error)))
-            continue
-        if header is None:
-            ignored += 1
+    rest: list[NoSlice] = []
+    for number, path in enumerate(files, start=1):
+        found = read_header(path)
+        if isinstance(found, Header):
+            groups.setdefault(found.uid, []).append(found)
         else:
-            groups.setdefault(header.uid, []).append(header)
-    series = {uid: _series(headers, broken) for uid, headers in groups.items()}
-    return Folder(series, ignored, tuple(message for _, message in broken))
+            rest.append(found)
+        if progress:
+            progress(number, len(files))
+    rest = _suspected(rest, groups)
+    lost = _by_series(rest, groups)
+    series = {uid: _series(headers, lost.get(uid, ())) for uid, headers in groups.items()}
+    told = {file.path for uid in series for file in lost.get(uid, ())}
+    return Folder(series, tuple(rest), tuple(f for f in rest if f.what != "other" and f.path not in told))
 
 
-def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series:
+def _suspected(rest: Sequence[NoSlice], groups: Mapping[str, Sequence[Header]]) -> list[NoSlice]:
+    """The files, of which those without content count as lost where slices beside them have names of the same kind."""
+    kinds = {(h.path.parent, h.path.suffix) for headers in groups.values() for h in headers}
+    return [
+        replace(file, what="lost")
+        if file.what == "other" and file.reason == EMPTY and (file.path.parent, file.path.suffix) in kinds
+        else file
+        for file in rest
+    ]
+
+
+def _by_series(rest: Sequence[NoSlice], groups: Mapping[str, Sequence[Header]]) -> dict[str, list[NoSlice]]:
+    """Lost slices by the series that they belong to: the one that they name, or the only one in their folder."""
+    there: dict[Path, set[str]] = {}
+    for uid, headers in groups.items():
+        for header in headers:
+            there.setdefault(header.path.parent, set()).add(uid)
+    lost: dict[str, list[NoSlice]] = {}
+    for file in rest:
+        # A file that is cut short within the series' number has its first digits.
+        near = [uid for uid in there.get(file.path.parent, ()) if uid.startswith(file.series)]
+        named = [file.series] if file.series in groups else near
+        if file.what == "lost" and len(named) == 1:
+            lost.setdefault(named[0], []).append(file)
+    return lost
+
+
+def _series(headers: list[Header], lost: Sequence[NoSlice]) -> Series:
     first = headers[0]
     folder = Path(os.path.commonpath([h.path.parent for h in headers]))
-    nearby = {h.path.parent for h in headers}
-    problems = [Finding("error", message) for path, message in broken if path.parent in nearby]
+    problems = [Finding("error", f"{file.path}: {file.reason}") for file in lost]
     problems += _of_files(headers)
     fatal = _not_a_volume(headers)
     ordered, step = tuple(sorted(headers, key=lambda h: (h.instance or 0, h.path))), 0.0
@@ -124,6 +170,8 @@ def _series(headers: list[Header], broken: Sequence[tuple[Path, str]]) -> Series
         coverage=_coverage(first, len(headers), step) if step else 0.0,
         manufacturer=first.manufacturer,
         kernel=first.kernel,
+        description=first.description,
+        date=first.date,
         problems=tuple(problems),
     )
 
@@ -135,7 +183,7 @@ def _of_files(headers: Sequence[Header]) -> list[Finding]:
         if header.problem:
             wrong.setdefault(header.problem, []).append(header.path)
     return [
-        Finding("error", f"{paths[0]}" + (f" and {len(paths) - 1} more" if paths[1:] else "") + f": {problem}")
+        Finding("error", f"{paths[0]}: {problem}" + (f" (and {len(paths) - 1:,} more)" if paths[1:] else ""))
         for problem, paths in wrong.items()
     ]
 

@@ -1,8 +1,9 @@
-"""What the centres of one manifest must not have in common: scans, and patients in different parts."""
+"""What the centres of one manifest must not have in common: scans, patients in different parts; and scans' copies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
@@ -20,6 +21,36 @@ def shared(scans: Mapping[str, Sequence[Scan]]) -> list[Finding]:
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
             found += _between(one, scans[one], other, scans[other])
+    return found
+
+
+def copies(marked: Iterable[tuple[Scan, str]], classes: Sequence[str]) -> list[Finding]:
+    """Scans with the same content under two names, in one centre or in two.
+
+    Args:
+        marked: scans, each with what is the same for the same content.
+        classes: names of the labels.
+
+    Returns:
+        An error for all that have different labels, a warning for the others: training and test may share them.
+    """
+    groups: dict[str, list[Scan]] = {}
+    for scan, content in marked:
+        groups.setdefault(content, []).append(scan)
+    pairs = [pair for same in groups.values() for pair in pairwise(same) if pair[0].files != pair[1].files]
+    found = []
+    for level, chosen in (
+        ("error", [(one, other) for one, other in pairs if one.label != other.label]),
+        ("warning", [(one, other) for one, other in pairs if one.label == other.label]),
+    ):
+        if not chosen:
+            continue
+        one, other = chosen[0]
+        more = f" (and {len(chosen) - 1:,} more pairs)" if len(chosen) > 1 else ""
+        labels = f" and different labels, {classes[one.label]} and {classes[other.label]}" if level == "error" else ""
+        apart = "" if level == "error" else ": training and test may share them"
+        places = f"{one.place} ({one.centre}) and {other.place} ({other.centre})"
+        found.append(Finding(level, f"{places} have the same content{labels}{more}{apart}"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Volumes as slices, decoded once: MONAI's PersistentDataset with files that are whole or not there."""
+"""Volumes as slices, decoded once, with what was found in them."""
 
 from __future__ import annotations
 
@@ -6,114 +6,135 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import monai
 import torch
-from monai.data import PersistentDataset
 from torch import Tensor
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.data.kinds.scans.look import Look
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.transforms import evenly
 from medpfl.data.places import private_folder
 
-_VERSION = 1
+_VERSION = 2
 """Part of every key; a change of the pipeline that changes its output changes this number."""
 
 log = logging.getLogger(__name__)
 
 
-class ScanCache(PersistentDataset):
-    """MONAI's dataset with another way to keep files.
+@dataclass(frozen=True)
+class Decoded:
+    """A scan's slices (k, 1, size, size), and what was found while they were made."""
 
-    MONAI's writes beside its folder and moves, which across file systems leaves half a file when interrupted, and
-    stops at most damaged files. These are written in place or not at all, with a checksum, and remade when damaged.
-    A file holds one tensor, and its name is a hash: no path and no patient is in it.
+    slices: Tensor
+    look: Look
+
+
+class ScanCache:
+    """Decoded scans in a folder, each in a file that is whole or not there.
+
+    MONAI's PersistentDataset moves its files across file systems, which leaves half a file when interrupted, and stops
+    at most damaged files. These are written in place or not at all, with a checksum, and remade when damaged. A file
+    holds one tensor, and its name is a hash: no path and no patient is in it.
+
+    Args:
+        preprocessing: how scans are read.
+        folder: made if need be, for no other user to read.
     """
 
-    def _cachecheck(self, item_transformed: dict[str, Any]) -> Tensor:
-        file = self.cache_dir / f"{self.hash_func(item_transformed).decode()}.safetensors"
+    def __init__(self, preprocessing: Preprocessing, folder: Path):
+        self._how, self._folder = preprocessing, private_folder(folder)
+        self._steps = pipeline(preprocessing).transforms
+
+    def __call__(self, scan: Scan) -> Decoded:
+        """A scan, from the cache if it is in it.
+
+        Raises:
+            UserError: a file is missing, cannot be decoded or has no HU, or the cache cannot be written.
+        """
+        found = self.look(scan)
+        if problem := found.look.error():
+            raise UserError(f"{scan.place}: {problem}")
+        return found
+
+    def look(self, scan: Scan) -> Decoded:
+        """A scan whose values may be no HU; UserError for all else, see :meth:`__call__`."""
+        file = self._folder / f"{_key(scan, self._how.model_dump_json())}.safetensors"
         try:
-            return read_state(file)[0]["slices"]
+            tensors, info = read_state(file)
+            return Decoded(tensors["slices"], Look.read(info))
         except (FileNotFoundError, KeyError):
             pass
         except TornFile:
             log.warning("a damaged file of the cache is made again: %s", file)
-        slices = self._pre_transform(dict(item_transformed))["image"]
+        made = self._decoded(scan)
         try:
-            write_state(file, {"slices": slices}, durable=False)
+            write_state(file, {"slices": made.slices}, durable=False, info=asdict(made.look))
         except OSError as error:
             raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
-        return slices
+        return made
+
+    def _decoded(self, scan: Scan) -> Decoded:
+        load, *rest = self._steps
+        item = load({"image": [str(file) for file in scan.files], "kind": scan.kind})
+        look, lungs = Look.of_values(item["image"].numpy()), None
+        try:
+            for step in rest:
+                item = step(item)
+                lungs = item.get("image_lungs", lungs)
+        except UserError:
+            raise
+        except Exception as error:  # A volume may be of a shape that nobody thought of.
+            raise UserError(f"{scan.place}: cannot be made slices of: {first_line(error)}") from error
+        return Decoded(item["image"], look.with_lungs(lungs, self._how.lung_crop))
 
 
 def load_scans(
     scans: Sequence[Scan],
     preprocessing: Preprocessing,
     cache: Path,
-    fixed: bool = False,
     skip_broken: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Tensor | None]:
+) -> list[Decoded | None]:
     """Reads scans, from the cache where they are in it.
 
     Args:
         scans: what to read.
         preprocessing: how.
-        cache: folder for the slices; made if need be, for no other user to read. A file of it belongs to the scan's
-            files (path, size, time of change) and the preprocessing: when they change, another one is made.
-        fixed: give every scan exactly ``preprocessing.slices`` slices, by repeating the nearest.
-        skip_broken: give None for a scan that cannot be decoded, and log it, instead of stopping.
+        cache: folder for the slices. A file of it belongs to the scan's files (path, size, time of change) and the
+            preprocessing: when they change, another one is made.
+        skip_broken: give None for a scan that cannot be used, and log it, instead of stopping.
         progress: called with the number of scans that are done and of all.
 
     Returns:
-        For each scan (k, 1, size, size) float16 in [-1, 1], the most inferior slice first.
+        For each scan its slices, float16 in [-1, 1], the most inferior first, and what was found.
 
     Raises:
-        UserError: a file is missing or cannot be decoded, by name, or the cache cannot be written.
+        UserError: a file is missing, cannot be decoded or has no HU, by name, or the cache cannot be written.
     """
-    private_folder(cache)
-    settings = preprocessing.model_dump_json()
-    items = [{"image": [str(f) for f in scan.files], "kind": scan.kind} for scan in scans]
-    dataset = ScanCache(items, pipeline(preprocessing), cache, hash_func=lambda item: _key(item, settings))
-    tensors: list[Tensor | None] = []
+    kept = ScanCache(preprocessing, cache)
+    found: list[Decoded | None] = []
     for number, scan in enumerate(scans, start=1):
         try:
-            slices = _read(dataset, number - 1)
+            found.append(kept(scan))
         except UserError as error:
             if not skip_broken:
                 raise
             log.warning("centre %s: left out: %s", scan.centre, error)
-            slices = None
-        if slices is not None and fixed:
-            slices = slices[evenly(len(slices), preprocessing.slices)]
-        tensors.append(slices)
+            found.append(None)
         if progress:
             progress(number, len(scans))
-    return tensors
+    return found
 
 
-def _read(dataset: ScanCache, index: int) -> Tensor:
+def _key(scan: Scan, settings: str) -> str:
     try:
-        return dataset[index]
-    except RuntimeError as error:
-        # MONAI wraps what a transform raises, once for each Compose.
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, UserError):
-            cause = cause.__cause__
-        if cause is None:
-            raise
-        raise cause from None
-
-
-def _key(item: dict[str, Any], settings: str) -> bytes:
-    try:
-        states = [(path, (s := Path(path).stat()).st_size, s.st_mtime_ns) for path in item["image"]]
+        states = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in scan.files]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
-    text = json.dumps([_VERSION, torch.__version__, monai.__version__, item["kind"], settings, states])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest().encode()
+    text = json.dumps([_VERSION, torch.__version__, monai.__version__, scan.kind, settings, states])
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

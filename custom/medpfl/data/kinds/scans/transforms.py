@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,9 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
-from medpfl.data.kinds.scans.lung import lung_box, square
+from medpfl.data.kinds.scans.limits import too_large
+from medpfl.data.kinds.scans.lung import find_lungs, square
+from medpfl.data.kinds.scans.nifti import inflate
 from medpfl.data.kinds.scans.preprocessing import AIR
 
 Data = Mapping[Hashable, Any]
@@ -25,7 +29,8 @@ Data = Mapping[Hashable, Any]
 class LoadScand(MapTransform):
     """Files to a volume (X, Y, Z) in HU with its affine: a DICOM series' files, or one NIfTI file, as ``kind`` says.
 
-    A NIfTI file may have further dimensions of length 1.
+    A NIfTI file may have further dimensions of length 1. One that is compressed is read to its end once more for its
+    checksum, which nibabel does not look at.
 
     MONAI's ``LoadImaged`` is not used because it tries its other readers after the one it was given has failed, and
     they make something else of the same files: here a failure is one.
@@ -39,6 +44,8 @@ class LoadScand(MapTransform):
         out = dict(data)
         for key in self.key_iterator(out):
             files = out[key]
+            if str(files[0]).lower().endswith(".gz") and (damage := inflate(Path(files[0]))):
+                raise UserError(f"{files[0]}: {damage}")
             reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
             try:
                 values, meta = reader.get_data(reader.read(files))
@@ -86,6 +93,10 @@ class AntiAliasd(MapTransform):
         out = dict(data)
         for key in self.key_iterator(out):
             volume: MetaTensor = out[key]
+            if reason := too_large(self._shape(volume)):
+                raise UserError(
+                    f"{volume.meta.get('filename_or_obj', 'the volume')}, with spacing {self.spacing}: {reason}"
+                )
             for axis, (now, then) in enumerate(zip(volume.pixdim.tolist(), self.spacing, strict=True), start=1):
                 # Affines are rounded, so a ratio of 1.0001 is none.
                 if then > 1.001 * now:
@@ -94,9 +105,16 @@ class AntiAliasd(MapTransform):
             out[key] = volume
         return out
 
+    def _shape(self, volume: MetaTensor) -> list[int]:
+        """Voxels of a volume of the spacing to come."""
+        lengths = zip(volume.shape[1:], volume.pixdim.tolist(), self.spacing, strict=True)
+        return [ceil(n * now / then) if then else n for n, now, then in lengths]
+
 
 class LungBoxd(MapTransform):
     """Cuts out the lungs' bounding box, square in mm in-plane and filled with air where it leaves the image.
+
+    What was found goes under the key ``KEY_lungs``: a :class:`~medpfl.data.kinds.scans.lung.Lungs`, or None.
 
     Args:
         keys: what to transform.
@@ -113,9 +131,8 @@ class LungBoxd(MapTransform):
         for key in self.key_iterator(out):
             volume: MetaTensor = out[key]
             spacing, voxels = volume.pixdim.tolist(), volume.as_tensor()[0]
-            box = lung_box(voxels.numpy(), spacing) if self.crop else None
-            if box is None:
-                box = tuple((0, n) for n in voxels.shape)
+            lungs = out[f"{key}_lungs"] = find_lungs(voxels.numpy(), spacing) if self.crop else None
+            box = lungs.box if lungs else tuple((0, n) for n in voxels.shape)
             (x0, x1), (y0, y1) = square(box[:2], spacing[:2], voxels.shape[:2])
             z0, z1 = box[2]
             inside = voxels[max(x0, 0) : x1, max(y0, 0) : y1, z0:z1]

@@ -1,0 +1,246 @@
+"""What a step and an epoch of a site's training cost, against a plain loop that does the same by torch and MONAI.
+
+    python benchmarks/step_time.py [--cases lenet5 ...] [--epochs 15] [--out step_time.json]
+
+Both train the same network on the same images in memory, in turns, an epoch each; the ratio is the median over pairs.
+Seconds are those of the processor, with one thread, so that what else a machine does counts little. Peak memory is that
+of a process of its own. A case says how data, network, loss and both augmentations are made, so that another
+task is one more entry of CASES.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.models import build_model, logits
+from medpfl.tasks import tasks
+from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.trainer import Trainer
+
+Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained.
+
+    Attributes:
+        data: the site's.
+        pixels: the same images and labels as plain tensors, images uint8.
+        network: makes the network.
+        task: its loss.
+        settings: of training.
+        augment: as ``--augment`` has it.
+        plainly: the same for the plain loop: changes a batch of images and labels.
+    """
+
+    data: Callable[[], SiteData]
+    pixels: Callable[[SiteData], tuple[Tensor, Tensor]]
+    network: Callable[[], nn.Module]
+    task: str = "classification"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    augment: str = "none"
+    plainly: Callable[[], Change] = lambda: lambda x, y: (x, y)
+
+
+def pictures(number: int, edge: int) -> ImageTensors:
+    """Random pictures of 11 classes."""
+    x = torch.randint(0, 256, (number, 1, edge, edge), generator=generator(0)).to(torch.uint8)
+    parts = {"train": x, "validation": x[:0], "test": x[:0]}
+    return ImageTensors(parts, {part: torch.arange(len(p)) % 11 for part, p in parts.items()})
+
+
+def network(name: str, edge: int) -> nn.Module:
+    """A classifier, seeded."""
+    torch.manual_seed(0)
+    return build_model(name, in_channels=1, num_classes=11, image_size=edge)
+
+
+def of_monai() -> Change:
+    """The same changes as the preset ``light`` by MONAI's transforms, sample by sample, as its pipelines have them."""
+    from monai.transforms import (
+        Compose,
+        RandAdjustContrast,
+        RandAffine,
+        RandGaussianNoise,
+        RandScaleIntensityFixedMean,
+        RandShiftIntensity,
+    )
+
+    degrees, zoom, shift = 10 * torch.pi / 180, 0.1, 0.05 * 28
+    change = Compose(
+        [
+            RandAffine(1.0, degrees, translate_range=shift, scale_range=zoom, padding_mode="border", lazy=False),
+            RandAdjustContrast(1.0, gamma=(0.9, 1 / 0.9)),
+            RandScaleIntensityFixedMean(1.0, factors=0.1),
+            RandShiftIntensity(0.1, prob=1.0),
+            RandGaussianNoise(1.0, std=0.04),
+        ]
+    )
+    change.set_random_state(seed=0)
+    return lambda x, y: (torch.stack([change(image).as_tensor() for image in x]), y)
+
+
+def of_torch() -> Change:
+    """The same by torch on the whole batch, as one writes it by hand."""
+    from torch.nn.functional import affine_grid, grid_sample
+
+    def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        n, even = len(x), torch.rand(len(x), 8) * 2 - 1
+        angle, zoom = torch.deg2rad(10 * even[:, 0]), 1 + 0.1 * even[:, 1]
+        cos, sin = angle.cos() / zoom, angle.sin() / zoom
+        rows = torch.stack((cos, -sin, 0.1 * even[:, 2])), torch.stack((sin, cos, 0.1 * even[:, 3]))
+        theta = torch.stack(rows).permute(2, 0, 1)
+        x = grid_sample(x, affine_grid(theta, list(x.shape), align_corners=False), "bilinear", "border", False)
+        curve, contrast, brightness, noise = (even[:, i].view(n, 1, 1, 1) for i in range(4, 8))
+        least, most = x.amin((1, 2, 3), keepdim=True), x.amax((1, 2, 3), keepdim=True)
+        u = ((x - least) / (most - least)) ** (0.9**curve)
+        mean = u.mean((1, 2, 3), keepdim=True)
+        u = (u - mean) * (1 + 0.1 * contrast) + mean + 0.05 * brightness
+        return (u + torch.randn_like(u) * 0.01 * (1 + noise)) * (most - least) + least, y
+
+    return change
+
+
+def classifier(name: str, number: int, edge: int, **more: Any) -> Case:
+    """A 2-D classifier on pictures in memory."""
+    return Case(
+        data=lambda: pictures(number, edge),
+        pixels=lambda data: (data.images["train"], data.labels["train"]),
+        network=lambda: network(name, edge),
+        **more,
+    )
+
+
+ADAM = {"optimizer": "adam", "lr": 1e-3}
+CASES = {
+    "lenet5": classifier("lenet5", 2048, 28),
+    "lenet5-adam": classifier("lenet5", 2048, 28, settings=ADAM),
+    "resnet32": classifier("resnet32", 192, 28),
+    "lenet5-light, by hand": classifier("lenet5", 2048, 28, augment="light", plainly=of_torch),
+    "lenet5-light, MONAI": classifier("lenet5", 512, 28, augment="light", plainly=of_monai),
+    "resnet32-light, by hand": classifier("resnet32", 192, 28, augment="light", plainly=of_torch),
+}
+OURS_ALONE = {
+    "resnet32, bf16": classifier("resnet32", 192, 28, settings={"precision": "bf16"}),
+    "resnet32, channels_last": classifier("resnet32", 192, 28, settings={"channels_last": 1}),
+    "lenet5, bf16": classifier("lenet5", 2048, 28, settings={"precision": "bf16"}),
+    "lenet5, channels_last": classifier("lenet5", 2048, 28, settings={"channels_last": 1}),
+}
+"""Settings of ours that the plain loop, in float32, has not."""
+BATCH = 32
+
+
+def ours(case: Case) -> Callable[[int], None]:
+    """An epoch as a site takes it."""
+    data, model = case.data(), case.network()
+    trainer = Trainer.of({"lr": 0.01, "batch_size": BATCH, **case.settings}, augment=case.augment)
+    objective = plain_objective(model, tasks()[case.task].loss)
+    return lambda epoch: train_epochs(model, data, trainer, 1, generator(0, epoch), objective) and None
+
+
+def plain(case: Case) -> Callable[[int], None]:
+    """The same written down in torch."""
+    data, model = case.data(), case.network()
+    images, labels = case.pixels(data)
+    del data
+    change, loss_of = case.plainly(), tasks()[case.task].loss
+    settings = {"lr": 0.01, **case.settings}
+    kind = torch.optim.Adam if settings.get("optimizer") == "adam" else torch.optim.SGD
+
+    def epoch(number: int) -> None:
+        model.train()
+        optimizer, total = kind(model.parameters(), lr=settings["lr"], foreach=True), 0.0
+        for chosen in torch.randperm(len(labels), generator=generator(0, number)).split(BATCH):
+            x, y = change(images[chosen].float().sub_(127.5).div_(127.5), labels[chosen])
+            optimizer.zero_grad()
+            loss = loss_of(logits(model(x)), y)
+            loss.backward()
+            optimizer.step()
+            total += loss.detach() * len(y)
+        float(total)
+
+    return epoch
+
+
+def timed(case: Case, other: Case | None, epochs: int) -> dict[str, float]:
+    """Seconds of an epoch of both, in turns, and the median ratio; the first pair warms up."""
+    first, second = ours(case), plain(case) if other is None else ours(other)
+    pairs = []
+    for number in range(epochs + 1):
+        pair = []
+        for run in (first, second) if number % 2 else (second, first):
+            began = time.process_time()
+            run(number)
+            pair.append(time.process_time() - began)
+        pairs.append(pair if number % 2 else pair[::-1])
+    ratios = sorted(a / b for a, b in pairs[1:])
+    steps = -(-len(case.pixels(case.data())[1]) // BATCH)
+    seconds, against = (median(p[i] for p in pairs[1:]) for i in (0, 1))
+    return {
+        "epoch_s": seconds,
+        "step_ms": 1000 * seconds / steps,
+        "plain_epoch_s": against,
+        "ratio": median(ratios),
+        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
+    }
+
+
+def peak(name: str, which: str) -> float:
+    """MiB that a process of its own has at most, in two epochs."""
+    done = subprocess.run([sys.executable, __file__, "--peak", which, name], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main() -> None:
+    """Prints a row a case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=[*CASES, *OURS_ALONE])
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--out")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    said = parser.parse_args()
+    torch.set_num_threads(1)
+    if said.peak:
+        which, name = said.peak
+        epoch = {"ours": ours, "plain": plain}[which](CASES[name])
+        for number in range(2):
+            epoch(number)
+        with open("/proc/self/status", encoding="ascii") as status:  # rusage would have the parent's peak
+            print(next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")))
+        return
+    found = {}
+    print("| case | step, ms | epoch, s | against, s | time ratio (quartiles) | memory, MiB | against, MiB |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name in said.cases:
+        if name in CASES:
+            found[name] = timed(CASES[name], None, said.epochs)
+            found[name] |= {"peak_mib": peak(name, "ours"), "plain_peak_mib": peak(name, "plain")}
+            memory = f"{found[name]['peak_mib']:.0f} | {found[name]['plain_peak_mib']:.0f}"
+        else:
+            found[name] = timed(OURS_ALONE[name], CASES[name.partition(",")[0]], said.epochs)
+            memory = "- | -"
+        t = found[name]
+        low, high = t["ratio_quartiles"]
+        times = f"{t['step_ms']:.2f} | {t['epoch_s']:.3f} | {t['plain_epoch_s']:.3f}"
+        print(f"| {name} | {times} | {t['ratio']:.3f} ({low:.3f}-{high:.3f}) | {memory} |", flush=True)
+    if said.out:
+        with open(said.out, "w", encoding="utf-8") as file:
+            json.dump({"torch": torch.__version__, "threads": 1, "cases": found}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

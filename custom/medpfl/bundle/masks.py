@@ -1,0 +1,143 @@
+"""Segments new pictures and volumes with a delivered model, as the site's own tests did, and writes the masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from medpfl.bundle.inference import in_one_line
+from medpfl.core.errors import UserError
+from medpfl.core.masked_data import Case
+from medpfl.tasks.segmentation.judging import most_probable, predicted
+
+
+class Segmentation:
+    """Segments every item of a data set, writes a mask each and prints the structures' sizes as JSON.
+
+    A mask has the geometry of its image: a picture's is a PNG of the same size, a volume's a NIfTI file on the same
+    grid, by the nearest voxel of the network's.
+
+    Args:
+        network: with its weights, on its device.
+        dataset: gives ``image`` of every item, preprocessed, and its ``name``.
+        classes: their names in the order of the network's outputs; the first is the background.
+        window: the patch that the network takes of a volume, (D, H, W); None where it takes slices or pictures whole.
+        fit: how pictures or slices became square.
+        model: name and fingerprint of the model, to be repeated in the answer.
+        output_path: folder for the masks; empty for none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        dataset: Sequence[Mapping[str, Any]],
+        classes: Sequence[str],
+        window: Sequence[int] | None,
+        fit: str,
+        model: Mapping[str, str],
+        output_path: str = "",
+    ):
+        self.network, self.dataset, self.classes, self.fit = network, dataset, list(classes), fit
+        self.window = None if window is None else tuple(window)
+        self.model, self.output_path = dict(model), output_path
+
+    @in_one_line
+    def run(self) -> dict[str, Any]:
+        """Segments, prints and writes; returns what it prints."""
+        found = {"model": self.model, "results": [self._segmented(number) for number in range(len(self.dataset))]}
+        print(json.dumps(found, indent=1))
+        return found
+
+    def labels(self, item: Mapping[str, Any]) -> Tensor:
+        """The classes of a preprocessed item on the network's grid, (D, H, W) or (k, H, W) uint8."""
+        device = next(self.network.parameters()).device
+        image = torch.as_tensor(item["image"]).as_subclass(torch.Tensor).float().to(device)
+        slices = image if self.window is None and image.dim() == 4 else image[None]
+        was_training = self.network.training
+        self.network.eval()
+        with torch.inference_mode():
+            case = Case(slices, torch.zeros(0), None)
+            found = most_probable(predicted(self.network, case, self.window)).to(torch.uint8).cpu()
+        self.network.train(was_training)
+        return found
+
+    def _segmented(self, number: int) -> dict[str, Any]:
+        item = self.dataset[number]
+        labels, source = self.labels(item), Path(self.dataset.data[number]["image"])
+        if item["kind"] == "picture":
+            mask = _unsquared(labels, _picture_size(source), self.fit)[0].numpy()
+            spacing = None
+        else:
+            mask, spacing = self._on_the_images_grid(labels, item, source)
+        sizes = np.bincount(mask.ravel(), minlength=len(self.classes))[1:]
+        unit = {"pixels" if spacing is None else "voxels": sizes.tolist()}
+        volume = {} if spacing is None else {"ml": [round(float(n * np.prod(spacing) / 1000), 3) for n in sizes]}
+        written = self._write(mask, item, source) if self.output_path else None
+        columns = {key: dict(zip(self.classes[1:], values, strict=True)) for key, values in (unit | volume).items()}
+        return {"name": item["name"], "mask": written, **columns}
+
+    def _on_the_images_grid(
+        self, labels: Tensor, item: Mapping[str, Any], source: Path
+    ) -> tuple[np.ndarray, tuple[float, ...]]:
+        """(X, Y, Z), and the voxel's edges in mm."""
+        import nibabel
+        from monai.data import MetaTensor
+        from monai.transforms import SpatialResample
+
+        header = nibabel.load(source)
+        affine = getattr(item["image"], "affine", None)
+        if squared := item.get("squared"):
+            labels, affine = _unsquared(labels, squared["shape"], self.fit), squared["affine"]
+        if affine is None:
+            raise UserError(f"{source}: it is not known where its voxels lie")
+        ours = MetaTensor(labels.permute(2, 1, 0)[None].float(), affine=affine)
+        same = SpatialResample(mode="nearest", padding_mode="zeros", dtype=torch.float64)
+        mask = same(ours, dst_affine=torch.as_tensor(header.affine), spatial_size=header.shape[:3])[0]
+        return mask.numpy().round().astype(np.uint8), tuple(map(float, header.header.get_zooms()[:3]))
+
+    def _write(self, mask: np.ndarray, item: Mapping[str, Any], source: Path) -> str:
+        place = Path(self.output_path) / Path(item["name"]).parent
+        place.mkdir(parents=True, exist_ok=True)
+        if item["kind"] == "picture":
+            from PIL import Image
+
+            file = place / f"{source.stem}_mask.png"
+            Image.fromarray(mask).save(file)
+        else:
+            import nibabel
+
+            file = place / f"{source.name.partition('.nii')[0]}_mask.nii.gz"
+            nibabel.save(nibabel.Nifti1Image(mask, nibabel.load(source).affine), file)
+        return str(file)
+
+
+def _picture_size(file: Path) -> tuple[int, int]:
+    """(H, W), upright."""
+    if file.suffix.lower() == ".npy":
+        return np.load(file, mmap_mode="r", allow_pickle=False).shape[:2]
+    from medpfl.data.kinds.folders.picture_file import picture_size
+
+    return picture_size(file)[::-1]
+
+
+def _unsquared(labels: Tensor, shape: tuple[int, int], fit: str) -> Tensor:
+    """Square labels (k, S, S) as the slices or pictures were before, (k, H, W); what was cropped away is background."""
+    height, width = shape
+    edge = {"pad": max(shape), "crop": min(shape)}.get(fit)
+    size = shape if edge is None else (edge, edge)
+    large = interpolate(labels[:, None].float(), size, mode="nearest-exact")[:, 0].to(torch.uint8)
+    if edge is None:
+        return large
+    found = torch.zeros(len(labels), height, width, dtype=torch.uint8)
+    top, left = abs(height - edge) // 2, abs(width - edge) // 2
+    if fit == "pad":
+        return large[:, top : top + height, left : left + width]
+    found[:, top : top + edge, left : left + edge] = large
+    return found

@@ -1,0 +1,1 @@
+"""Images with masks: pictures, slices or volumes, each with the class of every pixel or voxel."""

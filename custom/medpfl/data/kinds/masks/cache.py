@@ -1,0 +1,158 @@
+"""A site's images with masks, decoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medpfl.core.errors import UserError
+from medpfl.core.masked_data import Spacing
+from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.data.kinds.masks.classes_of import to_classes, values_in
+from medpfl.data.kinds.masks.masked_npz import read_arrays
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.picture_pair import read_pair
+from medpfl.data.kinds.masks.reading import Form, Reading
+from medpfl.data.places import private_folder
+
+_VERSION = 1
+"""Part of every key; a change of reading that changes its output changes this number."""
+
+_NOT_READING = {"patient", "folders", "fold", "patch", "patches", "foreground"}
+"""What changes no decoded image."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """An image and its mask as a network sees them.
+
+    Attributes:
+        image: (k, C, H, W) of k slices, one of a picture; or (C, D, H, W).
+        mask: (k, H, W) or (D, H, W), uint8 classes.
+        spacing: mm along slices, rows and columns; None where it is not known.
+        values: of the mask's file.
+        ct: whether it looks like CT; None of pictures.
+    """
+
+    image: Tensor
+    mask: Tensor
+    spacing: Spacing | None
+    values: tuple[int, ...]
+    ct: bool | None = None
+
+
+def load_pairs(pairs: Sequence[Pair], form: Form, reading: Reading, count: int, cache: Path) -> list[Decoded]:
+    """Reads images and masks, from the cache if they are in it as they are now (path, size, time of change).
+
+    Pictures of a site are one file of the cache, volumes one each; an npz file is read as it is.
+
+    Args:
+        pairs: of one site.
+        form: of what files.
+        reading: how.
+        count: number of classes.
+        cache: folder for the tensors; made if need be, for no other user to read. Files' names are hashes.
+
+    Raises:
+        UserError: an image or a mask cannot be used, by name, or the cache cannot be written.
+    """
+    if form == "arrays":
+        return _arrays(pairs, reading, count)
+    private_folder(cache)
+    if form == "pictures":
+        tensors, info = _kept(cache, pairs, reading, count, lambda: _pictures(pairs, reading, count))
+        images, masks = tensors["images"], tensors["masks"]
+        return [
+            Decoded(images[row : row + 1], masks[row : row + 1], None, tuple(values))
+            for row, values in enumerate(info["values"])
+        ]
+    found = []
+    for pair in pairs:
+        tensors, info = _kept(cache, [pair], reading, count, lambda pair=pair: _volume(pair, reading, count))
+        found.append(
+            Decoded(tensors["image"], tensors["mask"], tuple(info["spacing"]), tuple(info["values"]), info["ct"])
+        )
+    return found
+
+
+Made = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def _kept(cache: Path, pairs: Sequence[Pair], reading: Reading, count: int, make: Callable[[], Made]) -> Made:
+    file = cache / f"{_key(pairs, reading, count)}.safetensors"
+    try:
+        return read_state(file)
+    except FileNotFoundError:
+        pass
+    except TornFile:
+        log.warning("a damaged file of the cache is made again: %s", file)
+    made = make()
+    try:
+        write_state(file, made[0], info=made[1], durable=False)
+    except OSError as error:
+        raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
+    return made
+
+
+def _pictures(pairs: Sequence[Pair], reading: Reading, count: int) -> Made:
+    # Pillow decodes and resizes outside the interpreter's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        images, masks, values = zip(*pool.map(lambda pair: read_pair(pair, reading, count), pairs), strict=True)
+    tensors = {"images": torch.from_numpy(np.stack(images)), "masks": torch.from_numpy(np.stack(masks))}
+    return tensors, {"values": values}
+
+
+def _volume(pair: Pair, reading: Reading, count: int) -> Made:
+    # NIfTI readers and MONAI take seconds to import, and what is in the cache needs none of them.
+    from medpfl.data.kinds.masks.volume_pair import read_volume_pair
+
+    volume = read_volume_pair(pair, reading, count)
+    info = {"spacing": volume.spacing, "values": volume.values, "ct": volume.ct}
+    return {"image": volume.image, "mask": volume.mask}, info
+
+
+def _arrays(pairs: Sequence[Pair], reading: Reading, count: int) -> list[Decoded]:
+    if not pairs:
+        return []
+    file = pairs[0].image
+    arrays = read_arrays(file)
+    rows = np.array([int(pair.id) for pair in pairs])
+    images = torch.from_numpy(arrays.images[rows])
+    raw = arrays.masks[rows]
+    try:
+        masks = torch.from_numpy(to_classes(raw, values_in(raw), count, reading.values))
+    except ValueError as error:
+        raise UserError(f"{file}: the mask {error}") from None
+    spacings = [None] * len(rows) if arrays.spacing is None else [tuple(mm) for mm in arrays.spacing[rows].tolist()]
+    return [
+        Decoded(images[row : row + 1], masks[row : row + 1], spacing, values_in(raw[row]))
+        for row, spacing in enumerate(spacings)
+    ]
+
+
+def _key(pairs: Sequence[Pair], reading: Reading, count: int) -> str:
+    try:
+        states = [
+            (str(file.resolve()), (s := file.stat()).st_size, s.st_mtime_ns)
+            for file in chain.from_iterable((pair.image, pair.mask) for pair in pairs)
+        ]
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    settings = reading.model_dump_json(exclude=_NOT_READING)
+    text = json.dumps([_VERSION, *map(version, ("pillow", "monai", "torch")), settings, count, states])
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -1,0 +1,222 @@
+"""Says in words whether images with masks can be used, before any training."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from medpfl.algorithms import LOCAL
+from medpfl.config.run import RunConfig, make_config
+from medpfl.core.errors import UserError
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.folders.layout import Picture
+from medpfl.data.kinds.folders.repeats import repeated
+from medpfl.data.kinds.masks.classes_of import require_one_structure
+from medpfl.data.kinds.masks.look import Seen, look, look_at_row
+from medpfl.data.kinds.masks.masked_npz import read_arrays
+from medpfl.data.kinds.masks.masked_source import Masked
+from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.kinds.masks.reading import class_names
+from medpfl.data.patients import split_patients
+from medpfl.data.split import PARTS
+
+_FRACTIONS = RunConfig.model_fields["fractions"].default
+_MOST = 20
+"""Pairs that cannot be used that are listed for a site; the rest is counted."""
+_CLASSES = (
+    "nobody names the classes, so there are two: what is 0 in a mask and what is not; --data-arg "
+    "classes=background,A,B names more"
+)
+_PATIENTS = (
+    "each image counts as its own patient, so images of one patient can be in training and in test; where files' names "
+    "begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
+)
+_NOUNS = {"pictures": "pictures", "volumes": "volumes", "slices": "volumes", "arrays": "images"}
+
+
+def check_masks(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
+    """Reads every image and mask and lists what was found; never raises for wrong data.
+
+    Args:
+        data: the folder, datalist or npz file, or a name of one.
+        data_args: the job's: ``classes`` and those of :class:`~medpfl.data.kinds.masks.reading.Reading`.
+
+    Raises:
+        UserError: an argument that such data do not have, or a wrong value of one.
+    """
+    class_names(data_args)  # names a wrong argument
+    config = make_config(algorithm=LOCAL.name, data=data, data_args=dict(data_args), partition="natural", sites=1)
+    source = Masked(config)
+    try:
+        layout, classes = source.layout, source.classes
+    except UserError as error:
+        return [Finding("error", str(error))]
+    _ = source.reading  # likewise
+    report = list(_head(source, data_args))
+    try:
+        seen = {centre: _look(source, pairs) for centre, pairs in layout.centres.items()}
+    except UserError as error:
+        return [*report, Finding("error", str(error))]
+    for centre, found in seen.items():
+        report += [Finding(level, f"{centre}: {words}") for level, words in _centre(source, centre, found)]
+    good = {pair: one for found in seen.values() for pair, one in found.items() if isinstance(one, Seen)}
+    report += _between(source, good)
+    absent = [name for label, name in enumerate(classes) if not any(one.counts[label] for one in good.values())]
+    if good and absent:
+        report.append(Finding("warning", f"no mask at all has the class {', '.join(absent)}"))
+    if layout.form != "arrays":
+        report += repeated({centre: _files(pairs) for centre, pairs in layout.centres.items()}, classes)
+    return report
+
+
+def _head(source: Masked, data_args: Mapping[str, Any]) -> Iterator[Finding]:
+    layout = source.layout
+    pairs = [pair for pairs in layout.centres.values() for pair in pairs]
+    sites = len(layout.centres)
+    listed = ", ".join(f"{label} {name}" for label, name in enumerate(source.classes))
+    what = f"{len(pairs):,} {_NOUNS[source.form]} with masks" + (", read as slices" if source.form == "slices" else "")
+    yield Finding("ok", f"{layout.name}: {what}, {sites} site{'s' * (sites != 1)}, classes: {listed}")
+    if not (class_names(data_args) or layout.classes):
+        yield Finding("note", _CLASSES)
+    if layout.unlabelled:
+        yield Finding("note", f"{layout.unlabelled:,} images without a mask that are for a public test are not used")
+    if source.form in ("pictures", "arrays") and all(pair.patient == pair.id for pair in pairs):
+        yield Finding("warning", _PATIENTS)
+
+
+def _look(source: Masked, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:
+    count, reading = len(source.classes), source.reading
+    if source.form == "arrays":
+        arrays = read_arrays(source.layout.root)
+        return {pair: look_at_row(pair, arrays, reading, count) for pair in pairs}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(lambda pair: look(pair, source.form, reading, count), pairs)
+        return dict(zip(pairs, found, strict=True))
+
+
+def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Iterator[tuple[str, str]]:
+    layout, noun = source.layout, _NOUNS[source.form]
+    patients = len({pair.patient for pair in seen})
+    cases = len({(pair.patient, pair.case) for pair in seen})
+    good = [one for one in seen.values() if isinstance(one, Seen)]
+    whose = f"{cases:,} case{'s' * (cases != 1)} of {patients:,} patient{'s' * (patients != 1)}"
+    yield "ok", f"{len(seen):,} {noun}, {whose}"
+    if good:
+        yield "ok", ", ".join(filter(None, (_sizes(good), _spacings(good), _looks(good))))
+        yield (
+            "ok",
+            f"{'voxels' if len(good[0].size) == 3 else 'pixels'} of the classes: {_shares(source.classes, good)}",
+        )
+        yield from _odd(source, noun, good)
+    yield from _split(source, layout, centre)
+    broken = [one for one in seen.values() if isinstance(one, str)]
+    yield from (("error", words) for words in broken[:_MOST])
+    if len(broken) > _MOST:
+        yield "error", f"and {len(broken) - _MOST:,} more like these"
+    try:
+        present = {pair.mask: one.values for pair, one in seen.items() if isinstance(one, Seen)}
+        if source.form != "arrays":
+            require_one_structure(present, len(source.classes), source.reading.values)
+    except UserError as error:
+        yield "error", str(error)
+
+
+def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str, str]]:
+    for note in chain.from_iterable(one.notes for one in good):
+        yield "warning", note
+    if empty := sum(not one.counts[1:].any() for one in good):
+        yield "note", f"background alone: {empty:,} of {len(good):,} masks"
+    if full := sum(not one.counts[0] for one in good):
+        yield "warning", f"{full:,} masks have no background"
+    looks = Counter(one.look for one in good)
+    if len(looks) > 1 and source.form in ("volumes", "slices") and source.reading.normalise == "auto":
+        yield (
+            "error",
+            "some volumes look like CT and some do not: say --data-arg normalise=window, zscore or percentile",
+        )
+    if source.form != "volumes":
+        return
+    asked = source.reading.spacing
+    small = 0
+    for one in good:
+        sides = [n * old / (new or old) for n, old, new in zip(one.size, one.spacing or (), asked, strict=True)]
+        small += any(round(side) < patch for side, patch in zip(sides, source.reading.patch, strict=True))
+    if small:
+        patch = "×".join(map(str, source.reading.patch))
+        yield (
+            "note",
+            f"smaller than the patch, {patch}, and padded with zeros: {small:,} of {len(good):,} {noun}",
+        )
+
+
+def _split(source: Masked, layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
+    try:
+        parts = split_patients(layout.centres[centre], _FRACTIONS, 1.0, 0, centre)
+    except UserError as error:
+        yield "error", str(error)
+        return
+    shares = "/".join(f"{share:g}" for share in _FRACTIONS)
+    how = (
+        "by the datalist" if any(pair.split for pair in layout.centres[centre]) else f"by the default split ({shares})"
+    )
+    yield "ok", f"{how}: {', '.join(f'{part} {len(parts[part]):,}' for part in PARTS)}"
+    if len({pair.patient for pair in layout.centres[centre]}) == 1:
+        yield "warning", "only one patient: nothing is left to test on; hold this site out, or leave it out"
+
+
+def _between(source: Masked, good: Mapping[Pair, Seen]) -> Iterator[Finding]:
+    """What differs from site to site."""
+    looks: dict[str, list[str]] = {}
+    for pair, one in good.items():
+        if pair.centre not in looks.setdefault(one.look, []):
+            looks[one.look].append(pair.centre)
+    if len(looks) > 1 and source.form == "pictures":
+        listed = "; ".join(f"{name} at {', '.join(centres)}" for name, centres in looks.items())
+        made = "grey" if source.model_arguments()["in_channels"] == 1 else "rgb"
+        yield Finding("note", f"pictures are {listed}: all are read as {made}, and --data-arg channels says which")
+    elif set(looks) == {"grey"} and source.form == "pictures" and source.reading.channels is None:
+        yield Finding("note", "all pictures are grey, and are read as rgb: --data-arg channels=grey saves two channels")
+    values = {value for one in good.values() for value in one.values if value}
+    if len(values) > 1 and source.reading.values is None and len(source.classes) == 2:
+        yield Finding(
+            "note", f"masks mark their structure by {', '.join(map(str, sorted(values)))}: taken for the same"
+        )
+
+
+def _files(pairs: Sequence[Pair]) -> list[Picture]:
+    return [
+        Picture(pair.centre, pair.patient, pair.label, pair.id, pair.image) for pair in pairs if pair.image.is_file()
+    ]
+
+
+def _sizes(good: Sequence[Seen]) -> str:
+    low, high = (tuple(map(limit, zip(*(one.size for one in good), strict=True))) for limit in (min, max))
+    unit = "slices × rows × columns" if len(low) == 3 else "rows × columns"
+    least = "×".join(map(str, low))
+    return f"{least} ({unit})" if low == high else f"{least} to {'×'.join(map(str, high))} ({unit})"
+
+
+def _spacings(good: Sequence[Seen]) -> str:
+    known = [one.spacing for one in good if one.spacing]
+    if not known:
+        return ""
+    low, high = (tuple(round(limit(mm), 2) for mm in zip(*known, strict=True)) for limit in (min, max))
+    least = "×".join(f"{mm:g}" for mm in low) + " mm"
+    return least if low == high else f"{least} to {'×'.join(f'{mm:g}' for mm in high)} mm"
+
+
+def _looks(good: Sequence[Seen]) -> str:
+    counts = Counter(one.look for one in good)
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n:,} {name}" for name, n in counts.items())
+
+
+def _shares(classes: Sequence[str], good: Sequence[Seen]) -> str:
+    total = np.sum([one.counts for one in good], axis=0)
+    shares = 100 * total / total.sum()
+    return ", ".join(f"{name} {share:.3g} %" for name, share in zip(classes, shares, strict=True))

@@ -1,0 +1,87 @@
+"""From a mask's values to classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.masks.reading import first_of
+
+Values = tuple[int, ...] | None
+"""The values that are there; None for values that are no whole numbers."""
+
+
+def values_in(mask: np.ndarray) -> tuple[int, ...]:
+    """The values of a mask, sorted; ValueError if they are no whole numbers."""
+    if mask.dtype == np.uint8:
+        return tuple(np.flatnonzero(np.bincount(mask.reshape(-1), minlength=256)).tolist())
+    found = np.unique(mask)
+    if mask.dtype.kind == "f" and not (np.isfinite(found).all() and (found == np.rint(found)).all()):
+        odd = found[~(np.isfinite(found) & (found == np.rint(found)))][0]
+        raise ValueError(f"has the value {odd:g}; the classes of a mask are whole numbers")
+    return tuple(found.astype(np.int64).tolist())
+
+
+def to_classes(
+    mask: np.ndarray, present: Sequence[int], count: int, values: Sequence[Sequence[int]] | None
+) -> np.ndarray:
+    """The classes of a mask, uint8 of its shape.
+
+    Args:
+        mask: whole numbers.
+        present: :func:`values_in` of it.
+        count: number of classes, with the background.
+        values: see :class:`~medpfl.data.kinds.masks.reading.Reading`.
+
+    Raises:
+        ValueError: a value is no class; the message goes on after the mask's name.
+    """
+    if values is None and count == 2 and len([value for value in present if value]) < 2:
+        return (mask != 0).astype(np.uint8)
+    known = {value: label for label, of_class in enumerate(values) for value in of_class} if values else {}
+    known = known or {label: label for label in range(count)}
+    if wrong := [value for value in present if value not in known]:
+        if values:
+            right = f"--data-arg values names {first_of(sorted(known))}"
+        elif count == 2:
+            right = (
+                "with two classes a mask has 0 and one other value: name the classes (--data-arg "
+                "classes=background,A,B), or the values of each (--data-arg 'values=[0, [1, 2]]')"
+            )
+        else:
+            right = f"there are {count} classes, 0 to {count - 1}; --data-arg values says which values mean them"
+        what = first_of(present) if count == 2 and not values else first_of(wrong)
+        raise ValueError(f"has the value{'s' * (',' in what)} {what}, and {right}")
+    if not present:
+        return mask.astype(np.uint8)
+    if values is None:
+        return mask.astype(np.uint8)
+    keys = np.array(sorted(known))
+    labels = np.array([known[key] for key in keys], dtype=np.uint8)
+    return labels[np.searchsorted(keys, mask)]
+
+
+def require_one_structure(present: Mapping[Path, Sequence[int]], count: int, values: object) -> None:
+    """UserError if two masks of a site have other values beside 0 where all but 0 is one structure.
+
+    Args:
+        present: the values of each mask.
+        count: number of classes.
+        values: what the job says of values, if it does.
+    """
+    if values is not None or count != 2:
+        return
+    first: tuple[Path, int] | None = None
+    for file, found in present.items():
+        for value in found:
+            if value == 0:
+                continue
+            if first and first[1] != value:
+                raise UserError(
+                    f"{file} has the value {value}, {first[0]} has {first[1]}: two structures? Name the "
+                    "classes (--data-arg classes=background,A,B), or their values (--data-arg 'values=[0, [1, 255]]')"
+                )
+            first = first or (file, value)

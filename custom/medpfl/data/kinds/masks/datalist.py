@@ -1,0 +1,108 @@
+"""A MONAI datalist whose labels are masks, as the Medical Segmentation Decathlon has them.
+
+``{"training": [{"image": "a.nii.gz", "label": "a_seg.nii.gz"}, ...], "validation": [...], "test": [...]}``; an entry
+may have ``patient``, ``site`` and ``fold``. Paths are relative to the file. Images of ``test`` without a label are not
+used. ``labels`` may name the classes by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.kinds.masks.pairs import is_image, is_volume, stem
+from medpfl.data.kinds.masks.reading import Reading
+from medpfl.data.kinds.scans.label_table import read_json
+from medpfl.data.split import Part
+
+NAMES = ("datalist.json", "dataset.json")
+"""What a datalist in a folder is called."""
+
+_PARTS: Mapping[str, Part] = {"training": "train", "validation": "validation", "test": "test"}
+
+
+def is_datalist(path: Path) -> bool:
+    """Whether a JSON file lists images with masks."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return False
+    listed = content.get("training") if isinstance(content, dict) else None
+    first = listed[0] if isinstance(listed, list) and listed else None
+    return isinstance(first, dict) and isinstance(first.get("label"), str) and is_image(first["label"])
+
+
+def read_datalist(path: Path, reading: Reading) -> Layout:
+    """The pairs that a datalist names.
+
+    With a list ``validation``, or entries of ``test`` that have a mask, the parts are the file's; with ``reading.fold``
+    that fold of the training list tests and the others train. Else patients are divided.
+
+    Raises:
+        UserError: the file or an entry is wrong; it is named.
+    """
+    content = read_json(path)
+    entries = list(_entries(path, content))
+    given = reading.fold is not None or any(part != "train" for _, part, _ in entries)
+    centres: dict[str, list[Pair]] = {}
+    seen: set[Path] = set()
+    for where, part, entry in entries:
+        image, mask = (path.parent / entry[key] for key in ("image", "label"))
+        if image in seen:
+            raise UserError(f"{where}: {entry['image']} is listed twice")
+        seen.add(image)
+        named = stem(image)
+        known = image.parent.name if named.lower() in ("image", "img") else named
+        centre = str(entry.get("site") or path.parent.resolve().name)
+        patient = str(entry.get("patient") or known)
+        case = entry["image"] if is_volume(image) or "patient" not in entry else patient
+        if reading.fold is not None and part == "train":
+            part = "test" if entry.get("fold") == reading.fold else "train"
+        centres.setdefault(centre, []).append(
+            Pair(centre, patient, case, entry["image"], image, mask, part if given else None)
+        )
+    every = [pair for pairs in centres.values() for pair in pairs]
+    if not every:
+        raise UserError(f"{path}: no entry of its lists has an image and a label")
+    volumes = [is_volume(pair.image) for pair in every]
+    if any(volumes) and not all(volumes):
+        raise UserError(f"{path}: some images are NIfTI volumes and others are pictures: make two lists of them")
+    if reading.fold is not None and all(pair.split != "test" for pair in every):
+        raise UserError(f"--data-arg fold={reading.fold}: {path} has no entry of that fold")
+    unused = sum(isinstance(entry, str) for entry in content.get("test", []))
+    return Layout(
+        root=path,
+        name=path.stem if path.name not in NAMES else path.parent.resolve().name,
+        form="volumes" if all(volumes) else "pictures",
+        centres={name: tuple(centres[name]) for name in sorted(centres)},
+        classes=_classes(content.get("labels")),
+        unlabelled=unused,
+    )
+
+
+def _entries(path: Path, content: Any) -> Iterator[tuple[str, Part, dict[str, Any]]]:
+    for key, part in _PARTS.items():
+        listed = content.get(key, [])
+        if not isinstance(listed, list):
+            raise UserError(f"{path}: {key}: a list of images with labels is needed")
+        for number, entry in enumerate(listed):
+            where = f"{path}: {key}[{number}]"
+            if key == "test" and isinstance(entry, str):
+                continue
+            if not isinstance(entry, dict):
+                raise UserError(f"{where}: image and label are needed")
+            for name in ("image", "label"):
+                if not isinstance(entry.get(name), str) or not is_image(entry[name]):
+                    raise UserError(f"{where}: {name}: the path of one picture or NIfTI file is needed")
+            yield where, part, entry
+
+
+def _classes(labels: Any) -> tuple[str, ...]:
+    """Of the Decathlon's ``{"0": "background", "1": "tumour"}``."""
+    if not isinstance(labels, dict) or len(labels) < 2:
+        return ()
+    names = [labels.get(str(number)) for number in range(len(labels))]
+    return tuple(names) if all(isinstance(name, str) for name in names) else ()

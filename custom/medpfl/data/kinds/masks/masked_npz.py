@@ -1,0 +1,197 @@
+"""Images with masks in one npz file.
+
+Keys: ``train_images``, (n, H, W) or (n, H, W, 3) uint8, and ``train_masks``, (n, H, W) whole numbers (or
+``train_labels`` of that shape). As far as known: ``train_patients`` and ``train_sites``, (n,) text or numbers;
+``train_spacing``, (n, 3) mm from slice to slice, row to row, column to column, or ``spacing``, (3,), for all; and
+``classes``, their names. The same keys may be there for ``val`` and ``test``. A patient's images lie in the order of
+its slices.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medpfl.core.errors import UserError
+from medpfl.core.plain import plain_problem
+from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.split import PARTS
+
+_KEYS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """All parts' arrays, one after the other.
+
+    Attributes:
+        images: (n, C, H, W) uint8.
+        masks: (n, H, W), whole numbers.
+        spacing: (n, 3) mm; None where it is not known.
+    """
+
+    images: np.ndarray
+    masks: np.ndarray
+    spacing: np.ndarray | None
+
+
+def is_masked_npz(path: Path) -> bool:
+    """Whether an npz file has masks, by its keys and the shape of its labels."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            if "train_masks.npy" in names:
+                return True
+            return {"train_images.npy", "train_labels.npy"} <= names and len(_shape(archive, "train_labels")) > 2
+    except (OSError, zipfile.BadZipFile, ValueError):
+        return False
+
+
+def read_index(path: Path, official: bool) -> Layout:
+    """Whose the images are, and which part they are in where ``official``.
+
+    Raises:
+        UserError: the file is damaged, or its arrays do not fit each other.
+    """
+    with _opened(path) as file:
+        masks = _mask_keys(path, file)
+        centres: dict[str, list[Pair]] = {}
+        start = 0
+        for key, part in zip(_KEYS, PARTS, strict=True):
+            if key not in masks:
+                continue
+            number = len(file[f"{key}_images"])
+            sites, patients = (_names(path, file, f"{key}_{what}", number) for what in ("sites", "patients"))
+            for row in range(start, start + number):
+                name = f"{row:07d}"
+                centre = str(sites[row - start]) if sites is not None else path.stem
+                patient = str(patients[row - start]) if patients is not None else name
+                pair = Pair(centre, patient, patient, name, path, path, part if official else None)
+                centres.setdefault(centre, []).append(pair)
+            start += number
+        classes = tuple(map(str, file["classes"])) if "classes" in file else ()
+    if problem := plain_problem(classes, "classes"):
+        raise UserError(f"{path}: {problem}")
+    if not start:
+        raise UserError(f"{path}: train_images is empty")
+    return Layout(path, path.stem, "arrays", {name: tuple(centres[name]) for name in sorted(centres)}, classes)
+
+
+def read_arrays(path: Path) -> Arrays:
+    """The images and masks of a file.
+
+    Raises:
+        UserError: the file is damaged, or holds something else; it says what.
+    """
+    with _opened(path) as file:
+        keys = _mask_keys(path, file)
+        images = [_images(path, file, key) for key in keys]
+        masks = [_whole(path, file, name) for name in keys.values()]
+        spacings = [_spacing(path, file, key, len(x)) for key, x in zip(keys, images, strict=True)]
+    for key, name, x, y in zip(keys, keys.values(), images, masks, strict=True):
+        if y.shape != (len(x), *x.shape[2:]):
+            raise UserError(
+                f"{path}: {name} is {_by(y.shape)}; for {key}_images {_by((len(x), *x.shape[2:]))} is needed"
+            )
+        if x.shape[1:] != images[0].shape[1:]:
+            raise UserError(f"{path}: {key}_images are {_by(x.shape[1:])}, train_images {_by(images[0].shape[1:])}")
+    known = None if any(spacing is None for spacing in spacings) else np.concatenate(spacings)
+    return Arrays(np.concatenate(images), np.concatenate(masks), known)
+
+
+def image_shape(path: Path) -> tuple[int, int, int]:
+    """Channels, height and width of the images; only the array's head is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            shape = _shape(archive, "train_images")
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
+    if len(shape) not in (3, 4):
+        raise UserError(f"{path}: train_images is {_by(shape)}; (n, H, W) or (n, H, W, 3) is needed")
+    return (shape[3] if len(shape) == 4 else 1), shape[1], shape[2]
+
+
+class _opened:
+    """An npz file whose errors name it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __enter__(self) -> Any:
+        try:
+            self.file = np.load(self.path, allow_pickle=False)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise UserError(f"{self.path}: damaged, cut short or not an npz file ({error}): get it again") from None
+        return self.file
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        self.file.close()
+        if error is not None and not isinstance(error, UserError) and isinstance(error, Exception):
+            raise UserError(f"{self.path}: damaged, or not plain arrays ({error}): get it again") from None
+
+
+def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...]:
+    with archive.open(f"{key}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        return read(stream)[0]
+
+
+def _mask_keys(path: Path, file: Any) -> dict[str, str]:
+    """By part that is there, the key of its masks."""
+    found = {}
+    for part in _KEYS:
+        if f"{part}_images" not in file:
+            if part == "train":
+                raise UserError(f"{path}: has no train_images (it has {', '.join(sorted(file)[:8])})")
+            continue
+        name = next((key for key in (f"{part}_masks", f"{part}_labels") if key in file), None)
+        if name is None:
+            raise UserError(f"{path}: has {part}_images and no {part}_masks")
+        found[part] = name
+    return found
+
+
+def _images(path: Path, file: Any, part: str) -> np.ndarray:
+    images = file[f"{part}_images"]
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
+        raise UserError(
+            f"{path}: {part}_images is {images.dtype} {_by(images.shape)}; uint8, (n, H, W) or (n, H, W, 3), is needed"
+        )
+    return images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _whole(path: Path, file: Any, name: str) -> np.ndarray:
+    masks = file[name]
+    if masks.dtype.kind not in "iub":
+        raise UserError(f"{path}: {name} is {masks.dtype}; whole numbers, the classes, are needed")
+    return masks.astype(np.uint8) if masks.dtype.kind == "b" else masks
+
+
+def _names(path: Path, file: Any, key: str, number: int) -> np.ndarray | None:
+    if key not in file:
+        if key.replace(key.partition("_")[0], "train", 1) in file:
+            raise UserError(f"{path}: has train_{key.partition('_')[2]}, but no {key}")
+        return None
+    found = file[key]
+    if found.shape != (number,) or found.dtype.kind not in "iuU":
+        raise UserError(f"{path}: {key} is {found.dtype} {_by(found.shape)}; text or integers, ({number},), are needed")
+    return found
+
+
+def _spacing(path: Path, file: Any, part: str, number: int) -> np.ndarray | None:
+    key = f"{part}_spacing" if f"{part}_spacing" in file else "spacing"
+    if key not in file:
+        return None
+    found = file[key].astype(np.float64)
+    if found.shape not in ((3,), (number, 3)) or not (np.isfinite(found).all() and (found > 0).all()):
+        raise UserError(f"{path}: {key} is {_by(found.shape)}; (3,) or ({number}, 3) lengths in mm are needed")
+    return np.broadcast_to(found, (number, 3))
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "a single number"

@@ -1,0 +1,110 @@
+"""A picture and its mask, brought to one square."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from medpfl.core.errors import UserError, first_line
+from medpfl.data.kinds.folders.picture_file import Reading as PictureReading
+from medpfl.data.kinds.folders.picture_file import picture_size, read_picture, squared
+from medpfl.data.kinds.masks.classes_of import to_classes, values_in
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.reading import Reading
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Mask(NamedTuple):
+    """A mask in its own size.
+
+    Attributes:
+        classes: (H, W) uint8.
+        values: those of the file.
+    """
+
+    classes: np.ndarray
+    values: tuple[int, ...]
+
+
+def read_pair(pair: Pair, reading: Reading, count: int) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """A picture, antialiased, and its mask by the nearest pixel, both made square alike.
+
+    Returns:
+        (C, size, size) uint8, (size, size) uint8 classes, and the mask's values.
+
+    Raises:
+        UserError: a file cannot be read, or the mask is not of the picture's size or has other values; it is named.
+    """
+    mask = read_mask(pair, reading, count)
+    return read_picture(pair.image, picture_reading(reading)), _square(mask.classes, reading), mask.values
+
+
+def picture_reading(reading: Reading) -> PictureReading:
+    """How the picture itself is read, as in folders of pictures; UserError for channels that pictures do not have."""
+    channels = reading.number_of_channels("pictures")
+    if channels not in (1, 3):
+        raise UserError(f"--data-arg channels={channels}: a picture has rgb or grey")
+    return PictureReading(size=reading.size, fit=reading.fit, channels="rgb" if channels == 3 else "grey")
+
+
+def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
+    """A pair's mask; UserError, see :func:`read_pair`. Of the picture no more than the head is read."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(pair.mask) as opened:
+            values = _plain_values(ImageOps.exif_transpose(opened))
+    except UserError:
+        raise
+    except Exception as error:  # Pillow raises errors of many kinds on damaged files.
+        raise UserError(f"{pair.mask}: cannot be read ({first_line(error)}); repair it") from None
+    try:
+        width, height = picture_size(pair.image)
+    except Exception as error:  # likewise
+        raise UserError(f"{pair.image}: cannot be read ({first_line(error)}); repair it") from None
+    if values.shape != (height, width):
+        raise UserError(
+            f"{pair.mask}: is {values.shape[1]}×{values.shape[0]} pixels, its image {pair.image} {width}×{height}: "
+            "both must be of one size"
+        )
+    present = values_in(values)
+    try:
+        return Mask(to_classes(values, present, count, reading.values), present)
+    except ValueError as error:
+        lossy = pair.mask.suffix.lower() in (".jpg", ".jpeg")
+        hint = "; JPEG changes values: store masks as PNG" if lossy else ""
+        raise UserError(f"{pair.mask}: {error}{hint}") from None
+
+
+def _plain_values(image: Image) -> np.ndarray:
+    """(H, W): what a file's pixels are, whatever their colour: numbers of a palette too."""
+    if image.mode == "1":
+        return np.asarray(image).astype(np.uint8)
+    if image.mode in ("LA", "PA"):
+        image = image.getchannel(0)
+    values = np.asarray(image)
+    if values.ndim == 3:
+        values = values[..., :3]
+        if not (values == values[..., :1]).all():
+            raise ValueError("it is in colours; one number a pixel, the class, is needed")
+        values = values[..., 0]
+    return values
+
+
+def _square(classes: np.ndarray, reading: Reading) -> np.ndarray:
+    """By the nearest pixel."""
+    from PIL import Image
+
+    return np.asarray(squared(Image.fromarray(classes), reading.size, reading.fit, Image.Resampling.NEAREST)).copy()
+
+
+def mode_of(file: Path) -> str:
+    """``grey`` or ``colour``, by a picture's head."""
+    from PIL import Image
+
+    with Image.open(file) as image:
+        return "grey" if image.mode in ("1", "L", "LA") or image.mode.startswith(("I", "F")) else "colour"

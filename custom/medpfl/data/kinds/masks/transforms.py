@@ -1,0 +1,166 @@
+"""MONAI dictionary transforms of ours, for volumes with masks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import nibabel
+import numpy as np
+import torch
+import torch.nn.functional as F
+from monai.config import KeysCollection
+from monai.data import MetaTensor
+from monai.transforms import MapTransform, NormalizeIntensity, ScaleIntensityRange
+from torch import Tensor
+
+from medpfl.core.errors import UserError, first_line
+
+Data = Mapping[Hashable, Any]
+
+CT = -200.0
+"""A volume with values below it is taken for CT: other scanners' values begin at 0, or near it."""
+
+
+class LoadVolumed(MapTransform):
+    """A NIfTI file to (C, X, Y, Z) float32 with its affine; what is not a number becomes the least number there.
+
+    Args:
+        keys: what to load.
+        channels: that the file must have, in its fourth dimension where there are several.
+
+    Raises:
+        UserError: the file cannot be read, or has other dimensions; it is named.
+    """
+
+    def __init__(self, keys: KeysCollection, channels: int = 1):
+        super().__init__(keys)
+        self.channels = channels
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = self._load(Path(out[key]))
+        return out
+
+    def _load(self, file: Path) -> MetaTensor:
+        try:
+            image = nibabel.load(file)
+            values, affine = np.asarray(image.dataobj, dtype=np.float32), image.affine
+        except MemoryError:
+            raise UserError(f"{file}: the volume does not fit into this machine's memory") from None
+        except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+            raise UserError(f"{file}: cannot be read: {first_line(error)}") from None
+        values = channels_first(values)
+        if values.ndim != 4 or len(values) != self.channels:
+            there = "×".join(map(str, values.shape[1:])) + f" with {len(values)} channels" * (values.ndim == 4)
+            raise UserError(
+                f"{file}: is {there}; a volume with {self.channels} channel{'s' * (self.channels > 1)} is needed "
+                "(--data-arg channels=N says how many)"
+            )
+        if not np.isfinite(values).all():
+            finite = values[np.isfinite(values)]
+            if np.isinf(values).any() or not len(finite):
+                raise UserError(f"{file}: has values that are no numbers")
+            values = np.nan_to_num(values, nan=float(finite.min()))
+        return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=torch.from_numpy(affine.copy()))
+
+
+def channels_first(values: np.ndarray) -> np.ndarray:
+    """(X, Y, Z), (X, Y, Z, C) or NIfTI's (X, Y, Z, 1, C) as (C, X, Y, Z); others as they are."""
+    if values.ndim == 5 and values.shape[3] == 1:
+        values = values[:, :, :, 0]
+    return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0) if values.ndim == 4 else values
+
+
+class NormaliseVolumed(MapTransform):
+    """Brings intensities into a common range, each channel by what is not zero in it, as ``how`` says.
+
+    See :class:`~medpfl.data.kinds.masks.reading.Reading`; ``zscore`` leaves what is zero at 0.
+    """
+
+    def __init__(self, keys: KeysCollection, how: str, window: Sequence[float]):
+        super().__init__(keys)
+        low, high = window
+        self.how = how
+        self.zscore = NormalizeIntensity(nonzero=True, channel_wise=True)
+        self.window = ScaleIntensityRange(a_min=low, a_max=high, b_min=-1.0, b_max=1.0, clip=True)
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume: MetaTensor = out[key]
+            how = self.how
+            if how == "auto":
+                how = "window" if looks_like_ct(volume) else "zscore"
+            if how == "zscore":
+                out[key] = self.zscore(volume)
+            elif how == "window":
+                out[key] = self.window(volume)
+            elif how == "percentile":
+                out[key] = MetaTensor(torch.stack([_by_percentiles(c) for c in volume.as_tensor()]), meta=volume.meta)
+        return out
+
+
+def looks_like_ct(volume: Tensor) -> bool:
+    """Whether values are as low as HU are."""
+    return bool(volume.min() < CT)
+
+
+def _by_percentiles(channel: Tensor) -> Tensor:
+    inside = channel[channel != 0].numpy()
+    low, high = np.percentile(inside, (1, 99)) if len(inside) else (0.0, 1.0)
+    return ((channel - low) / max(high - low, 1e-6) * 2 - 1).clamp(-1, 1)
+
+
+class SquareSlicesd(MapTransform):
+    """(C, D, H, W) to its slices, (D, C, size, size): antialiased, or of a mask by the nearest pixel.
+
+    Under ``squared``, ``shape`` is what a slice was before, (H, W), and ``affine`` the volume's.
+
+    Args:
+        keys: what to make square.
+        size: edge length in pixels.
+        fit: ``pad`` adds the least value of the volume (of a mask 0), ``crop`` takes the largest square of the middle,
+            ``stretch`` changes the proportions.
+        mask: whether the values are classes.
+    """
+
+    def __init__(self, keys: KeysCollection, size: int, fit: Literal["pad", "crop", "stretch"], mask: bool = False):
+        super().__init__(keys)
+        self.size, self.fit, self.mask = size, fit, mask
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume = out[key]
+            slices = (volume.as_tensor() if isinstance(volume, MetaTensor) else volume).transpose(0, 1)
+            height, width = slices.shape[-2:]
+            if not self.mask:
+                out["squared"] = {"shape": (height, width), "affine": getattr(volume, "affine", None)}
+            if self.fit == "pad":
+                rows, columns = (max(height, width) - side for side in (height, width))
+                around = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+                slices = F.pad(slices, around, value=0.0 if self.mask else float(slices.min()))
+            elif self.fit == "crop":
+                edge = min(height, width)
+                top, left = (height - edge) // 2, (width - edge) // 2
+                slices = slices[..., top : top + edge, left : left + edge]
+            size = (self.size, self.size)
+            if slices.shape[-2:] != size:
+                if self.mask:
+                    slices = F.interpolate(slices, size, mode="nearest-exact")
+                else:
+                    slices = F.interpolate(slices, size, mode="bilinear", antialias=True)
+            out[key] = slices.contiguous()
+        return out
+
+
+def pixel_factors(height: int, width: int, size: int, fit: str) -> tuple[float, float]:
+    """By how much rows and columns lie further apart after :class:`SquareSlicesd`."""
+    edges = {"pad": (max(height, width),) * 2, "crop": (min(height, width),) * 2, "stretch": (height, width)}[fit]
+    return edges[0] / size, edges[1] / size

@@ -1,0 +1,185 @@
+"""A NIfTI volume and its mask: whether they fit each other, and both as a network sees them."""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import nibabel
+import numpy as np
+import torch
+from nibabel.filebasedimages import ImageFileError
+from nibabel.orientations import io_orientation
+from nibabel.spatialimages import HeaderDataError
+from torch import Tensor
+
+from medpfl.core.errors import UserError, first_line
+from medpfl.core.masked_data import Spacing
+from medpfl.data.finding import Finding
+from medpfl.data.kinds.masks.classes_of import to_classes, values_in
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.reading import Reading
+from medpfl.data.kinds.masks.transforms import channels_first, looks_like_ct, pixel_factors
+from medpfl.data.kinds.masks.volume_steps import MASK, pipeline
+from medpfl.data.kinds.scans.nifti import read_volume
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
+
+_APART = 0.5
+"""Voxels' edges that a mask may lie beside its image: headers are rounded, and a mask is not finer than its voxels."""
+
+
+class Head(NamedTuple):
+    """What the headers of an image and its mask say.
+
+    Attributes:
+        shape: slices from the feet up, rows from front to back, columns from the patient's right to left.
+        spacing: mm along these.
+        notes: what is odd.
+    """
+
+    shape: tuple[int, int, int]
+    spacing: Spacing
+    notes: tuple[Finding, ...]
+
+
+class Volume(NamedTuple):
+    """A decoded volume.
+
+    Attributes:
+        image: (C, D, H, W), or slices (k, C, size, size); float16, or float32 where values stay as they are.
+        mask: (D, H, W) or (k, size, size), uint8 classes.
+        spacing: mm along slices, rows and columns of these.
+        values: of the mask's file.
+        ct: whether the image looks like CT.
+    """
+
+    image: Tensor
+    mask: Tensor
+    spacing: Spacing
+    values: tuple[int, ...]
+    ct: bool
+
+
+def read_head(pair: Pair) -> Head:
+    """Compares the headers; UserError, naming the file, if one cannot be read or they are not of one grid."""
+    volumes = []
+    for file in (pair.image, pair.mask):
+        if file == pair.image and (several := _one_channel(file)):
+            volumes.append((several, ()))
+            continue
+        volume = read_volume(file)
+        if wrong := next((p for p in volume.problems if p.level == "error"), None):
+            raise UserError(wrong.message)
+        volumes.append((volume.shape, volume.problems))
+    (shape, notes), (mask_shape, _) = volumes
+    if shape != mask_shape:
+        raise UserError(
+            f"{pair.mask}: has {_by(mask_shape)} voxels, its image {pair.image} {_by(shape)}: both must be of one grid"
+        )
+    affine, other = (nibabel.load(file).affine for file in (pair.image, pair.mask))
+    corners = np.array([(*corner, 1) for corner in product(*((0, n - 1) for n in shape))])
+    apart = np.linalg.norm((corners @ (affine - other).T)[:, :3], axis=1).max()
+    edges = np.linalg.norm(affine[:3, :3], axis=0)
+    if apart > _APART * edges.min():
+        theirs = np.linalg.norm(other[:3, :3], axis=0)
+        what = (
+            f"its voxels are {_mm(theirs)}, those of {pair.image} {_mm(edges)}"
+            if _differ(edges, theirs)
+            else (f"it lies up to {apart:.4g} mm beside its image {pair.image}")
+        )
+        raise UserError(f"{pair.mask}: {what}: both must be of one grid (the affine matrices in the headers differ)")
+    axes = io_orientation(affine)[:, 0].astype(int)
+    place = [int(np.flatnonzero(axes == axis)[0]) for axis in (2, 1, 0)]
+    return Head(tuple(shape[i] for i in place), tuple(float(edges[i]) for i in place), notes)
+
+
+def mask_values(pair: Pair, count: int, reading: Reading) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The classes of a mask as they lie in its file, and its values; UserError names the mask."""
+    try:
+        values = channels_first(np.asarray(nibabel.load(pair.mask).dataobj))
+        if len(values) != 1:
+            raise ValueError(f"has {len(values)} channels; one number a voxel, the class, is needed")
+        present = values_in(values)
+        return to_classes(values[0], present, count, reading.values), present
+    except ValueError as error:
+        raise UserError(f"{pair.mask}: {error}") from None
+    except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+        raise UserError(f"{pair.mask}: cannot be read: {first_line(error)}") from None
+
+
+def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
+    """A volume and its mask by the steps of :func:`~medpfl.data.kinds.masks.volume_steps.steps`.
+
+    Raises:
+        UserError: see :func:`read_head` and :func:`mask_values`; or the image has other channels.
+    """
+    head = read_head(pair)
+    _, present = mask_values(pair, count, reading)
+    made = _run({"image": str(pair.image), MASK: str(pair.mask)}, reading)
+    image, mask = (_plain(made[key]) for key in ("image", MASK))
+    mask = mask[:, 0] if reading.dims == 2 else mask[0]
+    whole = mask.round().to(torch.int64).numpy()
+    classes = torch.from_numpy(to_classes(whole, values_in(whole), count, reading.values))
+    spacing = [new or old for new, old in zip(reading.spacing, head.spacing, strict=True)]
+    if reading.dims == 2:
+        # As many as MONAI's Spacing makes, from the middle of the first voxel to that of the last.
+        lengths = zip(head.shape, head.spacing, spacing, strict=True)
+        _, rows, columns = (round((n - 1) * old / new + 1) for n, old, new in lengths)
+        for axis, factor in enumerate(pixel_factors(rows, columns, reading.size, reading.fit), start=1):
+            spacing[axis] *= factor
+    kept = torch.float32 if reading.normalise == "none" else torch.float16
+    return Volume(image.to(kept), classes, tuple(spacing), present, looks_like_ct(_image(pair)))
+
+
+@lru_cache(maxsize=1)
+def _steps(reading: Reading) -> Compose:
+    return pipeline(reading)
+
+
+def _run(item: dict, reading: Reading) -> dict:
+    try:
+        return _steps(reading)(item)
+    except RuntimeError as error:
+        # MONAI wraps what a transform raises, once for each Compose.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UserError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return (tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor).contiguous()
+
+
+def _image(pair: Pair) -> Tensor:
+    return torch.from_numpy(np.nan_to_num(np.asarray(nibabel.load(pair.image).dataobj, dtype=np.float32)))
+
+
+def _one_channel(file: Path) -> tuple[int, ...] | None:
+    """The shape of one channel of an image that has several; None of others, and of what cannot be read."""
+    try:
+        shape = tuple(map(int, nibabel.load(file).shape))
+    except (ImageFileError, HeaderDataError, OSError, EOFError, zlib.error, ValueError):
+        return None  # read_volume says why
+    if len(shape) == 5 and shape[3] == 1:
+        shape = (*shape[:3], shape[4])
+    return shape[:3] if len(shape) == 4 and shape[3] > 1 else None
+
+
+def _differ(edges: np.ndarray, others: np.ndarray) -> bool:
+    return bool(np.abs(edges - others).max() > 0.01 * edges.min())
+
+
+def _mm(edges: np.ndarray) -> str:
+    return "×".join(f"{edge:.4g}" for edge in edges) + " mm"
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))

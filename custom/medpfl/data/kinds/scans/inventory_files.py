@@ -1,0 +1,73 @@
+"""An inventory as a table, CSV and HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.inventory import Found, Inventory, in_words
+from medpfl.data.kinds.scans.page import Row, write_page, write_private
+from medpfl.data.kinds.scans.proposal import Proposal, draft
+
+TABLE, PAGE, LABELS = "inventory.csv", "inventory.html", "labels.csv"
+
+
+_COLUMNS: dict[str, Callable[[Found], str]] = {
+    "patient": lambda one: one.patient,
+    "date": lambda one: one.date,
+    "where": lambda one: one.place,
+    "series": lambda one: one.name if one.name != one.place else "",
+    "kind": lambda one: one.form,
+    "modality": lambda one: one.modality,
+    "description": lambda one: one.description,
+    "slices": lambda one: str(one.slices or ""),
+    "matrix": lambda one: one.matrix,
+    "thickness (mm)": lambda one: f"{one.thickness:.4g}" if one.thickness else "",
+    "spacing (mm)": lambda one: "×".join(f"{length:.4g}" for length in one.spacing),
+    "kernel": lambda one: one.kernel,
+    "coverage (mm)": lambda one: f"{one.coverage:.0f}" if one.coverage else "",
+    "state": lambda one: one.state,
+}
+_SHORT = ("where", "modality", "slices", "thickness (mm)", "kernel", "coverage (mm)", "state")
+"""The columns that there is room for on a terminal."""
+
+
+def heads(dates: bool, short: bool = False) -> list[str]:
+    """Of the columns; ``short`` are those of a terminal."""
+    return [head for head in _COLUMNS if (dates or head != "date") and (not short or head in (*_SHORT, "date"))]
+
+
+def cells(one: Found, dates: bool, short: bool = False) -> list[str]:
+    """A row, without what is wrong."""
+    return [_COLUMNS[head](one) for head in heads(dates, short)]
+
+
+def write_inventory(
+    folder: Path,
+    inventory: Inventory,
+    drawn: Sequence[tuple[Found, str]],
+    proposals: Sequence[Proposal],
+    dates: bool,
+) -> list[Path]:
+    """Writes the table, the page and the draft of a label table, for their owner alone to read.
+
+    Raises:
+        UserError: a label table is there already, or a file cannot be written.
+    """
+    if (folder / LABELS).exists():
+        raise UserError(f"{folder / LABELS}: is there already, and may have been filled in: give another folder")
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*heads(dates), "what is wrong"])
+    for one, _ in drawn:
+        table.writerow([*cells(one, dates), "; ".join(words for _, words in one.reasons())])
+    lines = [("", line) for line in in_words(inventory)]
+    rows = [Row(cells(one, dates), image, problems=one.reasons()) for one, image in drawn]
+    return [
+        write_private(folder / TABLE, text.getvalue()),
+        write_page(folder / PAGE, f"What is in {inventory.root}", lines, heads(dates), rows),
+        write_private(folder / LABELS, draft(proposals)),
+    ]

@@ -1,0 +1,66 @@
+"""Scans as one HTML page with pictures; it holds patients' images and is for its owner alone to read."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from medpfl.core.errors import UserError
+from medpfl.core.statefile import write_bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scan: a cell for each head, a picture (a ``data:`` URI), shares of values as bars, and what is odd."""
+
+    cells: Sequence[str]
+    image: str = ""
+    bars: Sequence[float] = ()
+    axis: str = ""
+    problems: Sequence[tuple[str, str]] = ()
+
+
+def write_page(
+    path: Path, title: str, lines: Sequence[tuple[str, str]], heads: Sequence[str], rows: Sequence[Row]
+) -> Path:
+    """Writes a page (mode 0600) and returns its path.
+
+    Args:
+        path: the file.
+        title: the page's.
+        lines: level and words, above the table.
+        heads: of the table's columns.
+        rows: the scans.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pages = Environment(loader=PackageLoader("medpfl.data"), autoescape=True, undefined=StrictUndefined)
+    text = pages.get_template("scans.html").render(title=title, lines=lines, heads=heads, rows=rows)
+    return write_private(path, text)
+
+
+def write_private(path: Path, text: str) -> Path:
+    """Writes a text for its owner alone to read; UserError if that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode("utf-8", errors="surrogateescape"), durable=False, mode=0o600)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+def png(pixels: np.ndarray) -> str:
+    """A grey picture (rows, columns) uint8 as a ``data:`` URI."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

@@ -1,0 +1,87 @@
+"""Whether a CT volume's values can be Hounsfield units, whatever value stands for padding."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from medpfl.data.finding import Finding
+
+EDGES = np.arange(-1100, 501, 50)
+"""HU between which :func:`histogram` counts."""
+_AIR, _TISSUE = (-1100.0, -600.0), (-200.0, 400.0)
+_LEAST_AIR, _LEAST_TISSUE = 0.005, 0.05
+"""Shares of the values, without padding, that are air or lung, and soft tissue."""
+_SPIKE = 0.01
+"""Share of the voxels that have exactly the lowest value where that is padding, or air that has been clipped."""
+_OFFSETS = (1024.0, 1000.0)
+"""What stored values are above HU."""
+
+
+def odd_values(values: np.ndarray) -> list[Finding]:
+    """What is odd or wrong with a slice's or a volume's values; nothing if they look like HU.
+
+    Args:
+        values: (X, Y) or (X, Y, Z).
+    """
+    finite = np.isfinite(values)
+    findings = []
+    if not finite.all():
+        count = finite.size - int(finite.sum())
+        middle = finite[tuple(slice(n // 4, n - n // 4) for n in values.shape[:2])]
+        if not middle.all():
+            inside = middle.size - int(middle.sum())
+            return [Finding("error", f"{inside:,} voxels in its middle are not numbers (NaN or infinite)")]
+        findings = [Finding("warning", f"{count:,} voxels at its edge are not numbers: taken as air")]
+    known = values[finite]
+    low, high = float(known.min()), float(known.max())
+    if low == high:
+        return [Finding("error", f"every voxel has the value {low:g}")]
+    known = _without_padding(known, low)
+    if not known.size or _like_hu(known):
+        return findings
+    said = f"from {low:.6g} to {high:.6g}"
+    for offset in _OFFSETS:
+        if _like_hu(known - offset):
+            message = f"values {said} look like HU without their offset of {-offset:.0f}: has the rescaling been lost?"
+            return [*findings, Finding("error", message)]
+    if low >= 0 and high <= 256:
+        return [*findings, Finding("error", f"values {said} are grey values of a picture, not HU")]
+    lacking = [
+        what
+        for what, (first, last), least in (("air", _AIR, _LEAST_AIR), ("soft tissue", _TISSUE, _LEAST_TISSUE))
+        if _share(known, first, last) < least
+    ]
+    return [
+        *findings,
+        Finding("warning", f"values {said}, without padding no {' and no '.join(lacking)}: are these HU?"),
+    ]
+
+
+def histogram(values: np.ndarray) -> list[float]:
+    """Shares of the voxels between :data:`EDGES`; what is beyond counts at the ends, what is no number not at all."""
+    known = values[np.isfinite(values)]
+    counts, _ = np.histogram(np.clip(known, EDGES[0], EDGES[-1]), EDGES)
+    return [round(float(count) / max(1, known.size), 5) for count in counts]
+
+
+def fingerprint(values: np.ndarray) -> str:
+    """A hash of how often a slice or volume has which whole HU; the same however its axes are turned and flipped."""
+    whole = np.clip(np.nan_to_num(np.rint(values), nan=-1024.0), -1024, 4095).astype(np.int64) + 1024
+    counts = np.bincount(whole.ravel(), minlength=5120)
+    return hashlib.blake2b(repr(sorted(values.shape)).encode() + counts.tobytes(), digest_size=16).hexdigest()
+
+
+def _without_padding(known: np.ndarray, low: float) -> np.ndarray:
+    """Values but those below air, and the lowest if it is as frequent as only padding or clipped air is."""
+    spike = float((known == low).mean()) >= _SPIKE
+    return known[(known >= _AIR[0]) & ((known > low) | (not spike))]
+
+
+def _like_hu(known: np.ndarray) -> bool:
+    return _share(known, *_AIR) >= _LEAST_AIR and _share(known, *_TISSUE) >= _LEAST_TISSUE
+
+
+def _share(known: np.ndarray, first: float, last: float) -> float:
+    return float(((known > first) & (known < last)).mean())

@@ -1,0 +1,101 @@
+"""A run's first model: the device, the same values everywhere, whether it fits the data, and what of it is shared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers, parse_declaration
+from medpfl.core.errors import UserError
+from medpfl.core.frozen import freeze, frozen_names
+from medpfl.core.parameters import ParameterSplit
+from medpfl.core.seeding import derive_seed
+from medpfl.core.threads import intra_op_threads
+from medpfl.data.source import DataSource
+from medpfl.models import build_model, logits
+from medpfl.models.shapes import each_side
+
+logger = logging.getLogger(__name__)
+
+
+def pick_device(config: RunConfig) -> torch.device:
+    """The device that the configuration asks for; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        UserError: a GPU is asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if config.device == "auto":
+        return torch.device("cuda" if available else "cpu")
+    if config.device.startswith("cuda") and not available:
+        raise UserError(f"--device {config.device}: torch sees no GPU here; use --device cpu or auto")
+    return torch.device(config.device)
+
+
+def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
+    """The run's first model: the same values at the server and at every site."""
+    with torch.random.fork_rng(), intra_op_threads(1):
+        torch.manual_seed(derive_seed(config.seed, "model"))
+        arguments = source.model_arguments()
+        how = {"model_args": config.model_args, "pooling": config.pooling, "adapters": config.adapters}
+        model = build_model(config.model, **arguments, **how)
+    return model.to(device)
+
+
+def blank(config: RunConfig, shape: Mapping[str, Any], number: int = 1) -> torch.Tensor | None:
+    """Empty images as the model takes them, or bags; None where nobody here knows the images' shape.
+
+    Args:
+        config: the run.
+        shape: of :meth:`~medpfl.data.source.DataSource.model_arguments`.
+        number: of images, or of bags and of images in each.
+    """
+    if not shape:
+        return None
+    bag = (number,) if config.pooling == "attention" else ()
+    return torch.zeros(number, *bag, shape["in_channels"], *each_side(shape["image_size"]))
+
+
+def try_out(config: RunConfig, model: nn.Module, x: torch.Tensor, classes: int) -> None:
+    """One forward pass of empty images, so that a network which does not fit the data is refused before any work."""
+    size = "x".join(map(str, x.shape[2 if config.pooling == "attention" else 1 :]))
+    where = f"{config.model} on the images of {config.data} ({size})"
+    try:
+        with torch.inference_mode():
+            scores = logits(model.eval()(x))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
+    finally:
+        model.train()
+    if reason := config.learned.misfit(scores.shape, x.shape, classes):
+        raise UserError(f"{where} gives an output of shape {list(scores.shape)}: {reason}")
+    model.eval()
+    for part in config.parts:
+        part.suits(model, x)
+    model.train()
+
+
+def split_of(config: RunConfig, model: nn.Module, x: torch.Tensor | None) -> ParameterSplit:
+    """What is shared; layers are counted along the way of an empty image through the model.
+
+    The model's frozen parts are frozen then.
+    """
+    declaration = parse_declaration(config.resolved_personal)
+    if x is None and counts_layers(declaration):
+        logger.warning(
+            "--personal %s counts the layers of %s as it registers them: nobody here knows its input, along whose way "
+            "they would be counted; --personal modules:... names them",
+            config.resolved_personal,
+            config.model,
+        )
+    held = [parse_declaration(config.frozen)] if config.frozen else []
+    held += [AllButAdaptersAndTop()] if config.adapters else []
+    frozen = frozen_names(model, Union(tuple(held)), x) if held else frozenset()
+    freeze(model, frozen)
+    return ParameterSplit(model, declaration, x, frozen)

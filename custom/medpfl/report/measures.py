@@ -1,0 +1,115 @@
+"""The measures of a results file, and how reports print their values and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medpfl.core.measure import Measure
+
+NONE = "–"
+BETTER = "+ is better"
+_CLASSIFICATION = ("accuracy", "balanced_accuracy", "auroc")
+
+
+def measures_of(said: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """Of results, of a comparison or of joined sites: those that every table has."""
+    return tuple(m for m in all_measures(said) if not m.further)
+
+
+def all_measures(said: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """With the further ones; classification's in files of earlier versions, which say none."""
+    if told := said.get("measures"):
+        return tuple(map(Measure.read, told))
+    from medpfl.tasks.classification import Classification  # imports torch: who says the measures does not need it
+
+    return Classification.measures
+
+
+def first(said: Mapping[str, Any]) -> Measure:
+    """The measure that reports begin with."""
+    return measures_of(said)[0]
+
+
+def selecting(results: Mapping[str, Any]) -> Measure:
+    """The measure whose validation values select the round."""
+    measures = measures_of(results)
+    return next((m for m in measures if m.name == results["config"].get("select_by")), measures[0])
+
+
+def chief(measures: Sequence[Measure]) -> list[Measure]:
+    """What a short table has: the first, and the one with an interval."""
+    return list(dict.fromkeys((measures[0], *[m for m in measures if m.interval][:1])))
+
+
+def as_earlier(measures: Sequence[Measure]) -> bool:
+    """Whether they are those for which files have had columns and keys since the first version."""
+    return tuple(m.name for m in measures) == _CLASSIFICATION
+
+
+def printed(measure: Measure, value: float | None) -> str:
+    """A value without its unit."""
+    return NONE if value is None else measure.number(value)
+
+
+def spread(measure: Measure, mean: float | None, sd: float | None) -> str:
+    """Mean ± standard deviation; the mean alone where there is no deviation."""
+    return printed(measure, mean) if mean is None or sd is None else f"{measure.number(mean)} ± {measure.number(sd)}"
+
+
+def with_interval(measure: Measure, entry: Mapping[str, Any]) -> str:
+    """The value in a site's entry, with its 95 % interval where there is one."""
+    value = entry.get(measure.name)
+    ends = entry.get(measure.interval) if measure.interval else (entry.get("intervals") or {}).get(measure.name)
+    if value is None or not ends or None in ends:
+        return printed(measure, value)
+    return f"{measure.number(value)} [{measure.number(ends[0])}, {measure.number(ends[1])}]"
+
+
+def change(measure: Measure, gain: float | None, sd: float | None = None) -> str:
+    """A gain with its sign, without its unit."""
+    if gain is None:
+        return NONE
+    return measure.signed(gain) if sd is None else f"{measure.signed(gain)} ± {measure.amount(sd)}"
+
+
+def head(measure: Measure) -> str:
+    """Of a column with values: ``HD95 (mm)``."""
+    return f"{capital(measure.title)} ({measure.unit})" if measure.unit else capital(measure.title)
+
+
+def short_head(measure: Measure) -> str:
+    """The same where there is little room."""
+    return head(measure).replace("Balanced accuracy", "Balanced acc.")
+
+
+def change_head(what: str, measure: Measure) -> str:
+    """Of a column with gains: ``To local (points)``; which way is better where a reader might take the other."""
+    notes = [measure.gained_in, *([] if measure.share and measure.better == "higher" else [BETTER])]
+    return f"{what} ({', '.join(filter(None, notes))})"
+
+
+def is_change(of_column: str) -> bool:
+    """Whether a head is one of :func:`change_head`."""
+    return "(points" in of_column or BETTER in of_column
+
+
+def counting_classes(measures: Sequence[Measure], sites: Mapping[str, Mapping[str, Any]]) -> list[Measure]:
+    """Those of which sites say over how many classes they are."""
+    return [m for m in measures if any(f"{m.name}_classes" in entry for entry in sites.values())]
+
+
+def classes_in(measure: Measure, entry: Mapping[str, Any], known: int) -> str:
+    """Over how many classes a site's value is, of those that the data are known to have."""
+    counted = entry.get(f"{measure.name}_classes")
+    return NONE if counted is None else f"{counted} of {known}" if known else str(counted)
+
+
+def capital(text: str) -> str:
+    """With a capital letter in front."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

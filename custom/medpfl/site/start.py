@@ -1,0 +1,35 @@
+"""The start weights at a site: they come with the hello and are kept, for a later process of the run."""
+
+from __future__ import annotations
+
+from medpfl.algorithms.start import START
+from medpfl.config.run import RunConfig
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State, StateError
+from medpfl.models.start_weights import Start
+from medpfl.site.store import SiteStore, usable
+
+INIT = "init"
+"""Kind of a state in the site's store: the whole model that the run began with."""
+
+
+def start_at_site(config: RunConfig, store: SiteStore, message: Message, name: str) -> Start:
+    """The values that the contract names: those that came with the hello, or that the site has kept since.
+
+    Whoever answers the hello keeps them, and not before the contract lets it: the folder may be another submitter's.
+
+    Args:
+        config: names them by their fingerprint.
+        store: the site's.
+        message: that is to be answered.
+        name: the site's, for its log.
+
+    Raises:
+        StateError: neither are those.
+    """
+    brought: State = message.brought(START) if message.task == "prepare" else {}
+    if brought and (start := Start(brought)).named == config.init:
+        return start
+    if not brought and (kept := usable(store, INIT, 0, name)) and (start := Start(kept)).named == config.init:
+        return start
+    raise StateError("contract: the start weights are not those that the contract names")

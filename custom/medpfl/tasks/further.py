@@ -1,0 +1,162 @@
+"""What accuracy and AUC do not tell of class probabilities: operating points, F1, average precision, calibration.
+
+Each statistic is computed for all bootstrap draws at once: a draw is a weight for every case, how often it was drawn.
+Cases of one patient are drawn together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
+_BINS = 10
+"""Of the confidence, of equal width."""
+_DRAWS = 500
+Values = dict[str, np.ndarray]
+
+
+def thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """For each class the least probability that counts as positive, (classes,): where Youden's index is largest.
+
+    (Cancer 3, 1950.) NaN for a class that these cases do not have, or that all have.
+
+    Args:
+        probabilities: (n, classes), of validation data.
+        labels: (n,).
+    """
+    found = np.full(probabilities.shape[1], np.nan)
+    for c in range(len(found)):
+        positive = labels == c
+        if positive.any() and not positive.all() and np.isfinite(probabilities[:, c]).all():
+            candidates = np.unique(probabilities[:, c])
+            called = probabilities[:, c, None] >= candidates
+            youden = called[positive].mean(0) - called[~positive].mean(0)
+            found[c] = candidates[youden.argmax()]
+    return found
+
+
+def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
+    """Weights of cases, (1 + :data:`_DRAWS`, n): all once, then as drawn with replacement from a fixed seed.
+
+    Args:
+        n: cases.
+        owners: (n,) which patient each is of; by default each is of its own.
+    """
+    whose = np.arange(n) if owners is None else np.unique(owners, return_inverse=True)[1]
+    patients = int(whose.max()) + 1 if n else 0
+    drawn = np.random.default_rng(0).multinomial(patients, np.full(patients, 1 / patients), _DRAWS) if n else []
+    return np.vstack([np.ones((1, n)), np.asarray(drawn).reshape(_DRAWS, patients)[:, whose]])
+
+
+def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, weights: np.ndarray) -> Values:
+    """The measures of :data:`NAMES` under each row of weights, (rows,); NaN where one is not defined.
+
+    Means over the classes that the cases have; of two classes it is the second, the positive one.
+
+    Args:
+        probabilities: (n, classes), finite.
+        labels: (n,).
+        cuts: :func:`thresholds` of validation data.
+        weights: (rows, n).
+    """
+    classes = probabilities.shape[1]
+    true = labels[:, None] == np.arange(classes)
+    weights = weights.astype(np.float32)  # whole numbers, of which sums stay exact
+    counted = [1] if classes == 2 else np.flatnonzero(true.any(0)).tolist()
+    called, top = probabilities >= cuts, probabilities.argmax(1)
+    guessed = top[:, None] == np.arange(classes)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        positives, total = _sums(weights, true), weights.sum(1, dtype=float)
+        sensitivity = _sums(weights, called & true) / positives
+        specificity = _sums(weights, ~called & ~true) / (total[:, None] - positives)
+        f1 = 2 * _sums(weights, guessed & true) / (_sums(weights, guessed) + positives)
+        precision = [_average_precision(probabilities[:, c], true[:, c], weights) for c in counted]
+        unknown = np.isnan(cuts)
+        sensitivity[:, unknown] = specificity[:, unknown] = np.nan
+        return {
+            "sensitivity": _over(sensitivity, counted),
+            "specificity": _over(specificity, counted),
+            "f1": _over(f1, counted),
+            "average_precision": _over(np.stack(precision, 1), range(len(counted))) if counted else _none(weights),
+            "brier": weights @ np.square(probabilities - true).sum(1) / total,
+            "ece": calibration_error(probabilities, labels, weights),
+        }
+
+
+def gains(new: Values, old: Values, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
+    """What one model's measures are better by than another's on the same draws, with percentile intervals.
+
+    Args:
+        new: :func:`further` of one.
+        old: of the other, with the same weights.
+        sign: by measure 1 where more is better, -1 where less is.
+    """
+    change = {name: sign[name] * (new[name] - old[name]) for name in new}
+    ends = intervals(change)
+    return {
+        name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None
+        for name, v in change.items()
+    }
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Expected calibration error (Guo et al., ICML 2017) of the predicted class under each row of weights, (rows,)."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    inside = bins_of(confidence)[:, None] == np.arange(_BINS)
+    return np.abs(weights @ (inside * (right - confidence)[:, None])).sum(1) / weights.sum(1)
+
+
+def bins_of(confidence: np.ndarray) -> np.ndarray:
+    """In which of the bins each confidence lies, (n,)."""
+    return np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
+    """The reliability curve: of each bin of confidence that has cases its ``n``, mean ``confidence``, ``accuracy``."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    where = bins_of(confidence)
+    return [
+        {"n": int(there.sum()), "confidence": float(confidence[there].mean()), "accuracy": float(right[there].mean())}
+        for there in (where == b for b in range(_BINS))
+        if there.any()
+    ]
+
+
+def estimates(values: Values) -> dict[str, float | None]:
+    """Without any draw."""
+    return {name: None if np.isnan(v[0]) else float(v[0]) for name, v in values.items()}
+
+
+def intervals(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """95 % percentile intervals over the draws, of the measures that are known in most of them."""
+    known = {name: v[1:][np.isfinite(v[1:])] for name, v in values.items() if np.isfinite(v[0])}
+    return {
+        name: [float(end) for end in np.percentile(v, (2.5, 97.5))] for name, v in known.items() if len(v) > _DRAWS / 2
+    }
+
+
+def _sums(weights: np.ndarray, there: np.ndarray) -> np.ndarray:
+    return (weights @ there.astype(np.float32)).astype(float)
+
+
+def _average_precision(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Sum of precisions times steps of recall over distinct scores, (rows,)."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # equal scores are one step
+    w = weights[:, order]
+    hit, seen = (np.cumsum(part, 1)[:, last].astype(float) for part in (w * positive[order], w))
+    steps = np.diff(hit, axis=1, prepend=0)
+    return (steps * np.where(seen > 0, hit / seen, 0)).sum(1) / hit[:, -1]
+
+
+def _over(values: np.ndarray, classes: list[int] | range) -> np.ndarray:
+    """Mean over the classes that have one, (rows,)."""
+    chosen = values[:, list(classes)]
+    known = np.isfinite(chosen)
+    return np.where(known, chosen, 0).sum(1) / np.where(known.any(1), known.sum(1), np.nan)
+
+
+def _none(weights: np.ndarray) -> np.ndarray:
+    return np.full(len(weights), np.nan)

@@ -1,0 +1,107 @@
+"""Ordinal classification: grades, of which a near one is less wrong than a far one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, FiniteFloat
+
+from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share
+from medpfl.tasks.evaluation import Predictions
+from medpfl.tasks.intervals import bootstrap_interval, mean_interval
+from medpfl.tasks.measures import measures
+from medpfl.tasks.paired import differences
+from medpfl.tasks.task import Measure
+
+
+class Measures(FurtherMeasures):
+    """Of one model on one part of a site's data."""
+
+    n: Annotated[int, Field(ge=0, le=10**9)]
+    kappa: Annotated[FiniteFloat, Field(ge=-1, le=1)] | None
+    mae: Annotated[FiniteFloat, Field(ge=0, le=10**5)] | None
+    accuracy: Share | None
+    balanced_accuracy: Share | None
+
+
+class Ordinal(Classification):
+    """Cross-entropy as in classification; the predicted grade is the most probable one."""
+
+    name = "ordinal"
+    measures = (
+        Measure(
+            "kappa",
+            "quadratic kappa",
+            least=-1.0,
+            what="quadratic kappa is how far grades agree beyond chance, an error counting by its square: 1 is full "
+            "agreement, 0 chance's",
+        ),
+        Measure(
+            "mae",
+            "mean error in grades",
+            most=1e5,
+            better="lower",
+            what="mean error in grades is by how many grades a prediction is off on average: less is better",
+        ),
+        Measure("accuracy", "accuracy", what="accuracy is the share of test cases whose grade is predicted exactly"),
+        Measure("balanced_accuracy", "balanced accuracy", what="balanced accuracy gives every grade the same weight"),
+        *FURTHER,
+    )
+    schema = Measures
+
+    def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
+        """Of all samples together."""
+        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        plain = measures(probabilities, labels)
+        if not len(labels):
+            return {"n": 0, **dict.fromkeys(self.selecting)}
+        grades = _grades(probabilities, labels)
+        return {
+            "n": len(labels),
+            "kappa": quadratic_kappa(grades, labels, probabilities.shape[1]),
+            "mae": float(np.abs(grades - labels).mean()),
+            "accuracy": plain["accuracy"],
+            "balanced_accuracy": plain["balanced_accuracy"],
+        }
+
+    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
+        """Kappa's interval is a bootstrap's over cases; the mean error's is Student's of paired differences."""
+        found = differences(new[0], old[0], new[1])
+        (labels, classes), grades = (new[1], new[0].shape[1]), [_grades(p[0], p[1]) for p in (new, old)]
+        error = np.abs(grades[1] - labels) - np.abs(grades[0] - labels)
+        ends = mean_interval(error)
+
+        def kappa(rows: np.ndarray) -> float | None:
+            one, two = (quadratic_kappa(g[rows], labels[rows], classes) for g in grades)
+            return None if one is None or two is None else one - two
+
+        difference = kappa(np.arange(len(labels)))
+        low_high = None if difference is None else bootstrap_interval(kappa, len(labels))
+        return {
+            "kappa": low_high and {"difference": difference, "low": low_high[0], "high": low_high[1]},
+            "mae": ends and {"difference": float(error.mean()), "low": ends[0], "high": ends[1]},
+            "accuracy": found["accuracy"],
+            "balanced_accuracy": found["balanced_accuracy"],
+        }
+
+
+def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> float | None:
+    """Cohen's kappa with quadratic weights (Psychological Bulletin 70, 1968); None where there is but one grade.
+
+    Args:
+        grades: (n,), predicted.
+        labels: (n,), true.
+        classes: how many grades there are.
+    """
+    table = np.bincount(labels * classes + grades, minlength=classes**2).reshape(classes, classes) / max(1, len(labels))
+    weights = np.square(np.subtract.outer(np.arange(classes), np.arange(classes)))
+    by_chance = (weights * np.outer(table.sum(1), table.sum(0))).sum()
+    return None if by_chance == 0 else float(1 - (weights * table).sum() / by_chance)
+
+
+def _grades(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The most probable; where no probability is finite, the grade farthest from the true one."""
+    classes = probabilities.shape[1]
+    worst = np.where(labels >= classes / 2, 0, classes - 1)
+    return np.where(np.isfinite(probabilities).all(1), probabilities.argmax(1), worst)

@@ -1,0 +1,127 @@
+"""The steps of an optimizer: precision, accumulation over batches, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from medpfl.training.memory import Memory, names_of
+from medpfl.training.settings import Training
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_FIRST_SCALE = 2.0**12
+"""Of fp16's losses. torch begins at 2^16 and drops a step for each halving, which a round of ten steps cannot spare."""
+
+
+class Steps:
+    """Steps of some of a model's parameters.
+
+    Args:
+        settings: of training.
+        model: on its device.
+        parameters: those to train; what needs no gradient is left out.
+        optimizer: makes an optimizer of parameters.
+        before_step: called with a step's gradients there, before they are clipped.
+        memory: where the optimizer's state comes from and goes to; None for afresh.
+    """
+
+    def __init__(
+        self,
+        settings: Training,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        optimizer: Callable[[Sequence[nn.Parameter]], Optimizer],
+        before_step: Sequence[Callable[[], None]] = (),
+        memory: Memory | None = None,
+    ):
+        self._settings, self._before_step, self._memory = settings, before_step, memory
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self._device = self._parameters[0].device.type
+        self._scaler = torch.amp.GradScaler(self._device, _FIRST_SCALE, enabled=settings.precision == "fp16")
+        self._optimizer = optimizer(self._parameters)
+        self._names = names_of(model, self._parameters)
+        if memory is not None:
+            memory.recall(self._optimizer, self._names, self._scaler)
+        self._batches = self._samples = 0
+        self._optimizer.zero_grad()
+
+    def forward(self) -> AbstractContextManager:
+        """Inside, forward passes have the precision asked for; parameters and their gradients stay float32."""
+        half = _HALF.get(self._settings.precision)
+        return torch.autocast(self._device, half) if half else nullcontext()
+
+    def scale(self, samples: int) -> float:
+        """What :meth:`backward` multiplies the gradients of a batch of so many samples by."""
+        scale = self._scaler.get_scale() if self._scaler.is_enabled() else 1.0
+        return scale * self._share(samples)
+
+    def backward(self, loss: Tensor, samples: int) -> None:
+        """The gradients of a batch's mean loss, beside those of the batches that the step has already."""
+        if (share := self._share(samples)) != 1:
+            loss = loss * share
+        self._scaler.scale(loss).backward()
+        self._batches += 1
+        self._samples += samples
+
+    def _share(self, samples: int) -> float:
+        """By which a batch's loss counts, so that a step has the mean over all samples of its batches."""
+        return samples / self._settings.batch_size if self._settings.accumulate > 1 else 1.0
+
+    def step(self) -> None:
+        """The optimizer's step, once there are batches enough for it."""
+        if self._batches >= self._settings.accumulate:
+            self._take()
+
+    def end_epoch(self) -> None:
+        """The step of batches that are left: none waits for the next epoch."""
+        if self._batches:
+            self._take()
+
+    def end(self) -> None:
+        """After the last epoch."""
+        if self._memory is not None:
+            self._memory.keep(self._optimizer, self._names, self._scaler)
+
+    def _take(self) -> None:
+        self._scaler.unscale_(self._optimizer)
+        if self._settings.accumulate > 1:
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, self._settings.batch_size / self._samples)
+        for change in self._before_step:
+            change()
+        if self._settings.grad_clip:
+            clip_grad_norm_(self._parameters, self._settings.grad_clip, foreach=True)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad()
+        self._batches = self._samples = 0
+
+
+@contextmanager
+def laid_out(model: nn.Module, *, channels_last: bool) -> Iterator[None]:
+    """Inside, a network's weights lie with the channels last; afterwards as they were, so that files have one order."""
+    if not channels_last:
+        yield
+        return
+    _lay_out(model, last=True)
+    try:
+        yield
+    finally:
+        _lay_out(model, last=False)
+
+
+def channels_last_of(images: Tensor) -> Tensor:
+    """Images or volumes with the channels last in memory; bags of slices, (B, S, C, H, W), are better left alone."""
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
+def _lay_out(model: nn.Module, *, last: bool) -> None:
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            order = torch.channels_last if last else torch.contiguous_format
+            parameter.data = parameter.data.contiguous(memory_format=order)

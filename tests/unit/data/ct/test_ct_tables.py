@@ -1,0 +1,172 @@
+"""Label tables as hospitals write them, and reasons that are not dropped."""
+
+import json
+import shutil
+import unicodedata
+
+import nibabel
+import numpy as np
+import pytest
+from make_dicom import chest, write_nifti, write_series
+
+from medpfl.data.check import check
+from medpfl.data.kinds.scans.nifti import read_volume
+
+
+def _words(path, level="error"):
+    return [finding.message for finding in check(path) if finding.level == level]
+
+
+def _table(folder, rows, heads="series,label"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "labels.csv").write_text("\n".join([heads, *rows]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_may_name_dicom_and_nifti_in_any_order(tmp_path, separator, order):
+    uid = write_series(tmp_path / "s", chest(), patient="A")
+    write_nifti(tmp_path / "x.nii.gz", chest(seed=1))
+    rows = [separator.join((name, label, person)) for name, label, person in ((uid, "0", "a"), ("x.nii.gz", "1", "b"))]
+    _table(tmp_path, rows[::order], separator.join(("series", "label", "patient")))
+    assert _words(tmp_path) == []
+    assert any("2 patients, 2 scans that can be used" in words for words in _words(tmp_path, "ok"))
+
+
+@pytest.mark.parametrize("label", ["nan", "NA", "N/A", "-1", "null", "", " "])
+def test_what_is_no_label_is_no_class(tmp_path, label):
+    for n in range(3):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+    _table(tmp_path, ["0.nii,ill", "1.nii,healthy", f"2.nii,{label}"])
+    (message,) = _words(tmp_path)
+    assert "line 4: label" in message and ("is no class" in message or "is empty" in message)
+    assert "classes: healthy, ill" in _words(tmp_path, "ok")[0]
+
+
+@pytest.mark.parametrize("label", ["seg/0.nii.gz", [0, 1], ["a.nii", "b.nii"], {"a": 1}])
+def test_a_datalist_of_segmentations_has_no_classes(tmp_path, label):
+    items = []
+    for n in range(3):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+        items.append({"image": f"{n}.nii", "label": [0, 1, label][n]})
+    (tmp_path / "datalist.json").write_text(json.dumps({"training": items}))
+    (message,) = _words(tmp_path)
+    assert "training 3: label" in message and ("is a file" in message or "one class name or number" in message)
+
+
+def test_a_patient_with_two_labels_is_noted(tmp_path):
+    for n in range(4):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+    _table(tmp_path, ["0.nii,0,a", "1.nii,1,a", "2.nii,0,b", "3.nii,1,c"], "series,label,patient")
+    assert any("patient a has scans of 0 and 1" in words for words in _words(tmp_path, "note"))
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [("x.nrrd", "NRRD"), ("x.mha", "MetaImage"), ("x.hdr", "Analyze or a NIfTI pair"), ("x.mnc", "MINC"),
+     ("x.PAR", "PAR/REC"), ("x+orig.HEAD", "AFNI"), ("x.mgz", "MGH")],
+)  # fmt: skip
+def test_other_formats_are_named(tmp_path, name, words):
+    (tmp_path / name).write_bytes(b"whatever")
+    write_nifti(tmp_path / "0.nii", chest())
+    _table(tmp_path, [f"{name},0", "0.nii,1"])
+    (message,) = _words(tmp_path)
+    assert f"{name}: {words} is not read: save it as one NIfTI file" in message
+
+
+def test_why_no_series_of_a_folder_can_be_used_is_counted(tmp_path):
+    def blank(n, dataset):
+        dataset.SeriesInstanceUID = ""
+
+    write_series(tmp_path / "s", chest(), change=blank)
+    (tmp_path / "s" / "x.dcm").touch()
+    (tmp_path / "e").mkdir()
+    write_series(tmp_path / "t", chest())
+    _table(tmp_path, ["s,0", "t,1", "e,0"])
+    first, second = _words(tmp_path)
+    assert "s: no DICOM series is in this folder: 12 files, 000.dcm first: SeriesInstanceUID is blank" in first
+    assert "x.dcm: 0 bytes" in first and "e: no DICOM series is in this folder, it is empty" in second
+
+
+def test_a_series_all_of_whose_files_are_damaged_has_its_reasons(tmp_path):
+    uid = write_series(tmp_path / "s", chest())
+    for file in (tmp_path / "s").iterdir():
+        content = file.read_bytes()
+        at = content.index(b"\x28\x00\x02\x00")
+        file.write_bytes(content[:at] + b"\x28\x00\x02\x00XX\xff\xff")
+    write_series(tmp_path / "t", chest())
+    _table(tmp_path, [f"{uid},0", "t,1"])
+    (message,) = _words(tmp_path)
+    assert "none of the series' files can be used: 12 files, 000.dcm first: " in message
+
+
+def test_absolute_paths_and_copies_have_their_own_words(tmp_path):
+    write_series(tmp_path / "elsewhere", chest())
+    for n in range(2):
+        write_series(tmp_path / "ct" / f"s{n}", chest(), patient=f"P{n}")
+    shutil.copytree(tmp_path / "ct" / "s1", tmp_path / "ct" / "copy")
+    _table(tmp_path / "ct", [f"{tmp_path}/elsewhere,0", f"{tmp_path}/ct/s0,0", "s1,1"])
+    outside, copied = _words(tmp_path / "ct")
+    assert "elsewhere: an absolute path, outside of" in outside
+    assert "is in this folder and in" in copied and "is one a copy of the other?" in copied
+
+
+def test_accents_in_two_ways_are_one_name(tmp_path):
+    composed, apart = (unicodedata.normalize(form, "Müller Änne") for form in ("NFC", "NFD"))
+    unicode = {"change": lambda n, dataset: setattr(dataset, "SpecificCharacterSet", "ISO_IR 192")}
+    write_series(tmp_path / apart / "s", chest(), patient=apart, **unicode)
+    write_series(tmp_path / "t", chest(seed=1), patient="other")
+    write_nifti(tmp_path / f"{apart}.nii", chest(seed=2))
+    _table(tmp_path, [f"{composed}/s,krank,", f"t,gesund,{composed}", f"{composed}.nii,krank,"], "series,label,patient")
+    assert _words(tmp_path) == []
+    assert any("1 patient, 3 scans" in words for words in _words(tmp_path, "ok"))
+
+
+def _nifti(path, affine, shape=(16, 16, 8), unit="mm"):
+    image = nibabel.Nifti1Image(np.arange(np.prod(shape), dtype=np.int16).reshape(shape), affine)
+    image.header.set_xyzt_units(unit)
+    nibabel.save(image, path)
+    return read_volume(path)
+
+
+@pytest.mark.parametrize(
+    "scale, unit, words",
+    [
+        (800, "mm", "voxels of 800×800×800 mm: are these micrometres?"),
+        (0.0008, "mm", "mm: are these metres?"),
+        (0.8, "micron", "measured in micrometres"),
+        (0.8, "meter", "measured in metres"),
+    ],
+)
+def test_other_units_than_millimetres_are_refused(tmp_path, scale, unit, words):
+    volume = _nifti(tmp_path / "x.nii", np.diag([scale, scale, scale, 1]), unit=unit)
+    assert not volume.usable and words in volume.problems[0].message
+
+
+@pytest.mark.parametrize("lean, warned", [(0.0, False), (0.3, True)])
+def test_sheared_nifti_is_noticed(tmp_path, lean, warned):
+    affine = np.diag([1.0, 1, 3, 1])
+    affine[1, 2] = 3 * lean
+    volume = _nifti(tmp_path / "x.nii", affine)
+    assert volume.usable and [p.level for p in volume.problems] == ["warning"] * warned
+    assert not warned or "16.7 degrees off right angles (sheared)" in volume.problems[0].message
+
+
+def test_a_size_beyond_the_limit_is_refused_before_anything_is_read(tmp_path):
+    path = tmp_path / "x.nii"
+    _nifti(path, np.eye(4))
+    content = bytearray(path.read_bytes())
+    content[42:48] = np.array([20000, 20000, 20000], "<i2").tobytes()
+    path.write_bytes(content)
+    (problem,) = read_volume(path).problems
+    assert "20,000×20,000×20,000 voxels would need" in problem.message and "up to 4 GiB are read" in problem.message
+
+
+def test_a_single_intact_file_is_not_called_damaged(tmp_path):
+    write_series(tmp_path / "s", chest(slices=1))
+    write_series(tmp_path / "t", chest())
+    _table(tmp_path, ["s,0", "t,1"])
+    (message,) = _words(tmp_path)
+    assert "a single slice, not a volume" in message
+    volume = _nifti(tmp_path / "flat.nii", np.eye(4), shape=(8, 8, 1))
+    assert "is 8×8×1; one volume with several slices is needed" in volume.problems[0].message

@@ -1,0 +1,72 @@
+"""Values that are no HU are told, whatever stands for padding."""
+
+import numpy as np
+import pytest
+from make_dicom import chest
+
+from medpfl.data.kinds.scans.preprocessing import AIR
+from medpfl.data.kinds.scans.transforms import LoadScand
+from medpfl.data.kinds.scans.values import EDGES, histogram, odd_values
+
+PADDINGS = (-32768, -3024, -2000, -1024, -1000, 0)
+
+
+def hu():
+    return chest(seed=1).transpose(2, 1, 0).astype(np.float32)
+
+
+def _levels(values):
+    return [finding.level for finding in odd_values(values)]
+
+
+@pytest.mark.parametrize("padding", PADDINGS[:-1])
+def test_hu_with_any_padding_are_right(padding):
+    values = hu()
+    values[:4, :4] = padding
+    assert odd_values(values) == odd_values(values[..., 5]) == []
+
+
+@pytest.mark.parametrize("offset", [1024, 1000])
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_raw_values_with_any_padding_are_an_error(offset, padding):
+    values = hu() + offset
+    values[:4, :4] = padding
+    for seen in (values, values[..., 5]):
+        (finding,) = odd_values(seen)
+        assert finding.level == "error" and "look like HU without their offset of -10" in finding.message
+
+
+@pytest.mark.parametrize("place, level", [(np.s_[:3], "warning"), (np.s_[14:18, 14:18, 3], "error")])
+@pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number(place, level, what):
+    values = hu()
+    values[place] = what
+    assert _levels(values) == [level]
+    assert _levels(np.full((8, 8), what)) == ["error"]
+
+
+def test_pictures_constants_and_strange_values():
+    assert "grey values" in odd_values((hu() + 1100) / 6)[0].message
+    assert "grey values" in odd_values((hu() + 1100) / 2000)[0].message
+    assert "every voxel has the value 7" in odd_values(np.full((8, 8, 3), 7.0))[0].message
+    (finding,) = odd_values(hu() * 40)
+    assert finding.level == "warning" and "are these HU?" in finding.message
+    (finding,) = odd_values(np.where(hu() < -600, 0, hu()))
+    assert finding.level == "warning" and "no air: are these HU?" in finding.message
+
+
+def test_real_scans_are_hu_and_their_stored_values_are_not(lidc):
+    for folder in lidc:
+        item = {"image": sorted(map(str, folder.iterdir())), "kind": "dicom"}
+        values = LoadScand("image")(item)["image"].numpy()
+        assert odd_values(values) == odd_values(values.clip(AIR)) == odd_values(values[..., 5]) == []
+        for padding in PADDINGS:
+            raw = values.clip(AIR) + 1024
+            raw[values <= AIR] = padding
+            assert _levels(raw) == _levels(raw[..., 5]) == ["error"]
+
+
+def test_a_histogram_counts_shares():
+    shares = histogram(np.array([-3000, -1075, 20, 30, 9000, np.nan]))
+    assert len(shares) == len(EDGES) - 1 and shares[0] == 0.4 and shares[-1] == 0.2
+    assert shares[int((0 + 1100) / 50)] == 0.4

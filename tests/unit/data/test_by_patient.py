@@ -1,0 +1,83 @@
+"""One hospital's folder over simulated sites: patients stay whole, and nothing is lost."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from pictures import CPU, PARTS, config, paint
+
+from medpfl.cli.options import Options
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.folders.layout import read_layout
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.partition.by_patient import divide_patients
+from medpfl.data.sites import open_source
+
+sys.path.append(str(Path(__file__).parent / "ct"))
+from make_dicom import chest, write_nifti
+
+OWN = {"patient": "^([^_]+)_"}
+
+
+@pytest.fixture
+def hospital(home):
+    """12 patients of two pictures each, one centre."""
+    for number in range(24):
+        label = ("ill", "well")[number % 12 < 4]
+        paint(home / "eyes" / label / f"p{number % 12}_{number // 12}.png", (60, 80, 90 + 5 * number), number)
+    return home / "eyes"
+
+
+@pytest.mark.parametrize("partition", ["dirichlet:0.5", "equal-dirichlet:0.5", "iid"])
+def test_each_patient_is_at_one_site_and_the_draw_is_the_seeds(hospital, partition):
+    (pictures,) = read_layout(hospital, patient=OWN["patient"]).centres.values()
+    sites = ("site-1", "site-2", "site-3")
+    divided = divide_patients(pictures, partition, sites, 1)
+    assert tuple(divided) == sites and divided == divide_patients(pictures, partition, sites, 1)
+    ids = [picture.id for own in divided.values() for picture in own]
+    assert len(ids) == len(set(ids)) == 24 and all(p.centre == site for site in sites for p in divided[site])
+    people = [{picture.patient for picture in own} for own in divided.values()]
+    assert sum(map(len, people)) == len(set.union(*people)) == 12
+
+
+def test_pictures_of_one_hospital_train_at_simulated_sites(hospital):
+    source = open_source(config(hospital, partition="iid", sites=3, data_args=OWN))
+    source.prepare()
+    parts = [source.site(f"site-{k}", CPU) for k in (1, 2, 3)]
+    assert sum(site.samples(part) for site in parts for part in PARTS) == 24
+    assert source.describe()["partition"] == "iid" and set(source.describe()["sites"]) == {"site-1", "site-2", "site-3"}
+
+
+def test_scans_of_one_hospital_train_at_simulated_sites(home):
+    folder = home / "ct"
+    for number in range(6):
+        write_nifti(folder / f"p{number}.nii", chest(slices=6, seed=number), spacing=(5, 5, 5))
+    (folder / "labels.csv").write_text("series,label\n" + "".join(f"p{n}.nii,{n % 2}\n" for n in range(6)))
+    source = open_source(config(folder, partition="iid", sites=2, data_args={"size": 16}))
+    source.prepare()
+    described = source.describe()
+    assert [site["scans"] for site in described["sites"].values()] == [3, 3]
+    assert sum(source.site(name, CPU).samples(part) for name in ("site-1", "site-2") for part in PARTS) == 36
+
+
+def _asked(data, **fields):
+    return Options(**{"data": str(data), "partition": "iid", "sites": "2"} | fields).config("fedavg")
+
+
+def test_a_job_carries_no_partition_of_a_hospital(hospital):
+    with pytest.raises(UserError, match="--partition iid: is for simulated sites"):
+        kind_of(str(hospital), {}).portable(_asked(hospital))
+
+
+def test_what_cannot_be_divided(hospital, fundus):
+    assert _asked(hospital).partition == "iid"
+    with pytest.raises(UserError, match=r"divides one centre, and .* has 3: north, south, west"):
+        _asked(fundus)
+    with pytest.raises(UserError, match="are their own centres': leave it out; dirichlet:A"):
+        _asked(hospital, partition="fedimpres-0.01")
+    with pytest.raises(UserError, match="with --partition iid all sites train"):
+        _asked(hospital, held_out="1")
+    with pytest.raises(UserError, match="only 24 patients to divide"):
+        open_source(_asked(hospital, sites="25")).prepare()
+    with pytest.raises(UserError, match=r"would have no patient of 24: another --seed"):
+        open_source(_asked(hospital, partition="dirichlet:0.001", sites="5")).prepare()

@@ -1,0 +1,87 @@
+"""A segmentation's delivered bundle, run by MONAI on new images: masks with their geometry, equal to evaluation's."""
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from masked import config, save_nifti, volume, write_picture, write_siblings, write_volumes
+from monai.bundle import ConfigWorkflow
+from PIL import Image
+
+from medpfl.core.masked_data import Case
+from medpfl.runs.experiment import run_experiment
+from medpfl.tasks.segmentation.judging import predicted
+
+RUN = {"rounds": 1, "fractions": (0.5, 0.25, 0.25), "task": "segmentation", "alone": "no"}
+NETWORK = {"channels": [4, 8], "num_res_units": 0}
+
+
+def trained(folder, data, **fields):
+    run_experiment(config(data, **RUN, model_args=NETWORK, **fields), folder, env="inprocess", threads=1)
+    return sorted((folder / "state").glob("*/selected"))[0]
+
+
+def workflow(model, images, output):
+    bundle = model / "bundle"
+    made = ConfigWorkflow(
+        config_file=str(bundle / "configs" / "inference.json"), workflow_type="inference",
+        bundle_root=str(bundle), input_path=str(images), output_path=str(output),
+    )  # fmt: skip
+    made.initialize()
+    return made
+
+
+def test_a_picture_has_a_mask_of_its_size(tmp_path):
+    model = trained(tmp_path / "run", write_siblings(tmp_path / "data"), data_args={"size": 32, "fit": "pad"})
+    write_picture(tmp_path / "new" / "one.png", tmp_path / "masks" / "one.png", seed=7, size=(40, 64))
+    made = workflow(model, tmp_path / "new", tmp_path / "out")
+    made.run()
+    mask = np.asarray(Image.open(tmp_path / "out" / "one_mask.png"))
+    assert mask.shape == (40, 64)
+    network, item = made.parser.get_parsed_content("network"), made.parser.get_parsed_content("dataset")[0]
+    square = predicted(network.eval(), Case(torch.as_tensor(item["image"])[None], None, None), None).argmax(0)[0]
+    # 64 x 40 pixels were 32 x 20 with 6 black rows above: every second pixel is the network's.
+    np.testing.assert_array_equal(mask[::2, ::2], square[6:26].detach())
+    card = (model / "bundle" / "docs" / "README.md").read_text()
+    assert "writes a mask for each" in card
+
+
+@pytest.mark.parametrize("dims", [3, 2])
+def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
+    arguments = {"dims": dims, "spacing": [3.0, 2.0, 2.0]} | ({"patch": [8, 8, 8]} if dims == 3 else {"size": 16})
+    model = trained(tmp_path / "run", write_volumes(tmp_path / "data"), data_args=arguments)
+    # Sagittal, upside down: what counts is where a voxel lies, not how it is stored.
+    affine = np.array([[0.0, 0, 3, 5], [-1.5, 0, 0, 7], [0, -1.5, 0, -9], [0, 0, 0, 1]])
+    values, _ = volume(3, (22, 26, 9))
+    image = save_nifti(tmp_path / "new" / "p1" / "scan.nii.gz", values, affine=affine)
+    made = workflow(model, tmp_path / "new", tmp_path / "out")
+    [found] = made.parser.get_parsed_content("evaluator").run()["results"]
+    assert found["name"] == "p1/scan.nii.gz"
+    mask = nibabel.load(tmp_path / "out" / "p1" / "scan_mask.nii.gz")
+    np.testing.assert_allclose(mask.affine, nibabel.load(image).affine)
+    assert mask.shape == (22, 26, 9)
+    voxels = int((np.asarray(mask.dataobj) == 1).sum())
+    assert found["voxels"] == {"foreground": voxels}
+    assert found["ml"]["foreground"] == pytest.approx(voxels * 3 * 1.5 * 1.5 / 1000, abs=1e-3)
+
+
+def test_a_mask_lies_where_its_structure_does(tmp_path):
+    """A network that calls what is bright a structure draws the block where it is, on any grid."""
+    model = trained(tmp_path / "run", write_volumes(tmp_path / "data"), data_args={"patch": [8, 8, 8]})
+    affine = np.array([[0.0, 0, 3, 5], [-1.5, 0, 0, 7], [0, -1.5, 0, -9], [0, 0, 0, 1]])
+    values, true = volume(3, (22, 26, 9))
+    save_nifti(tmp_path / "new" / "scan.nii.gz", values, affine=affine)
+    made = workflow(model, tmp_path / "new", tmp_path / "out")
+    evaluator = made.parser.get_parsed_content("evaluator")
+    evaluator.network = Bright()
+    evaluator.run()
+    np.testing.assert_array_equal(np.asarray(nibabel.load(tmp_path / "out" / "scan_mask.nii.gz").dataobj), true)
+
+
+class Bright(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cut = torch.nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return torch.cat([torch.zeros_like(x), x - self.cut], 1)

@@ -1,0 +1,290 @@
+"""NIfTI volumes with masks: orientation, resampling, intensities, slices, and what does not fit."""
+
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from masked import CPU, PARTS, config, save_nifti, volume, write_datalist, write_volumes
+
+from medpfl.core.errors import UserError
+from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.data.kinds.masks.layout import read_folder
+from medpfl.data.kinds.masks.mask_kind import MaskKind
+from medpfl.data.kinds.masks.reading import Reading
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.sites import fixed_sites, open_source
+
+SMALL = {"patch": [4, 8, 8]}
+
+
+@pytest.fixture
+def sarcomas(home):
+    return write_volumes(home / "sarcomas")
+
+
+def opened(data, **fields):
+    return open_source(config(data, **({"data_args": SMALL} | fields)))
+
+
+def one(folder, values, mask, affine=None, mask_affine=None, **said):
+    """The only volume of a folder, as a network sees it."""
+    affine = np.diag([1.0, 1.0, 3.0, 1.0]) if affine is None else affine
+    save_nifti(folder / "a.nii.gz", values, affine=affine)
+    save_nifti(folder / "a_mask.nii.gz", mask, affine=affine if mask_affine is None else mask_affine)
+    source = opened(folder, sites=1, fractions=(1, 0, 0), data_args=said)
+    return source.site("site-1", CPU)
+
+
+def test_volumes_keep_their_sizes_and_sites_are_folders(sarcomas):
+    kind = kind_of(str(sarcomas), {})
+    assert isinstance(kind, MaskKind) and kind.task(str(sarcomas), {}) == "segmentation"
+    assert fixed_sites(str(sarcomas), "natural", {}) == 2
+    source = opened(sarcomas)
+    assert source.model_arguments() == {"in_channels": 1, "num_classes": 2, "image_size": (4, 8, 8)}
+    data = source.site("site-1", CPU)
+    assert isinstance(data, MaskedVolumes) and [data.samples(part) for part in PARTS] == [2, 0, 2]
+    for part in ("train", "test"):
+        for image, mask, spacing in zip(data.images[part], data.masks[part], data.spacings[part], strict=True):
+            assert image.shape[1:] == mask.shape and image.dtype == torch.float16 and spacing == (3, 1, 1)
+    assert {len(mask) for part in PARTS for mask in data.masks[part]} == {10, 11, 12, 13}
+    x, y = next(data.training_batches(4, torch.Generator().manual_seed(0)))
+    assert x.shape == (4, 1, 4, 8, 8) and y.shape == (4, 4, 8, 8)
+
+
+def test_axes_are_slice_row_column_as_on_a_screen(home):
+    """One bright voxel 2 mm left, 5 mm to the front and 6 mm up, however the file's axes lie."""
+    seen = []
+    for axes in ((0, 1, 2), (2, 0, 1)):
+        for signs in ((1, 1, 1), (-1, 1, -1), (-1, -1, 1)):
+            size, spacing = (9, 12, 5), (1.0, 1.0, 3.0)
+            values, mask = np.zeros(size, np.float32), np.zeros(size, np.uint8)
+            values[2, 8, 3], mask[2, 8, 3] = 5, 1  # in RAS: x, y, z
+            affine = np.diag([*spacing, 1.0])
+            for axis, sign in enumerate(signs):
+                if sign < 0:
+                    values, mask = np.flip(values, axis), np.flip(mask, axis)
+                    affine[:3, 3] += affine[:3, axis] * (size[axis] - 1)
+                    affine[:3, axis] *= -1
+            values, mask = np.transpose(values, axes), np.transpose(mask, axes)
+            affine = affine[:, [*axes, 3]]
+            folder = home / f"x{len(seen)}"
+            data = one(folder, np.ascontiguousarray(values), np.ascontiguousarray(mask), affine, normalise="none")
+            image, found = data.images["train"][0], data.masks["train"][0]
+            assert image.shape == (1, 5, 12, 9) and data.spacings["train"] == [(3, 1, 1)]
+            # From the patient's right (column 0) to left, from front (row 0) to back, from the feet up.
+            assert found.nonzero().tolist() == [[3, 12 - 1 - 8, 9 - 1 - 2]]
+            assert (image[0] > 0).nonzero().tolist() == found.nonzero().tolist()
+            seen.append(folder)
+
+
+def test_resampling_is_linear_of_images_and_nearest_of_masks(home):
+    ramp = np.broadcast_to(np.arange(9.0, dtype=np.float32), (6, 6, 9)).copy()
+    mask = (ramp >= 4).astype(np.uint8)
+    data = one(home / "x", ramp, mask, np.eye(4), spacing=[0.5, 0, 0], normalise="none")
+    image, found = data.images["train"][0], data.masks["train"][0]
+    assert image.shape == (1, 17, 6, 6) and data.spacings["train"] == [(0.5, 1, 1)]
+    assert torch.allclose(image[0, :, 0, 0], torch.arange(17) / 2)
+    assert set(found.unique().tolist()) == {0, 1} and abs(int(found[:, 0, 0].sum()) - 9) <= 1
+
+
+def test_coarser_voxels_are_averages(home):
+    rng = np.random.default_rng(0)
+    noise = (10 + rng.normal(size=(6, 6, 64))).astype(np.float32)
+    data = one(home / "x", noise, (noise > 10).astype(np.uint8), np.eye(4), spacing=[8, 0, 0], normalise="none")
+    assert data.images["train"][0].std() < 0.5 and len(data.masks["train"][0]) == 9
+
+
+def test_intensities(home):
+    values, mask = volume(1, (12, 12, 12))
+    values[:3] = 0
+    image = one(home / "z", values, mask).images["train"][0].float()
+    inside = image[image != 0]
+    assert abs(inside.mean()) < 0.01 and abs(inside.std() - 1) < 0.01
+    assert (image[0, :, :, 9:] == 0).all()  # what was not seen stays 0: x runs from the left here
+    image = one(home / "p", values, mask, normalise="percentile").images["train"][0].float()
+    assert image.min() == -1 and image.max() == 1 and (image[0, :, :, 9:] == -1).all()
+    ct = np.linspace(-1000, 1000, 12**3, dtype=np.float32).reshape(12, 12, 12)
+    image = one(home / "c", ct, mask).images["train"][0].float()
+    assert (
+        image.min() == -1
+        and image.max() == 1
+        and abs(float(image[0, 6, 6, 5]) - np.clip((ct[6, 5, 6] - 40) / 200, -1, 1)) < 1e-2
+    )
+    image = one(home / "w", ct, mask, window=[-1000, 1000]).images["train"][0].float()
+    assert abs(image.mean()) < 0.01 and abs(float(image.max()) - 1) < 1e-3
+
+
+def test_ct_and_mr_at_one_site_are_asked_about(home):
+    write_volumes(home / "x", sites=("a",), cases=2)
+    write_volumes(home / "y", sites=("a",), cases=1, low=-1000.0)
+    (home / "y" / "a" / "STS_000").rename(home / "x" / "a" / "CT")
+    with pytest.raises(UserError, match=r"CT/image\.nii\.gz looks like CT .* say --data-arg normalise="):
+        opened(home / "x", sites=1).prepare()
+    opened(home / "x", sites=1, data_args=SMALL | {"normalise": "percentile"}).prepare()
+
+
+def test_slices_of_a_volume_are_one_case(sarcomas):
+    source = opened(sarcomas, data_args={"dims": 2, "size": 12})
+    assert source.model_arguments() == {"in_channels": 1, "num_classes": 2, "image_size": (12, 12)}
+    data = source.site("site-1", CPU)
+    assert isinstance(data, MaskedImages)
+    cases = list(data.cases("train"))
+    assert len(cases) == 2 and {len(case.mask) for case in cases} <= {10, 11, 12, 13}
+    assert all(case.spacing[0] == 3 and case.spacing[1] == case.spacing[2] for case in cases)
+    assert all(abs(case.spacing[1] - 2) < 0.2 for case in cases)  # 24 to 26 pixels of 1 mm become 12
+    volumes = opened(sarcomas).site("site-1", CPU)
+    for case, whole in zip(cases, volumes.masks["train"], strict=True):
+        assert (
+            abs(case.mask.float().mean() * case.mask[0].numel() * 4 / whole.float().mean() / whole[0].numel() - 1) < 0.3
+        )
+        bright = case.images[:, 0] > 1.2
+        assert (bright != case.mask).float().mean() < 0.1
+
+
+def test_several_channels_are_in_the_fourth_dimension(home):
+    values, mask = volume(0)
+    two = np.stack([values, values[::-1]], axis=3)
+    image = one(home / "x", two, mask, channels=2).images["train"][0]
+    assert image.shape == (2, 10, 24, 20) and torch.equal(image[0].flip(2), image[1])
+    with pytest.raises(UserError, match=r"a\.nii\.gz: is 20×24×10 with 2 channels; a volume with 1 channel is needed"):
+        one(home / "x", two, mask)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (
+            lambda f: save_nifti(f / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8)),
+            r"mask\.nii\.gz: has 20×24×9 voxels, its image .* 20×24×10",
+        ),
+        (
+            lambda f: save_nifti(f / "mask.nii.gz", np.zeros((20, 24, 10), np.uint8), (1, 1, 2)),
+            r"its voxels are 1×1×2 mm, those of .* 1×1×3 mm",
+        ),
+        (
+            lambda f: save_nifti(
+                f / "mask.nii.gz",
+                np.zeros((20, 24, 10), np.uint8),
+                affine=np.array([[1, 0, 0, 9], [0, 1, 0, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]),
+            ),
+            "it lies up to 9 mm beside its image",
+        ),
+        (
+            lambda f: save_nifti(f / "mask.nii.gz", np.full((20, 24, 10), 0.5, np.float32)),
+            r"mask\.nii\.gz: has the value 0\.5",
+        ),
+        (
+            lambda f: save_nifti(f / "mask.nii.gz", np.arange(4800).reshape(20, 24, 10).astype(np.uint8) % 4),
+            "has the values 0, 1, 2, 3",
+        ),
+        (lambda f: (f / "image.nii.gz").write_bytes(b"nothing"), r"image\.nii\.gz: cannot be read as NIfTI"),
+        (
+            lambda f: (f / "image.nii.gz").write_bytes(
+                gzip.compress(gzip.decompress((f / "image.nii.gz").read_bytes())[:900])
+            ),
+            "image.nii.gz: cut short",
+        ),
+        (
+            lambda f: save_nifti(f / "image.nii.gz", np.full((20, 24, 10), np.inf, np.float32)),
+            "has values that are no numbers",
+        ),
+        (lambda f: (f / "mask.nii.gz").unlink(), r"image\.nii\.gz: the image has no mask of its own"),
+    ],
+)
+def test_a_volume_that_cannot_be_used_is_named(sarcomas, spoil, words):
+    spoil(sarcomas / "ge" / "STS_000")
+    with pytest.raises(UserError, match=words):
+        opened(sarcomas).prepare()
+
+
+def test_a_volume_is_read_again_only_when_it_changes(sarcomas, home, monkeypatch):
+    opened(sarcomas).prepare()
+    kept = sorted((home / "cache" / "medpfl" / "masks").iterdir())
+    assert len(kept) == 8
+    save_nifti(sarcomas / "ge" / "STS_000" / "mask.nii.gz", volume(5, (20, 24, 10))[1])
+    opened(sarcomas, data_args=SMALL | {"patches": 2}).prepare()
+    assert len(list((home / "cache" / "medpfl" / "masks").iterdir())) == 9
+    kept[0].write_bytes(b"torn")
+    opened(sarcomas).prepare()
+
+
+def test_a_datalist_names_images_sites_and_parts(home):
+    root = write_volumes(home / "files", sites=("a",), cases=6)
+    entries = [
+        {"image": f"files/a/STS_00{k}/image.nii.gz", "label": f"files/a/STS_00{k}/mask.nii.gz", "patient": f"p{k}"}
+        for k in range(6)
+    ]
+    two = [entry | {"site": "xy"[k % 2], "fold": k // 2} for k, entry in enumerate(entries)]
+    labels = {"0": "background", "1": "tumour"}
+    file = write_datalist(home / "list.json", training=two, test=["files/a/none.nii.gz"], labels=labels)
+    assert isinstance(kind_of(str(file), {}), MaskKind)
+    source = opened(file)
+    assert source.classes == ("background", "tumour") and list(source.layout.centres) == ["x", "y"]
+    data = source.site("site-2", CPU)
+    assert [data.samples(part) for part in PARTS] == [2, 0, 1] or [data.samples(part) for part in PARTS] == [1, 0, 2]
+    folded = opened(file, data_args=SMALL | {"fold": 2})._parts("x")
+    assert [pair.patient for pair in folded["test"]] == ["p4"] and len(folded["train"]) == 2
+    given = write_datalist(root / "dataset.json", training=entries[:3], validation=entries[3:4], test=entries[4:])
+    given.write_text(given.read_text().replace("files/", ""))
+    parts = opened(root, sites=1)._parts("files")
+    assert {part: [pair.patient for pair in pairs] for part, pairs in parts.items()} == {
+        "train": ["p0", "p1", "p2"],
+        "validation": ["p3"],
+        "test": ["p4", "p5"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"training": [{"image": "a.nii", "label": "b.nii"}] * 2}, r"training\[1\]: a\.nii is listed twice"),
+        (
+            {"training": [{"image": "a.nii", "label": "b.nii"}, {"image": "c.nii"}]},
+            r"training\[1\]: label: the path of one",
+        ),
+        (
+            {"training": [{"image": "a.nii", "label": "b.nii"}, {"image": "c.png", "label": "d.png"}]},
+            "some images are NIfTI",
+        ),
+        ({"training": [{"image": "a.nii", "label": "b.nii"}]}, r"fold=3: .* has no entry of that fold"),
+    ],
+)
+def test_a_datalist_that_is_wrong_is_refused(home, lists, words):
+    with pytest.raises(UserError, match=words):
+        opened(
+            write_datalist(home / "list.json", **lists), data_args=SMALL | {"fold": 3} if "fold" in words else SMALL
+        ).prepare()
+
+
+def test_decathlon_folders_leave_unlabelled_test_images_out(home):
+    for k in range(3):
+        values, mask = volume(k)
+        save_nifti(home / "task" / "imagesTr" / f"t{k}_0000.nii.gz", values)
+        save_nifti(home / "task" / "labelsTr" / f"t{k}.nii.gz", mask)
+    save_nifti(home / "task" / "imagesTs" / "t9_0000.nii.gz", values)
+    layout = read_folder(home / "task", Reading())
+    assert len(layout.centres["task"]) == 3 and layout.unlabelled == 1
+
+
+def test_dicom_with_masks_is_refused_in_words(home):
+    save_nifti(home / "x" / "masks" / "a.nii.gz", volume(0)[1])
+    (home / "x" / "images" / "a").mkdir(parents=True)
+    (home / "x" / "images" / "a" / "1.dcm").write_bytes(b"")
+    with pytest.raises(UserError, match=r"a\.nii\.gz: .* convert them to NIfTI"):
+        opened(home / "x", sites=1).prepare()
+
+
+def test_a_new_volume_is_read_as_training_reads_it(sarcomas):
+    from monai.bundle import ConfigParser
+
+    for said in (SMALL, {"dims": 2, "size": 12}):
+        source = opened(sarcomas, data_args={"spacing": [2, 0, 0], **said})
+        inputs = source.inputs()
+        assert inputs.kind == "masked volume" and inputs.size == source.model_arguments()["image_size"]
+        steps = ConfigParser({"steps": {"_target_": "Compose", "transforms": inputs.steps}}).get_parsed_content("steps")
+        pair = source._parts("ge")["train"][0]
+        new = steps({"image": str(pair.image)})["image"]
+        data = source.site("site-1", CPU)
+        known = data.images["train"][0] if "patch" in said else next(data.cases("train")).images
+        assert new.shape == known.shape and torch.allclose(new.as_tensor(), known.float(), atol=2e-3)

@@ -1,0 +1,157 @@
+"""What ``medpfl data check`` says of images with masks; and that a job carries no path and finds a hospital's own."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from masked import CPU, PARTS, config, save_nifti, write_picture, write_siblings, write_slices, write_volumes
+from PIL import Image
+
+from medpfl.core.errors import UserError
+from medpfl.data.check import check
+from medpfl.data.fit import check_fit, other_kind
+from medpfl.data.kinds.masks.mask_kind import MaskKind
+from medpfl.data.kinds.registry import kind_of, said_kind
+from medpfl.data.sites import open_source
+
+REAL = Path(__file__).parents[4] / "shared" / "data"
+
+
+def said(data, **arguments):
+    return [(finding.level, finding.message) for finding in check(str(data), arguments)]
+
+
+def words(data, level, **arguments):
+    return " | ".join(message for found, message in said(data, **arguments) if found == level)
+
+
+def test_good_slices(home):
+    found = said(write_slices(home / "brains"), classes=["background", "tumour"])
+    assert ("ok", "brains: 30 pictures with masks, 2 sites, classes: 0 background, 1 tumour") in found
+    assert ("ok", "north: 15 pictures, 5 cases of 5 patients") in found
+    assert ("ok", "north: 40×40 (rows × columns), colour") in found
+    assert ("ok", "north: by the default split (0.5/0.1/0.4): train 9, validation 0, test 6") in found
+    share = next(message for _, message in found if "pixels of the classes" in message)
+    assert share.startswith("north: pixels of the classes: background 89.4 %, tumour 10.6 %")
+    assert {level for level, _ in found} == {"ok"}
+
+
+def test_what_is_worth_knowing(home):
+    root = write_siblings(home / "chests")
+    for file in sorted((root / "a" / "images").iterdir()):
+        Image.open(file).convert("L").save(file)
+    Image.new("L", (40, 40)).save(root / "b" / "masks" / "p0_0_mask.png")
+    shutil.copy(root / "a" / "images" / "p0_0.png", root / "b" / "images" / "p0_0.png")
+    for mask in (root / "b" / "masks").iterdir():
+        Image.fromarray(np.asarray(Image.open(mask)) // 255).save(mask)
+    notes = words(root, "note")
+    assert "nobody names the classes" in notes and "b: background alone: 1 of 6 masks" in notes
+    assert "pictures are grey at a, b; colour at b: all are read as rgb" in notes
+    assert "masks mark their structure by 1, 255: taken for the same" in notes
+    warnings = words(root, "warning")
+    assert "each image counts as its own patient" in warnings and "have the same content" in warnings
+    assert "nothing is left to test on" in words(write_slices(home / "one", sites=("x",), patients=1), "warning")
+    assert "no mask at all has the class B" in words(root, "warning", classes="background,A,B", values=[0, [1, 255], 2])
+
+
+def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
+    root = write_slices(home / "brains")
+    Image.new("L", (39, 40)).save(root / "north" / "n0" / "8_mask.png")
+    Image.fromarray(np.full((40, 40), 9, np.uint8)).save(root / "south" / "s0" / "8_mask.png")
+    (root / "south" / "s1" / "9.png").write_bytes(b"no picture")
+    errors = words(root, "error")
+    for part in ("8_mask.png: is 39×40 pixels, its image", "two structures?", "s1/9.png: cannot be read"):
+        assert part in errors
+    with pytest.raises(UserError) as first:
+        open_source(config(root)).prepare()
+    assert str(first.value) in errors
+    (root / "north" / "n0" / "8.png").unlink()
+    assert words(root, "error").endswith("take the file out of the folder")
+    with pytest.raises(UserError, match="--data-arg fit"):
+        said(root, fit="round")
+
+
+def test_volumes(home):
+    root = write_volumes(home / "sarcomas")
+    found = said(root, classes=["background", "tumour"], patch=[11, 16, 16])
+    assert ("ok", "ge: 4 volumes, 4 cases of 4 patients") in found
+    assert ("ok", "ge: 10×24×20 to 13×24×26 (slices × rows × columns), 3×1×1 mm, no CT") in found
+    assert ("note", "ge: smaller than the patch, 11×16×16, and padded with zeros: 1 of 4 volumes") in found
+    assert not words(root, "error")
+    save_nifti(root / "ge" / "STS_000" / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8))
+    save_nifti(root / "ge" / "STS_001" / "mask.nii.gz", np.zeros((22, 24, 11), np.uint8), (1, 1, 1))
+    save_nifti(root / "siemens" / "STS_010" / "image.nii.gz", np.full((20, 24, 10), -900, np.float32), (1, 1, 3))
+    errors = words(root, "error")
+    assert "has 20×24×9 voxels, its image" in errors and "its voxels are 1×1×1 mm, those of" in errors
+    assert "siemens: some volumes look like CT and some do not" in errors
+
+
+def test_a_npz_file(home):
+    images, masks = np.zeros((6, 8, 8), np.uint8), np.zeros((6, 8, 8), np.uint8)
+    masks[:, 2:4, 2:4] = 1
+    masks[3, 0, 0] = 5
+    np.savez(home / "mine.npz", train_images=images, train_masks=masks)
+    assert "mask number 3 has the values 0, 1, 5, and with two classes" in words(home / "mine.npz", "error")
+    assert "mine: 6 images with masks, 1 site" in words(home / "mine.npz", "ok", values=[0, [1, 5]])
+
+
+@pytest.mark.parametrize("write", [write_slices, write_siblings, write_volumes])
+def test_a_job_carries_no_path_and_a_hospital_has_its_own_folder(home, write):
+    root = write(home / "tumours")
+    arguments = {"patch": [4, 8, 8]} if write is write_volumes else {"size": 16}
+    whole = config(root, data_args={"classes": "background,tumour", **arguments})
+    job = MaskKind().portable(whole)
+    assert job.data == "tumours" and "/" not in str(job.data_args)
+    assert job.data_args["classes"] == ["background", "tumour"]
+    assert isinstance(said_kind(job.data_args), MaskKind)
+    elsewhere = job.model_copy(update={"data": "not-here"})
+    server = open_source(elsewhere)
+    assert server.model_arguments() == open_source(whole).model_arguments()
+    assert server.describe()["sites"] == {} and server.describe()["classes"] == ["background", "tumour"]
+    assert "background" in server.in_words() and server.inputs() == open_source(whole).inputs()
+    for number, name in enumerate(sorted(folder.name for folder in root.iterdir()), start=1):
+        own = root / name
+        assert other_kind(elsewhere, own) == []
+        assert [finding.level for finding in check_fit(elsewhere, own)] == ["ok"]
+        data = open_source(elsewhere, own).site(f"site-{number}", CPU)
+        together = open_source(whole).site(f"site-{number}", CPU)
+        assert [data.samples(part) for part in PARTS] == [together.samples(part) for part in PARTS]
+        assert data.digest() == together.digest()
+
+
+def test_data_that_are_not_what_a_job_says_are_refused_at_the_site(home, fundus):
+    job = config("tumours", data_args={"classes": ["background", "tumour"], "dims": 2, "size": 16, "channels": "grey"})
+    assert "pictures in folders; the job takes images with masks" in other_kind(job, fundus)[0].message
+    images = np.zeros((4, 20, 20), np.uint8)
+    np.savez(home / "own.npz", train_images=images, train_masks=images)
+    assert "images of 20×20 pixels; the job has 16" in check_fit(job, home / "own.npz")[0].message
+    named = {"train_images": images[:, :16, :16], "train_masks": images[:, :16, :16]}
+    np.savez(home / "own.npz", **named, classes=np.array(["background", "lung"]))
+    assert "its classes are background, lung, the job's are" in check_fit(job, home / "own.npz")[0].message
+    np.savez(home / "own.npz", **named)
+    assert check_fit(job, home / "own.npz")[0].level == "ok"
+    with pytest.raises(UserError, match="--data-arg dims is missing"):
+        open_source(config("tumours", data_args={"classes": 2, "values": [0, 1]})).model_arguments()
+
+
+def test_slices_and_pictures_can_train_together(home):
+    job = config("x", data_args={"classes": 2, "dims": 2, "size": 16, "channels": "grey"})
+    write_volumes(home / "volumes", sites=("own",))
+    write_picture(home / "pictures" / "1.png", home / "pictures" / "1_mask.png", 0)
+    shapes = {
+        open_source(job, home / what).site("site-1", CPU).images["train"].shape[1:] for what in ("volumes", "pictures")
+    }
+    assert shapes == {(1, 16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "sites"), [("brain-mri", 3929, 5), ("chest-xray", 704, 2), ("sarcoma-mr", 28, 3)]
+)
+def test_real_hospitals_are_found(name, pairs, sites, home):
+    root = REAL / name
+    if not root.is_dir():
+        pytest.skip(f"{name} does not lie beside the clone")
+    assert isinstance(kind_of(str(root), {}), MaskKind)
+    layout = open_source(config(root, sites=sites)).layout
+    assert (len(layout.centres), sum(map(len, layout.centres.values()))) == (sites, pairs)

@@ -1,0 +1,94 @@
+"""Operating points, F1, average precision and calibration, by hand and as scikit-learn has them; the bootstrap."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, brier_score_loss, f1_score
+
+from medpfl.tasks.further import draws, estimates, further, gains, intervals, reliability, thresholds
+
+SIGNS = {"sensitivity": 1, "specificity": 1, "f1": 1, "average_precision": 1, "brier": -1, "ece": -1}
+HALF = np.array([0.5, 0.5])
+
+
+def of_positives(scores):
+    scores = np.asarray(scores, dtype=float)
+    return np.stack([1 - scores, scores], 1)
+
+
+def test_the_threshold_is_chosen_on_validation_data():
+    """Validation: called from 0.3 on, both positives and one of two negatives; from 0.6 on one and none: both 0.5."""
+    labels = np.array([1, 1, 0, 0])
+    assert thresholds(of_positives([0.6, 0.4, 0.3, 0.1]), labels)[1] == 0.4
+    test = further(of_positives([0.5, 0.35, 0.45, 0.2]), labels, np.array([np.nan, 0.4]), np.ones((1, 4)))
+    found = estimates(test)
+    assert (found["sensitivity"], found["specificity"]) == (0.5, 0.5)
+    assert np.isnan(thresholds(of_positives([0.2, 0.3]), np.array([0, 0]))).all()
+    without = estimates(further(of_positives([0.5, 0.3]), np.array([1, 0]), np.full(2, np.nan), np.ones((1, 2))))
+    assert without["sensitivity"] is None
+    assert without["f1"] == 0  # 0.5 to 0.5 is the first class
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(5, 60), st.integers(0, 10**6))
+def test_they_are_scikit_learns_under_any_weights(n, seed):
+    rng = np.random.default_rng(seed)
+    labels, scores = rng.integers(2, size=n), rng.random(n).round(1)
+    labels[:2] = 0, 1
+    weights = np.vstack([np.ones(n), rng.integers(0, 3, n)])
+    weights[:, :2] = 1
+    found = further(of_positives(scores), labels, HALF, weights)
+    for row, w in enumerate(weights):
+        expected = average_precision_score(labels, scores, sample_weight=w)
+        assert found["average_precision"][row] == pytest.approx(expected)
+        assert found["brier"][row] / 2 == pytest.approx(brier_score_loss(labels, scores, sample_weight=w))
+        assert found["f1"][row] == pytest.approx(f1_score(labels, scores > 0.5, sample_weight=w), nan_ok=True)
+
+
+def test_calibration_by_hand():
+    """Two cases at 0.95, one right: |1 - 1.9| / 4; two at 0.75, both right: |2 - 1.5| / 4."""
+    scores, labels = np.array([0.95, 0.95, 0.75, 0.75]), np.array([1, 0, 1, 1])
+    assert further(of_positives(scores), labels, HALF, np.ones((1, 4)))["ece"][0] == pytest.approx(1.4 / 4)
+    low, high = reliability(of_positives(scores), labels)
+    assert low == {"n": 2, "confidence": pytest.approx(0.75), "accuracy": 1.0}
+    assert high == {"n": 2, "confidence": pytest.approx(0.95), "accuracy": 0.5}
+
+
+def test_patients_are_drawn_whole():
+    owners = np.array([3, 3, 8, 8, 8])
+    weights = draws(5, owners)
+    assert weights.shape == (501, 5)
+    assert (weights[0] == 1).all()
+    assert (weights[:, 0] == weights[:, 1]).all() and (weights[:, 2] == weights[:, 4]).all()
+    assert set(weights[1:, 0] + weights[1:, 2]) == {2}
+    np.testing.assert_array_equal(weights, draws(5, owners))
+
+
+def test_intervals_hold_about_as_often_as_they_say():
+    rng, hits = np.random.default_rng(1), 0
+    weights = draws(80)
+    for _ in range(150):
+        labels = rng.integers(2, size=80)
+        scores = np.where(rng.random(80) < 0.8, labels, 1 - labels) * 0.8 + 0.1
+        low, high = intervals(further(of_positives(scores), labels, HALF, weights))["brier"]
+        hits += low <= 2 * (0.8 * 0.01 + 0.2 * 0.81) <= high
+    assert 0.88 <= hits / 150 <= 0.99
+
+
+def test_what_is_gained_is_above_0_where_less_is_better():
+    labels = np.array([0, 1] * 20)
+    good, bad = of_positives(labels * 0.8 + 0.1), of_positives(labels * 0.2 + 0.4)
+    weights = draws(40)
+    new, old = (further(p, labels, HALF, weights) for p in (good, bad))
+    found = gains(new, old, SIGNS)
+    assert found["brier"]["difference"] == pytest.approx(0.32 - 0.02)
+    assert found["brier"]["low"] > 0 and found["ece"]["low"] > 0
+    assert found["sensitivity"]["difference"] == 0
+
+
+def test_a_class_that_no_case_has_counts_nowhere():
+    labels = np.array([0, 1, 0, 1])
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.4, 0.5, 0.1]])
+    found = estimates(further(probabilities, labels, np.full(3, 0.5), np.ones((1, 4))))
+    assert (found["f1"], found["sensitivity"], found["specificity"], found["average_precision"]) == (1, 1, 1, 1)

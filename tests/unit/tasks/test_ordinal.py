@@ -1,0 +1,47 @@
+"""Grades: quadratic kappa and the mean error, by hand and as scikit-learn has them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
+
+from medpfl.tasks import TASKS
+from medpfl.tasks.ordinal import quadratic_kappa
+
+TASK = TASKS["ordinal"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(4, 60), st.integers(2, 6), st.integers(0, 10**6))
+def test_kappa_is_scikit_learns(n, classes, seed):
+    rng = np.random.default_rng(seed)
+    one, two = rng.integers(classes, size=(2, n))
+    if len({*one, *two}) > 1:
+        theirs = cohen_kappa_score(two, one, weights="quadratic", labels=range(classes))
+        assert quadratic_kappa(one, two, classes) == pytest.approx(theirs)
+
+
+def test_by_hand():
+    labels = np.array([0, 1, 2, 4])
+    probabilities = np.eye(5)[[0, 2, 2, 1]]
+    found = TASK.measured((probabilities, labels))
+    assert found["mae"] == 1.0
+    assert found["accuracy"] == 0.5
+    assert TASK.value(found, "mae") == -1.0  # rounds are selected by the least error
+    same = TASK.measured((np.eye(5)[[3, 3]], np.array([3, 3])))
+    assert same["kappa"] is None
+
+
+def test_what_is_gained_is_above_0_where_the_error_is_less():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(5, size=60)
+    good, bad = np.eye(5)[labels], np.eye(5)[np.clip(labels + rng.integers(-2, 3, size=60), 0, 4)]
+    found = TASK.gained((good, labels), (bad, labels))
+    assert all(found[name]["difference"] > 0 and found[name]["low"] > 0 for name in ("kappa", "mae", "accuracy"))
+    assert TASK.gained((good, labels), (bad, labels)) == found
+
+
+def test_what_is_not_finite_is_as_wrong_as_can_be():
+    found = TASK.measured((np.full((2, 5), np.nan), np.array([0, 4])))
+    assert (found["mae"], found["accuracy"]) == (4.0, 0.0)

@@ -1,0 +1,157 @@
+"""Segmentation: sums over cases, their measures, losses and gains, by hand; and against MONAI's own metrics."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.metrics import DiceMetric
+from torch import nn
+
+from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.models.blend import blended, restored
+from medpfl.tasks import TASKS
+from medpfl.tasks.segmentation.judging import Judged, judge, surface_distances
+
+TASK = TASKS["segmentation"]
+PARTS = ("train", "validation", "test")
+
+
+class Pixelwise(nn.Module):
+    """Gives structure 1 the image's own value as its log-odds."""
+
+    def __init__(self, classes: int = 2, gain: float = 10.0):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(gain))
+        self.classes = classes
+
+    def forward(self, x):
+        odds = x[:, :1] * self.scale
+        return torch.cat([torch.zeros_like(odds), odds, *[odds - 20] * (self.classes - 2)], 1)
+
+
+def images_of(predicted, true, patients=None, spacing=None):
+    """Pictures that :class:`Pixelwise` predicts as the first masks say; the second are the truth."""
+    x = torch.as_tensor(predicted)[:, None].float() * 2 - 1
+    y = torch.as_tensor(true).to(torch.uint8)
+    numbers = {} if patients is None else {p: torch.tensor(patients) for p in PARTS}
+    spacings = {} if spacing is None else {p: [spacing] * (1 + max(patients or [len(y) - 1])) for p in PARTS}
+    return MaskedImages(dict.fromkeys(PARTS, x), dict.fromkeys(PARTS, y), numbers, spacings=spacings)
+
+
+def test_a_case_by_hand():
+    """Two slices of one patient: predicted 3 pixels, true 2, both 1: Dice 2 / 5, volume error 1 / 5."""
+    predicted, true = torch.zeros(2, 4, 4), torch.zeros(2, 4, 4)
+    predicted[0, 0, :3] = 1
+    true[0, 0, 2], true[1, 3, 3] = 1, 1
+    found = TASK.evaluate(Pixelwise(), images_of(predicted, true, [0, 0]), "test")
+    assert found["n"] == 1
+    assert found["dice"] == pytest.approx(0.4)
+    assert found["volume_error"] == pytest.approx(0.2)
+    assert found["dice_by_class"] == [pytest.approx(0.4)]
+    assert found["dice_ci95"] is None and found["hd95"] is None  # one case, and no spacing is known
+
+
+def test_a_case_without_the_structure_says_nothing_of_it():
+    predicted, true = torch.zeros(2, 4, 4), torch.zeros(2, 4, 4)
+    predicted[:, 0, 0] = 1
+    true[1, 0, 0] = 1
+    found = TASK.evaluate(Pixelwise(), images_of(predicted, true), "test")
+    assert found["n"] == 2
+    assert found["dice"] == 1.0
+    empty = TASK.evaluate(Pixelwise(), images_of(predicted, torch.zeros(2, 4, 4)), "test")
+    assert (empty["dice"], empty["volume_error"], empty["dice_by_class"]) == (None, None, [None])
+    assert TASK.losses(judge(Pixelwise(), images_of(predicted, true), "test", surfaces=False)).shape == (2,)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_dice_is_monais(seed):
+    torch.manual_seed(seed)
+    predicted, true = torch.rand(5, 6, 7) > 0.5, torch.rand(5, 6, 7) > 0.6
+    mine = judge(Pixelwise(), images_of(predicted, true), "test", surfaces=False).dice[:, 0]
+    theirs = DiceMetric()(predicted[:, None].float(), true[:, None].float())[:, 0].numpy()
+    np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_distances_are_in_millimetres():
+    """Two points 3 columns apart are 3 x 0.5 mm apart, 2 slices apart 2 x 4 mm; what was missed is the diagonal."""
+    true, predicted = torch.zeros(3, 5, 6, 8, dtype=torch.bool), torch.zeros(3, 5, 6, 8, dtype=torch.bool)
+    true[0, 2, 3, 1] = predicted[0, 2, 3, 4] = True
+    true[1, 1, 1, 1] = predicted[1, 3, 1, 1] = True
+    true[2, 0, 0, 0] = True
+    found = surface_distances(predicted, true, (4.0, 1.0, 0.5))
+    assert found[:2] == pytest.approx([1.5, 8.0])
+    assert found[2] == pytest.approx(np.sqrt(20**2 + 6**2 + 4**2))
+    nothing = surface_distances(predicted, torch.zeros_like(true), (4.0, 1.0, 0.5))
+    assert np.isnan(nothing).all()
+
+
+def test_distances_are_known_for_test_data_with_a_spacing():
+    mask = torch.zeros(3, 8, 8)
+    mask[:, 2:4, 2:4] = 1
+    data = images_of(mask, mask.roll(1, 2), [0, 0, 1], spacing=(5.0, 2.0, 2.0))
+    assert TASK.evaluate(Pixelwise(), data, "test")["hd95"] == pytest.approx(2.0)
+    assert TASK.evaluate(Pixelwise(), data, "validation")["hd95"] is None
+
+
+def test_an_output_that_is_not_finite_is_no_prediction():
+    mask = torch.zeros(2, 4, 4)
+    mask[:, 1] = 1
+    found = TASK.evaluate(Pixelwise(gain=float("nan")), images_of(mask, mask), "test")
+    assert (found["dice"], found["volume_error"]) == (0.0, 1.0)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.floats(0.01, 0.99))
+def test_losses_of_a_mix_are_those_of_the_two_networks_together(seed, weight):
+    torch.manual_seed(seed)
+    data = images_of(torch.rand(4, 5, 5), torch.rand(4, 5, 5) > 0.5)
+    one, two = Pixelwise(gain=1.0), Pixelwise(gain=-2.0)
+    both = restored(Pixelwise(), blended(one.state_dict(), two.state_dict(), weight))
+    first, second, together = (judge(m, data, "validation", surfaces=False) for m in (one, two, both))
+    np.testing.assert_allclose(TASK.mixed_losses(first, second, weight), TASK.losses(together), rtol=1e-4, atol=1e-5)
+    assert TASK.mixed(first, second, weight) is None
+    assert TASK.mixed(first, second, 1) is second
+
+
+def test_a_volume_is_judged_whole_by_windows():
+    torch.manual_seed(0)
+    true = (torch.rand(9, 10, 11) > 0.5).to(torch.uint8)
+    image = true[None].float() * 2 - 1
+    data = MaskedVolumes(
+        {p: [image] for p in PARTS}, {p: [true] for p in PARTS}, (4, 4, 4), spacings={"test": [(1.0, 1.0, 1.0)]}
+    )
+    found = TASK.evaluate(Pixelwise(), data, "test")
+    assert (found["dice"], found["volume_error"], found["hd95"]) == (1.0, 0.0, 0.0)
+
+
+def judged(hits, predicted, true):
+    columns = [np.array(c, dtype=float)[:, None] for c in (hits, predicted, true, hits, predicted)]
+    return Judged(*columns, np.full((len(hits), 1), np.nan))
+
+
+def test_what_is_gained_by_hand():
+    """Dice 0.5 and 0.75 against 0.25 and 0.25: mean 0.375, half the interval 12.706 x 0.125."""
+    new, old = judged([2, 3], [4, 4], [4, 4]), judged([1, 1], [4, 4], [4, 4])
+    found = TASK.gained(new, old)
+    assert found["dice"]["difference"] == pytest.approx(0.375)
+    assert found["dice"]["low"] == pytest.approx(0.375 - 12.7062 * 0.125, abs=1e-4)
+    assert found["hd95"] is None
+    worse = TASK.gained(judged([2, 2], [8, 10], [4, 4]), judged([2, 2], [4, 4], [4, 4]))
+    assert worse["volume_error"]["difference"] < 0  # more error is a loss
+
+
+def test_the_loss_is_dice_and_cross_entropy():
+    torch.manual_seed(0)
+    output, labels = torch.randn(2, 3, 6, 6), torch.randint(3, (2, 6, 6), dtype=torch.uint8)
+    p, t = output.softmax(1), nn.functional.one_hot(labels.long(), 3).movedim(-1, 1)
+    overlap, both = (p * t).sum((0, 2, 3))[1:], (p + t).sum((0, 2, 3))[1:]
+    dice = 1 - ((2 * overlap + 1e-5) / (both + 1e-5)).mean()
+    assert TASK.loss(output, labels) == pytest.approx(float(dice + nn.functional.cross_entropy(output, labels.long())))
+
+
+def test_networks_that_give_no_mask_are_refused():
+    assert TASK.misfit((2, 3, 8, 8), (2, 1, 8, 8), 3) is None
+    assert "a map of 3 classes" in TASK.misfit((2, 3), (2, 1, 8, 8), 3)
+    assert "a map of 3 classes" in TASK.misfit((2, 2, 8, 8), (2, 1, 8, 8), 3)

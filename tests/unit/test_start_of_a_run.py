@@ -1,0 +1,125 @@
+"""A run that begins from a file's weights: the same at the server and at every site, and no path goes with them."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny import Net, config, run, same, sites_of
+
+from medpfl.algorithms.start import START
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure, Message, named
+from medpfl.core.parameters import StateError
+from medpfl.engine.federation import Federation
+from medpfl.models.start_weights import Start
+from medpfl.runs.experiment import run_experiment
+from medpfl.server.rounds import ServerState, messages
+from medpfl.site.answer import answer
+from medpfl.site.book import Book
+from medpfl.site.contract import Contract
+from medpfl.site.start import INIT, start_at_site
+from medpfl.site.store import DiskStore, MemoryStore
+
+
+@pytest.fixture
+def file(tmp_path):
+    torch.manual_seed(7)
+    model = Net()
+    model.norm.running_mean.normal_()
+    save_file(model.state_dict(), tmp_path / "first.safetensors")
+    return tmp_path / "first.safetensors", dict(model.state_dict())
+
+
+def test_server_and_sites_begin_with_the_files_values(file):
+    path, state = file
+    federation = Federation.of(config("fedbn", init=str(path), alone="yes"))
+    assert same(federation.first(), state)
+    assert same({**federation.initial_shared, **federation.initial_personal}, state)
+    site = sites_of(federation)["site-2"]
+    assert torch.equal(site.initial_personal["norm.running_mean"], state["norm.running_mean"])
+    assert same(site.rival.first(), state)
+    assert federation.config.init == Start(state).named
+    assert str(path) not in str(federation.config)
+
+
+def test_the_values_come_to_each_site_once(file):
+    path, state = file
+    federation = Federation.of(config("fedbn", init=str(path)))
+    plan = federation.plan()
+    hello = messages(plan, ServerState())["site-1"]
+    assert same(hello.brought(START), state)
+    joined = ServerState(phase="train", samples={"site-1": 4, "site-2": 4, "site-3": 4})
+    assert not messages(plan, joined)["site-1"].brought(START)
+
+
+def test_a_site_keeps_what_the_contract_names_and_nothing_else(file):
+    path, state = file
+    named_so = Federation.of(config("fedbn", init=str(path))).config
+    other = {**state, "fc1.bias": state["fc1.bias"] + 1}
+    store = MemoryStore()
+    for tensors in ({}, other, {k: v for k, v in state.items() if k != "fc1.bias"}):
+        with pytest.raises(StateError, match="not those that the contract names"):
+            start_at_site(named_so, store, Message("prepare", 0, named(START, tensors)), "site-1")
+    assert same(start_at_site(named_so, store, Message("prepare", 0, named(START, state)), "site-1").state, state)
+    assert store.get(INIT, 0) is None, "the folder may be another submitter's"
+    store.put(INIT, 0, state)
+    assert same(start_at_site(named_so, store, Message("train", 1), "site-1").state, state)
+    with pytest.raises(StateError, match="not those that the contract names"):
+        start_at_site(named_so.model_copy(update={"init": "sha256:0"}), store, Message("train", 1), "site-1")
+
+
+def test_the_values_are_kept_once_the_contract_lets_the_hello(file, tmp_path):
+    """Else another submitter's job of the same name would take them from under a run."""
+    path, state = file
+    federation = Federation.of(config("fedbn", init=str(path)))
+    store = DiskStore(tmp_path / "site", durable=False)
+    model, split = federation.model(), {"split": federation.split.description()}
+
+    def hello(submitter, start):
+        contract = Contract(federation.config, submitter=submitter)
+        site = federation.guarded(federation.site("site-1", store), contract=contract, book=Book(store.folder))
+        return answer(site, Message("prepare", 0, named(START, start), split), model)
+
+    assert not isinstance(hello("alice", state), Failure)
+    assert same(store.get(INIT, 0), state)
+    other = {name: tensor + 1 for name, tensor in state.items()}
+    assert "another submitter" in hello("mallory", other).reason
+    assert same(store.get(INIT, 0), state)
+
+
+def test_a_site_without_the_values_does_not_begin_with_others(file):
+    named_so = Federation.of(config("fedbn", init=str(file[0]))).config
+    with pytest.raises(UserError, match="the run's start weights are not here: give --init and the file"):
+        Federation.of(named_so).site("site-1", MemoryStore())
+
+
+def test_where_a_run_begins_shows_in_its_first_loss(file):
+    """Training as published from another start is another run; without the file the bits are as ever."""
+    losses = [
+        run(config("fedavg", rounds=1, **({"init": str(file[0])} if own else {})))[0].history[0]["sites"]["site-1"]
+        for own in (True, False)
+    ]
+    assert losses[0]["train_loss"] != losses[1]["train_loss"]
+
+
+def test_results_say_what_was_loaded_and_never_where_the_file_was(file, tmp_path):
+    out = tmp_path / "out"
+    asked = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "data": "organamnist-sample", "model": "lenet5"}
+    model = Federation.of(config("fedbn", **asked)).model().state_dict()
+    weights = tmp_path / "hospital" / "lenet.safetensors"
+    weights.parent.mkdir()
+    save_file({name: tensor + 1 for name, tensor in model.items()}, weights)
+    results = run_experiment(config("fedbn", init=str(weights), **asked), out, env="inprocess")
+    assert (results["init"]["file"], results["init"]["loaded"]["count"]) == ("lenet.safetensors", len(model))
+    assert results["notes"][0].startswith("Start weights (sha256 ")
+    for text in ("results.json", "report.html"):
+        assert str(tmp_path) not in (out / text).read_text()
+    assert json.loads((out / "results.json").read_text())["config"]["init"].startswith("sha256:")
+    # The same values under another name are the same run; other values are not.
+    weights.rename(tmp_path / "moved.safetensors")
+    moved = config("fedbn", init=str(tmp_path / "moved.safetensors"), **asked)
+    assert run_experiment(moved, out, env="inprocess", resume=True) == results
+    save_file(dict(model), tmp_path / "moved.safetensors")
+    with pytest.raises(UserError, match="holds a run with init = 'sha256:"):
+        run_experiment(moved, out, env="inprocess", resume=True)

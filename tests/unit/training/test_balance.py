@@ -1,0 +1,97 @@
+"""Class weights and balanced sampling."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from tiny import config, run, same
+from torch.nn.functional import cross_entropy
+
+from medpfl.core.errors import UserError
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.tasks import TASKS, Task
+from medpfl.training.trainer import Trainer, class_weights
+
+LABELS = torch.tensor([0] * 70 + [1] * 20 + [3] * 10)
+
+
+def data():
+    x = torch.arange(100.0)[:, None, None, None]
+    parts = {"train": x, "validation": x[:0], "test": x[:0]}
+    return ImageTensors(parts, {part: LABELS[: len(p)] for part, p in parts.items()})
+
+
+def test_weights_are_scikit_learns_and_0_for_a_class_that_is_not_there():
+    found = class_weights(torch.bincount(LABELS, minlength=5))
+    assert found[[2, 4]].tolist() == [0, 0]
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=LABELS.numpy())
+    assert found[[0, 1, 3]].tolist() == pytest.approx(expected)
+
+
+def test_the_loss_of_a_sites_own_samples_has_them():
+    loss = TASKS["classification"].loss
+    output, y = torch.randn(6, 4, generator=generator(0)), torch.tensor([0, 0, 1, 1, 3, 0])
+    weighted = Trainer.of({"class_weights": "balanced"}).loss(loss, data())
+    weights = class_weights(torch.bincount(LABELS, minlength=4))
+    torch.testing.assert_close(weighted(output, y), cross_entropy(output, y, weights))
+    assert Trainer.of({}).loss(loss, data()) == loss
+
+
+def test_every_class_is_drawn_as_often_and_an_epoch_is_as_long():
+    order, drawn = generator(0), torch.zeros(4)
+    trainer = Trainer.of({"batch_size": 32, "sampling": "balanced"})
+    for _ in range(60):
+        batches = [y for _, y in trainer.batches(data(), order)]
+        assert sum(map(len, batches)) == 100
+        drawn += torch.bincount(torch.cat(batches), minlength=4)
+    assert drawn[2] == 0
+    # Of 6,000 draws 2,000 a class are expected, with a standard deviation of 37.
+    assert all(abs(count - 2000) < 150 for count in drawn[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("settings", [{"class_weights": "balanced"}, {"sampling": "balanced"}])
+def test_both_reach_the_method_and_the_rival(settings):
+    (plain, first), (other, second) = (run(config("fedavg", alone="yes", settings=s)) for s in ({}, settings))
+    name = "site-1"  # with 5, 4 and 4 images of the classes
+    assert not same(plain.shared[name], other.shared[name])
+    assert not same(first[name].store.get("alone", 3), second[name].store.get("alone", 3))
+
+
+class ManyLabels(type(TASKS["classification"])):
+    name, one_class = "many-labels", False
+
+
+class NoWeights(type(TASKS["classification"])):
+    name = "no-weights"
+
+    def loss(self, output, labels):
+        return cross_entropy(output, labels)
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "words"),
+    [
+        ({"class_weights": "balanced", "sampling": "balanced"}, Task, "would both balance the classes: choose one"),
+        (
+            {"class_weights": "balanced"},
+            ManyLabels(),
+            "class_weights=balanced is for tasks in which",
+        ),
+        ({"sampling": "balanced"}, ManyLabels(), "sampling=balanced is for tasks in which a sample is of one class"),
+        ({"class_weights": "balanced"}, NoWeights(), "the loss of no-weights takes no weights"),
+    ],
+)
+def test_where_it_makes_no_sense(settings, task, words):
+    assert words in Trainer.of(settings).refuses(task)
+
+
+@pytest.mark.parametrize("name", ["class_weights", "sampling"])
+def test_the_label_prior_makes_up_for_frequencies_already(name):
+    with pytest.raises(UserError, match=f"{name}=balanced would do so again"):
+        config("fedavg", settings={"prior": 1, name: "balanced"})
+
+
+def test_loaders_draw_their_own():
+    with pytest.raises(UserError, match="sampling=balanced: loaders of one's own"):
+        SiteLoaders([]).training_batches(4, generator(0), balanced=True)

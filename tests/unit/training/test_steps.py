@@ -1,0 +1,123 @@
+"""A step: clipped, of several batches, in half precision, with the channels last."""
+
+import math
+
+import pytest
+import torch
+from tiny import Net, images, same
+from torch import nn
+
+from medpfl.core.seeding import generator
+from medpfl.core.site_data import ImageTensors
+from medpfl.models import build_model
+from medpfl.tasks import TASKS
+from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.trainer import Trainer
+
+LOSS = TASKS["classification"].loss
+
+
+def trained(model, data, epochs=1, before_step=(), **settings):
+    trainer = Trainer.of({"lr": 0.5, "batch_size": 4, **settings})
+    objective = plain_objective(model, LOSS)
+    return train_epochs(model, data, trainer, epochs, generator(0), objective, before_step=before_step)
+
+
+def linear():
+    model = nn.Linear(16, 3)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return nn.Sequential(nn.Flatten(), model)
+
+
+def one(value):
+    """One image of class 0 with one bright pixel."""
+    x = torch.zeros(1, 1, 4, 4)
+    x[0, 0, 0, 0] = value
+    parts = {"train": x, "validation": x[:0], "test": x[:0]}
+    return ImageTensors(parts, {part: torch.zeros(len(p), dtype=torch.long) for part, p in parts.items()})
+
+
+def test_clipping_by_hand():
+    # Gradients of the biases: (-2/3, 1/3, 1/3); of the weights of the one pixel: three times that. All squared: 20/3.
+    model = linear()
+    trained(model, one(3.0), grad_clip=1.0)
+    expected = torch.tensor([2 / 3, -1 / 3, -1 / 3]) * 0.5 / math.sqrt(20 / 3)
+    torch.testing.assert_close(model[1].bias.detach(), expected)
+    torch.testing.assert_close(model[1].weight[:, 0].detach(), 3 * expected)
+
+
+def test_a_bound_that_nothing_reaches_changes_nothing():
+    first, second = linear(), linear()
+    trained(first, images())
+    trained(second, images(), grad_clip=1e6)
+    assert same(first.state_dict(), second.state_dict())
+
+
+def test_mechanisms_steps_come_before_clipping():
+    model, seen = linear(), []
+    trained(model, one(3.0), before_step=[lambda: seen.append(model[1].bias.grad.norm().item())], grad_clip=0.01)
+    assert seen == pytest.approx([math.sqrt(6) / 3])
+
+
+@pytest.mark.parametrize("images_there", [12, 13, 18])
+def test_accumulated_batches_are_one_large_one(images_there):
+    """13: the last batch has five images; 18: a step of 12 and one of 6, whose batches have 4 and 2."""
+    data, counted = images(train=images_there), []
+    small, large = linear(), linear()
+    trained(small, data, accumulate=3, epochs=2, before_step=[lambda: counted.append(1)])
+    sizes = {12: 12, 13: 13, 18: 12}
+    trained(large, data, batch_size=sizes[images_there], epochs=2)
+    assert len(counted) == 2 * (1 + (images_there == 18))
+    for name, tensor in large.state_dict().items():
+        torch.testing.assert_close(small.state_dict()[name], tensor)
+
+
+def test_no_batch_waits_for_the_next_epoch():
+    counted = []
+    trained(linear(), images(train=12), accumulate=2, epochs=3, before_step=[lambda: counted.append(1)])
+    assert len(counted) == 3 * 2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_is_near_and_weights_stay_float32(precision):
+    half, full = (build_model("lenet5", in_channels=1, num_classes=3, image_size=28) for _ in range(2))
+    full.load_state_dict(half.state_dict())
+    x = torch.rand(16, 1, 28, 28, generator=generator(0)) * 2 - 1
+    parts = {"train": x, "validation": x[:0], "test": x[:0]}
+    data = ImageTensors(parts, {part: torch.arange(len(p)) % 3 for part, p in parts.items()})
+    losses = [trained(half, data, lr=0.05, precision=precision), trained(full, data, lr=0.05)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != losses[1]
+    assert all(p.dtype == torch.float32 for p in half.parameters())
+    for ours, theirs in zip(half.parameters(), full.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0.02, rtol=0.1)
+
+
+def test_gradients_that_mechanisms_see_are_not_scaled():
+    seen = []
+    for precision in ("fp32", "fp16"):
+        model = linear()
+        trained(model, one(3.0), before_step=[lambda m=model: seen.append(m[1].bias.grad.clone())], precision=precision)
+    torch.testing.assert_close(seen[0], seen[1], atol=1e-3, rtol=1e-2)
+
+
+def test_channels_last_computes_the_same_and_leaves_no_trace():
+    last, first = (build_model("resnet32", in_channels=1, num_classes=3, image_size=16) for _ in range(2))
+    first.load_state_dict(last.state_dict())
+    x = torch.rand(8, 1, 16, 16, generator=generator(0)) * 2 - 1
+    parts = {"train": x, "validation": x[:0], "test": x[:0]}
+    data = ImageTensors(parts, {part: torch.arange(len(p)) % 3 for part, p in parts.items()})
+    trained(last, data, lr=0.01, channels_last=1)
+    trained(first, data, lr=0.01)
+    for ours, theirs in zip(last.state_dict().values(), first.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+        assert ours.is_contiguous()
+
+
+def test_a_model_of_vectors_is_as_it_is():
+    first, second = Net(), Net()
+    second.load_state_dict(first.state_dict())
+    trained(first, images())
+    trained(second, images(), channels_last=1)
+    assert same(first.state_dict(), second.state_dict())
