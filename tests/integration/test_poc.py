@@ -48,10 +48,11 @@ def flat(verdict: dict) -> dict[str, float]:
     return {f"{s} {m} {k}": v for s, of in sites for m, gain in of["gain"].items() for k, v in gain.items()}
 
 
-def check(results: dict) -> None:
+def check(results: dict, sites: int = 2) -> None:
     assert results["status"] == "finished"
     assert not results["failures"]
-    assert [r["participants"] for r in results["rounds"]] == [["site-1", "site-2"]] * 2
+    names = [f"site-{number}" for number in range(1, sites + 1)]
+    assert [r["participants"] for r in results["rounds"]] == [names] * 2
 
 
 def test_installed_package(system, tmp_path):
@@ -99,13 +100,18 @@ def test_refused_class_is_named(system, tmp_path):
 
 
 @pytest.mark.slow
-def test_job_folder_that_carries_the_package_goes_through_flares_own_command(system, tmp_path):
-    forbid(system.folder.parent)
-    job = export_job(CONFIG, tmp_path / "jobs" / "mine", byoc=True)
-    command = [sys.executable, "-m", "nvflare.cli", "job", "submit", "-j", job, "--startup-kit", system.folder]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    job_id = re.search(r"job_id: (\S+)", said)[1]
-    check(system.complete(job_id, tmp_path, watch_nothing))
+def test_job_folder_that_carries_the_package_goes_through_flares_own_command(tmp_path):
+    config = make_config(
+        algorithm="fedbn", data="sarcoma-sample", task="segmentation", sites=3, rounds=2, train_fraction=0.1, alone="no"
+    )
+    job = export_job(config, tmp_path / "jobs" / "mine", byoc=True)
+    assert [f.name for f in job.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]
+    with poc(tmp_path / "poc", config.site_names) as system:
+        forbid(system.folder.parent)
+        command = [sys.executable, "-m", "nvflare.cli", "job", "submit", "-j", job, "--startup-kit", system.folder]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        job_id = re.search(r"job_id: (\S+)", said)[1]
+        check(system.complete(job_id, tmp_path, watch_nothing), sites=3)
 
 
 def test_users_and_sites_that_flare_refuses(system, tmp_path):

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from nvflare.recipe import PocEnv
 
-from medpfl.flare.job.recipes import FedAPRecipe
+from medpfl.flare.job.recipes import FedBNRecipe
 
 
 def finished_rounds(workspace: Path) -> int:
@@ -34,12 +34,18 @@ def job_process(workspace: Path, site: str) -> psutil.Process:
 def test_a_killed_site_process_ends_the_job_and_the_next_goes_on(tmp_path, monkeypatch):
     workspace = tmp_path / "poc"
     monkeypatch.setenv("NVFLARE_POC_WORKSPACE", str(workspace))
-    env = PocEnv(num_clients=2)
+    env = PocEnv(num_clients=3)
 
     # PocEnv provisions anew for every job, so the state must not live in the kits.
     def job():
-        return FedAPRecipe(
-            sites=2, rounds=8, train_fraction=0.2, byoc=True, experiment="again", state_dir=tmp_path
+        return FedBNRecipe(
+            data="sarcoma-sample",
+            sites=3,
+            rounds=8,
+            train_fraction=0.1,
+            byoc=True,
+            experiment="again",
+            state_dir=tmp_path,
         ).execute(env)
 
     try:

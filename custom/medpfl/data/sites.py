@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.source import DataSource
+from medpfl.tasks import tasks
 
 
 def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
@@ -20,7 +22,7 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
         own: where this site has the data that the configuration names, if it says so itself.
 
     Raises:
-        UserError: the run has options that such data do not have.
+        UserError: the run has options that such data do not have, or a task that they have no labels for.
     """
     if own is not None:
         if config.partition == "natural":
@@ -28,7 +30,25 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
         config = config.model_copy(update={"data": str(own)})
         if isinstance(kind := kind_of(str(own), {}), CentreKind):  # a hospital's own patients are never divided
             return kind.source(config.model_copy(update={"partition": "natural"}))
-    return kind_of(config.data, config.data_args).source(config)
+    if (kind := kind_of(config.data, config.data_args)).is_here(config.data):
+        task_for(config.data, config.data_args, config.task)
+    return kind.source(config)
+
+
+def task_for(data: str, data_args: Mapping[str, Any], asked: str | None = None) -> str | None:
+    """What is learned from data: what is asked for, else what the data say; None if they do not.
+
+    Raises:
+        UserError: the data have other labels than the task that is asked for.
+    """
+    known, said = tasks(), kind_of(data, data_args).task(data, data_args)
+    if asked and said and asked in known and known[asked].labels != known[said].labels:
+        fitting = [name for name, task in known.items() if task.labels == known[said].labels]
+        raise UserError(f"--task {asked}: {data} has {_LABELS[known[said].labels]}; it is for {' or '.join(fitting)}")
+    return asked or said or None
+
+
+_LABELS = {"class": "one class an image", "labels": "several labels an image", "mask": "masks"}
 
 
 def fixed_sites(data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0) -> int | None:

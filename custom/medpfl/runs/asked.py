@@ -18,7 +18,7 @@ from medpfl.data.centres import require_one
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of, meant
 from medpfl.data.partition.by_patient import require_drawn
-from medpfl.data.sites import fixed_sites
+from medpfl.data.sites import fixed_sites, task_for
 from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
 from medpfl.tasks import tasks
@@ -57,7 +57,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     given = {"algorithm": algorithm, **fields}
     data, partition = given["data"] or "organamnist-sample", given["partition"]
     kind = kind_of(data, given["data_args"])
-    given["task"] = _task(given["task"], kind.task(data, given["data_args"]), data)
+    given["task"] = task_for(data, given["data_args"], given["task"])
     if isinstance(kind, CentreKind):
         if kind.divisible and partition:
             require_drawn(partition, kind.title)
@@ -79,19 +79,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
 
 def _resolved_task(fields: Fields) -> str:
     data, data_args = fields["data"] or "organamnist-sample", fields["data_args"] or {}
-    return _task(fields["task"], kind_of(data, data_args).task(data, data_args), data) or "classification"
-
-
-def _task(asked: str | None, said: str, data: str) -> str | None:
-    """What is learned: what the user says, else what the data do; UserError where the two have other labels."""
-    known = tasks()
-    if asked and said and asked in known and known[asked].labels != known[said].labels:
-        fitting = [name for name, task in known.items() if task.labels == known[said].labels]
-        raise UserError(f"--task {asked}: {data} has {_LABELS[known[said].labels]}; it is for {' or '.join(fitting)}")
-    return asked or said or None
-
-
-_LABELS = {"class": "one class an image", "labels": "several labels an image", "mask": "masks"}
+    return task_for(data, data_args, fields["task"]) or "classification"
 
 
 def configs_of(

@@ -161,3 +161,9 @@ def test_centres_that_are_held_out_keep_their_usual_names(source):
     assert list(named.held_out(CPU)) == ["site-4"]
     with pytest.raises(UserError, match="held out has one of these names"):
         open_source(config.model_copy(update={"names": ("north", "south", "site-4")})).prepare()
+
+
+def test_a_task_that_the_data_have_no_labels_for():
+    config = make_config(algorithm="fedavg", data="sarcoma-sample", sites=3)
+    with pytest.raises(UserError, match="--task classification: sarcoma-sample has masks; it is for segmentation"):
+        open_source(config)

@@ -50,3 +50,8 @@ def test_a_job_that_no_site_could_start():
     said = why("7", {"status": "FAILED_TO_RUN"}, None, {}, "")
     assert said.startswith("FLARE ended it with FAILED_TO_RUN: a site could not start the job's process")
     assert "class_allow_list" not in said
+
+
+def test_a_job_that_no_site_took_may_be_too_large():
+    meta = {"status": "FINISHED:FAILED_TO_RUN", "job_deploy_detail": ["server: OK", "a: no reply (deployment timeout)"]}
+    assert "no app above 4 MiB" in why("7", meta, None, {}, "")

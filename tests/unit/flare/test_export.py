@@ -203,3 +203,14 @@ def test_what_export_made_is_said(home):
         "own images in npz files 'bloodmnist'"
         in said("fedbn", "--data", "bloodmnist", "--partition", "natural", "--sites", 2, "--job", job)[1]
     )
+
+
+def test_a_recipe_learns_what_its_data_say():
+    recipe = PersonalizedRecipe(algorithm="fedbn", data="sarcoma-sample", sites=3)
+    assert (recipe.config.task, recipe.config.model) == ("segmentation", "unet")
+
+
+def test_a_job_carries_the_sample_that_it_names_and_no_other(tmp_path):
+    config = make_config(algorithm="fedbn", data="sarcoma-sample", task="segmentation", sites=3)
+    job = export_job(config, tmp_path / "job", byoc=True)
+    assert [file.name for file in job.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]

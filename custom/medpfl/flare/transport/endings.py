@@ -25,6 +25,12 @@ _SIGNATURES = {
 """What FLARE says of a job's signature, and what it means."""
 
 
+_TOO_LARGE = (
+    "; a site that FLARE's http driver connects takes no app above 4 MiB, which code and an embedded sample together "
+    "may be: without --byoc the sites need the package installed, and the job is small"
+)
+
+
 def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Mapping[str, Path], reported: str) -> str:
     """Why a job did not end well: what the run itself said, or else FLARE's reason.
 
@@ -58,7 +64,7 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
         return signature
     ended = f"FLARE ended it with {meta['status'].removeprefix('FINISHED:')}"
     if detail := _detail(meta):
-        return f"{ended}: {detail}"
+        return f"{ended}: {detail}{_TOO_LARGE if 'deployment timeout' in detail else ''}"
     if "FAILED_TO_RUN" in meta["status"]:
         return (
             f"{ended}: a site could not start the job's process, for instance with GPUs that are not there; the "

@@ -42,6 +42,11 @@ def has_images(data: str) -> bool:
     return True
 
 
+def other_samples(data: str) -> list[str]:
+    """Names of the files that come with the package and that a run on these data has no use for."""
+    return [file for name, file in _EMBEDDED.items() if name != data.lower()]
+
+
 def is_set(data: str) -> bool:
     """Whether it is a published set whose images are here."""
     return known_set(data.lower()) is not None and has_images(data)
