@@ -4,16 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from medpfl.algorithms.fedimpres.start_images import fitted, noise, public_images
+from medpfl.algorithms.fedimpres.start_images import noise
 from medpfl.core import scratch
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.core.site_data import scale
 from medpfl.data.kinds.npz.catalog import SAMPLE, find, open_dataset
+from medpfl.data.public_images import fitted, public_images
 
 
 @pytest.fixture
@@ -68,8 +70,8 @@ def test_no_space_or_no_folder_is_said(monkeypatch, tmp_path):
 
 def test_start_images_are_the_same_in_a_file(in_files, monkeypatch, tmp_path):
     def start():
-        made = [noise(70, (3, 8, 8), 1), public_images(tmp_path, 99, (1, 12, 12), 1)]
-        return [*made, public_images(find(SAMPLE), 130, (3, 20, 20), 1)]
+        made = [noise(70, (3, 8, 8), 1), public_images(tmp_path, 99, (1, 12, 12), np.random.default_rng(1))]
+        return [*made, public_images(find(SAMPLE), 130, (3, 20, 20), np.random.default_rng(1))]
 
     for number in range(5):
         Image.new("RGB", (10, 12), (50 * number, 9, 0)).save(tmp_path / f"{number}.png")
@@ -86,7 +88,7 @@ def test_noise_is_one_draw():
 
 def test_images_are_fitted_as_they_would_be_together():
     together = fitted(scale(open_dataset(SAMPLE).images_chw(range(3800))), (3, 20, 20))
-    assert torch.equal(public_images(find(SAMPLE), 10**6, (3, 20, 20), 0), together)
+    assert torch.equal(public_images(find(SAMPLE), 10**6, (3, 20, 20), np.random.default_rng(0)), together)
 
 
 LIMITED = """

@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
@@ -28,9 +30,6 @@ from medpfl.training.loop import Loss
 from medpfl.training.memory import Memory
 from medpfl.training.part import Part
 from medpfl.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from medpfl.data.source import DataSource
 
 
 class Run(Protocol):
@@ -54,6 +53,23 @@ class Run(Protocol):
     resolved_personal: str
     resolved_mixing: str
     site_names: Sequence[str]
+
+
+class Source(Protocol):
+    """What mechanisms see of where data come from (:class:`medpfl.data.source.DataSource`)."""
+
+    def model_arguments(self) -> dict[str, Any]:
+        """``in_channels``, ``num_classes`` and ``image_size`` for the model, as far as the data say."""
+
+    def pooled_training(self, share: float, device: torch.device) -> SiteData:
+        """A share of all sites' training data together; NotInOnePlace unless this is a simulation."""
+
+    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
+        """Images that no site has, (at most ``count``, C, H, W) float32; UserError if there are none."""
+
+
+PublicImages = Callable[[Path, int, tuple[int, int, int], np.random.Generator], Tensor]
+"""Images of a file or a folder: from its path, how many, (C, H, W) and what draws them to (n, C, H, W) float32."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,7 @@ class ServerParts:
         initial_shared: the shared part of the first model.
         initial_personal: its personal part.
         source: where data come from, in a simulation all of them.
+        public_images: reads images that the user gives.
         device: the server's.
         stop: whether the run is to end; long work then raises :class:`~medpfl.core.errors.Stopped`.
     """
@@ -135,7 +152,8 @@ class ServerParts:
     model: Callable[[], nn.Module]
     initial_shared: State
     initial_personal: State
-    source: DataSource
+    source: Source
+    public_images: PublicImages
     device: torch.device
     stop: Callable[[], bool]
 
@@ -260,10 +278,6 @@ class Mechanism:
     def adapts(self, round_: LocalRound) -> Part | None:
         """Its part in the training of a site that joins, epoch by epoch."""
 
-    def measured(self, channel: str, round_: LocalRound) -> State:
-        """What goes to the server in a channel, where no :class:`Part` gave it."""
-        raise NotImplementedError
-
     def leaving(self, shared: State, round_: LocalRound) -> State:
         """A step of the update's way out: the shared state that leaves, from the one that training left."""
         return shared
@@ -284,6 +298,14 @@ class Mechanism:
 
     def shown(self, state: ServerState) -> dict[str, Any] | None:
         """What results have under its name, at the end."""
+
+
+class Measuring(Mechanism, ABC):
+    """A mechanism whose sites send what they measure, beside or instead of what a :class:`Part` gives."""
+
+    @abstractmethod
+    def measured(self, channel: str, round_: LocalRound) -> State:
+        """What goes to the server in a channel, where no :class:`Part` gave it."""
 
 
 class Mixing(Mechanism, ABC):
@@ -310,14 +332,25 @@ class Mixing(Mechanism, ABC):
         """A mixing goes with any personal part, or refuses it in words."""
         return True
 
+    def hello(self, parts: ServerParts) -> State | None:
+        """The whole state of the model f that goes with the hello."""
+
+    def given(self, parts: ServerParts) -> State | None:
+        """The same where the user gave it, checked; None where it is made or not needed."""
+
+
+class MatrixMixing(Mixing):
+    """A mixing by a matrix W."""
+
     @abstractmethod
-    def matrix(self, run: Run, state: ServerState) -> Weights | None:
-        """W for the mix after the next round; None where the mixing has no matrix (:meth:`mixed`)."""
+    def matrix(self, run: Run, state: ServerState) -> Weights:
+        """W for the mix after the next round."""
 
-    def mixed(self, updates: Sequence[State]) -> State:
-        """The common next state of a mixing without a matrix. Updates are emptied tensor by tensor."""
-        raise NotImplementedError
 
+class MeasuredMixing(MatrixMixing, Measuring):
+    """A mixing whose W rests on what the sites measure."""
+
+    @abstractmethod
     def received(self, run: Run, state: ServerState, fresh: Sequence[str]) -> tuple[Any, list[tuple[str, str]]]:
         """W from what the sites have sent in the mixing's channel, and notes, each of a site.
 
@@ -326,17 +359,18 @@ class Mixing(Mechanism, ABC):
             state: with all that is kept.
             fresh: the sites whose tensors have just come.
         """
-        return None, []
 
-    def hello(self, parts: ServerParts) -> State | None:
-        """The whole state of the model f that goes with the hello."""
-
-    def given(self, parts: ServerParts) -> State | None:
-        """The same where the user gave it, checked; None where it is made or not needed."""
-
+    @abstractmethod
     def row_of(self, kept: Sequence[State], own: State) -> Any:
         """The row of W of a site that joins: (M,), from what M sites and it have sent."""
-        raise NotImplementedError
+
+
+class CommonMixing(Mixing):
+    """A mixing without a matrix, whose next state is common to all sites."""
+
+    @abstractmethod
+    def mixed(self, updates: Sequence[State]) -> State:
+        """The common next state. Updates are emptied tensor by tensor."""
 
 
 class Weights(NamedTuple):

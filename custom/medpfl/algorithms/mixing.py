@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import Mixing, Rule, Run, Weights
+from medpfl.algorithms.mechanism import MatrixMixing, Rule, Run, Weights
 from medpfl.core.mixing import counted_samples, sample_weights, uniform_weights
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
 
 
-class Identity(Mixing):
+class Identity(MatrixMixing):
     """Every site keeps its own."""
 
     name = "identity"
@@ -32,7 +32,7 @@ class Identity(Mixing):
         return Weights(np.eye(run.sites))
 
 
-class Samples(Mixing):
+class Samples(MatrixMixing):
     """By number of training samples, the same for all sites (McMahan et al., FedAvg)."""
 
     name = "samples"
@@ -52,7 +52,7 @@ class SelfWeight(Settings):
     lambda_: float = setting(0.5, "a site's own weight in its mix", ge=0, le=1, name="lambda")
 
 
-class Equal(Mixing):
+class Equal(MatrixMixing):
     """Every site counts the same."""
 
     name = "equal"
@@ -66,7 +66,7 @@ class Equal(Mixing):
         return Weights(np.tile(np.array(joined) / sum(joined), (run.sites, 1)))
 
 
-class WeighsSites(Mixing):
+class WeighsSites(MatrixMixing):
     """A mixing that weighs sites against each other, with a share of its own for each."""
 
     settings_class = SelfWeight

@@ -11,16 +11,15 @@ from math import ceil
 
 import torch
 
-from medpfl.algorithms.mechanism import Mixing, Rule, Run
+from medpfl.algorithms.mechanism import CommonMixing, Rule, Run
 from medpfl.core.parameters import State
-from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
 
 LEAST = 3
 """Updates below which a median is a mean."""
 
 
-class _Robust(Mixing):
+class _Robust(CommonMixing):
     least_updates = LEAST
     common = True
     newcomer = Rule("the common model", "all sites have the same")
@@ -40,9 +39,6 @@ class _Robust(Mixing):
                 f"{LEAST} updates none can be outvoted"
             )
         return None
-
-    def matrix(self, run: Run, state: ServerState) -> None:
-        """There is none."""
 
 
 class Median(_Robust):

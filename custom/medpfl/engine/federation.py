@@ -21,6 +21,7 @@ from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.site_data import SiteData
 from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
+from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
 from medpfl.engine.first_model import blank, pick_device, seeded_model, split_of, try_out
@@ -149,6 +150,7 @@ class Federation:
             self.initial_shared,
             self.initial_personal,
             self.source,
+            public_images,
             self.device,
             stop,
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import Mixing
+from medpfl.algorithms.mechanism import MeasuredMixing
 from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, Update, named
@@ -77,7 +77,7 @@ class Welcome:
     @property
     def _asked(self) -> Channel | None:
         """The channel in which a newcomer answers before its shared part can be made."""
-        return next((c for c, part in self.plan.upward("statistics") if isinstance(part, Mixing)), None)
+        return next((c for c, part in self.plan.upward("statistics") if isinstance(part, MeasuredMixing)), None)
 
     def question(self) -> Message | None:
         """What is asked of a newcomer before its shared part can be made; None where nothing is needed."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import Mixing
+from medpfl.algorithms.mechanism import CommonMixing, MatrixMixing, MeasuredMixing
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State
@@ -27,8 +27,9 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
         (N, M): rows sum to 1, or are all zero where a site has nobody to mix with.
     """
     config = plan.config
-    if (found := config.mixer.matrix(config, state)) is None:
+    if not isinstance(config.mixer, MatrixMixing):
         return None
+    found = config.mixer.matrix(config, state)
     weights = restrict(found.matrix, present)
     if not found.capped:
         return weights
@@ -42,7 +43,7 @@ def mixed_states(
 ) -> dict[str, State]:
     """Every site's next shared state; without weights, by a mixing that has no matrix."""
     config = plan.config
-    if weights is None:
+    if isinstance(config.mixer, CommonMixing):
         return dict.fromkeys(config.site_names, config.mixer.mixed(updates))
     mixed = mix(weights, updates)
     # A row without weight is a site that has nobody to mix with: it keeps what it has.
@@ -95,7 +96,7 @@ def with_sent(plan: Plan, state: ServerState, updates: Sequence[Update]) -> tupl
             means[channel.name] = mix(np.full((1, len(fresh)), 1 / len(fresh)), list(fresh.values()))[0]
             continue
         state = replace(state, kept={**state.kept, channel.name: {**state.kept.get(channel.name, {}), **fresh}})
-        if not isinstance(part := plan.channels[channel], Mixing):
+        if not isinstance(part := plan.channels[channel], MeasuredMixing):
             continue  # W is the mixing's
         weights, told = part.received(plan.config, state, list(fresh))
         notes = [Failure(site, state.round, why) for site, why in told]

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from medpfl.algorithms.mechanism import LocalRound, Mechanism
+from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
@@ -133,9 +133,12 @@ class Method:
         found: State = {}
         for channel, mechanism in channels:
             outcome = self._outcomes.get(mechanism)
-            tensors = outcome.sends[channel] if outcome and channel in outcome.sends else None
-            if tensors is None:
+            if outcome and channel in outcome.sends:
+                tensors = outcome.sends[channel]
+            elif isinstance(mechanism, Measuring):
                 tensors = mechanism.measured(channel, self.rounds[mechanism])
+            else:
+                raise StateError(f"{mechanism.name} has nothing to send in {channel} at this site")
             found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
         return found
 

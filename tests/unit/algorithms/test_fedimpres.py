@@ -11,7 +11,7 @@ from tiny import config, last_models, objective_with, same, sites_of
 from torch.nn.functional import cross_entropy
 
 from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
-from medpfl.algorithms.fedimpres.start_images import fitted, noise, public_images, start_images
+from medpfl.algorithms.fedimpres.start_images import noise, start_images
 from medpfl.config.run import make_config
 from medpfl.core import scratch
 from medpfl.core.declarations import Nothing
@@ -20,6 +20,7 @@ from medpfl.core.messages import named
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import endless_batches
+from medpfl.data.public_images import fitted, public_images
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
@@ -210,7 +211,7 @@ def test_a_run_that_is_stopped_keeps_the_step_before(tmp_path):
 
 def test_holdout_images_belong_to_no_site():
     source = open_source(small(holdout=0.1, settings={"start": "holdout", "images": 50}))
-    start = start_images(source.config.all_settings, source, source.config.seed)
+    start = start_images(source.config.all_settings, source, public_images, source.config.seed)
     assert start.shape == (50, 1, 28, 28)
     used = np.concatenate([np.concatenate([s.train, s.validation, s.test]) for s in source.partition.sites])
     assert not set(used) & set(source.partition.holdout)
@@ -232,22 +233,22 @@ def test_noise_and_public_images(tmp_path):
     assert torch.equal(noise(4, (3, 8, 8), 1), noise(4, (3, 8, 8), 1))
     for number in range(5):
         Image.new("RGB", (10, 12), (50 * number, 0, 0)).save(tmp_path / f"{number}.png")
-    images = public_images(tmp_path, 3, (1, 8, 8), seed=0)
+    images = public_images(tmp_path, 3, (1, 8, 8), np.random.default_rng(0))
     assert images.shape == (3, 1, 8, 8)
-    assert public_images(tmp_path, 99, (3, 10, 10), seed=0).shape == (5, 3, 10, 10)
+    assert public_images(tmp_path, 99, (3, 10, 10), np.random.default_rng(0)).shape == (5, 3, 10, 10)
     assert fitted(torch.zeros(2, 3, 4, 4), (1, 8, 8)).shape == (2, 1, 8, 8)
 
 
 def test_a_broken_or_missing_start_is_named(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(UserError, match=r"broken\.png cannot be read"):
-        public_images(tmp_path, 3, (1, 8, 8), seed=0)
+        public_images(tmp_path, 3, (1, 8, 8), np.random.default_rng(0))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no image"):
-        public_images(tmp_path / "empty", 3, (1, 8, 8), seed=0)
+        public_images(tmp_path / "empty", 3, (1, 8, 8), np.random.default_rng(0))
     source = open_source(small(settings={"start": "nowhere"}))
     with pytest.raises(UserError, match="use noise, holdout, or the path"):
-        start_images(source.config.all_settings, source, source.config.seed)
+        start_images(source.config.all_settings, source, public_images, source.config.seed)
 
 
 def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
@@ -258,10 +259,10 @@ def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
     said = set()
     for seed in range(20):
         try:
-            said.add(len(public_images(tmp_path, 2, (3, 8, 8), seed)))
+            said.add(len(public_images(tmp_path, 2, (3, 8, 8), np.random.default_rng(seed))))
         except UserError as error:
             said.add(str(error).partition(" (")[0])
-    assert said == {2, f"start image {broken} cannot be read"}
+    assert said == {2, f"image {broken} cannot be read"}
 
 
 @pytest.mark.parametrize("images", [1, 2])

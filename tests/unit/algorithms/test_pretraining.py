@@ -10,6 +10,7 @@ from medpfl.algorithms.mechanism import ServerParts
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
+from medpfl.data.public_images import public_images
 
 
 def seeded_net():
@@ -39,7 +40,7 @@ def test_the_hello_brings_a_model_pretrained_as_the_settings_say():
     run, shares = config("fedap", settings={"pretrain_epochs": 3, "pretrain_share": 0.5}), []
     source = SimpleNamespace(pooled_training=lambda share, device: shares.append(share) or images(train=12))
     split = ParameterSplit(Net(), parse_declaration("batch-norm"))
-    parts = ServerParts(run, split, seeded_net, {}, {}, source, torch.device("cpu"), lambda: False)
+    parts = ServerParts(run, split, seeded_net, {}, {}, source, public_images, torch.device("cpu"), lambda: False)
     f = run.mixer.hello(parts)
     assert shares == [0.5]
     assert same(f, pretrain(run, 3, seeded_net(), images(train=12)))

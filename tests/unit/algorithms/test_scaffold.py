@@ -42,7 +42,7 @@ def test_the_servers_control_by_hand():
     """Two of four sites, mean change (1, 3): c = (1, 1) becomes (1.5, 2.5) (eq. 5)."""
     run_config = config("scaffold")
     part = next(m for m in run_config.mechanisms if m.name == "control")
-    step = part.server_step(ServerParts(run_config, None, None, {}, {}, None, None, lambda: False))
+    step = part.server_step(ServerParts(run_config, None, None, {}, {}, None, None, None, lambda: False))
     state = ServerState(common={"control": both(1.0, 1.0)})
 
     made = step(Turn(state, dict, {"control": both(1.0, 3.0)}, present=2))

@@ -17,6 +17,7 @@ from medpfl.data.kinds.folders.picture_source import Folders
 from medpfl.data.kinds.function.own_data import OwnData
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.kinds.scans.scan_kind import ScanKind
+from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.flare.job.export import export_job
 from medpfl.runs.experiment import run_experiment
@@ -111,7 +112,7 @@ def test_centres_that_are_held_out(fundus):
 
 def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
     whole, source = open_source(config(fundus)), open_source(config(fundus, holdout=0.34))
-    aside = start_images({"start": "holdout", "images": 100}, source, seed=0)
+    aside = start_images({"start": "holdout", "images": 100}, source, public_images, seed=0)
     assert aside.shape == (6, 3, 32, 32)
     assert -1 <= aside.min() < aside.max() <= 1
     for name in ("site-1", "site-2", "site-3"):
@@ -119,10 +120,12 @@ def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
         assert source.site(name, CPU).samples("train") == 4
         assert pixels(source.site(name, CPU).images["train"]) < pixels(whole.site(name, CPU).images["train"])
         assert source.describe()["sites"][name]["train"] == 4
-    assert start_images({"start": "holdout", "images": 4}, source, seed=0).shape[0] == 4
-    assert start_images({"start": "noise", "images": 4}, source, seed=0).shape == (4, 3, 32, 32)
+    assert start_images({"start": "holdout", "images": 4}, source, public_images, seed=0).shape[0] == 4
+    assert start_images({"start": "noise", "images": 4}, source, public_images, seed=0).shape == (4, 3, 32, 32)
     with pytest.raises(UserError, match="no site has a picture to set aside"):
-        start_images({"start": "holdout", "images": 4}, open_source(config(fundus, holdout=0.01)), seed=0)
+        start_images(
+            {"start": "holdout", "images": 4}, open_source(config(fundus, holdout=0.01)), public_images, seed=0
+        )
 
 
 def test_a_share_of_the_training_pictures_pooled(fundus):
@@ -179,7 +182,7 @@ def test_a_name_is_looked_for_in_the_data_folder_and_a_server_needs_no_pictures(
     with pytest.raises(UserError, match="image folder 'fundus' is not on this machine: no folder of that name in "):
         open_source(job).site("site-1", CPU)
     with pytest.raises(UserError, match="start=holdout: hospitals' pictures do not leave them"):
-        start_images({"start": "holdout", "images": 4}, open_source(job), seed=0)
+        start_images({"start": "holdout", "images": 4}, open_source(job), public_images, seed=0)
     with pytest.raises(UserError, match="--data fundus: give --sites: the pictures are not on this machine"):
         Options(data="fundus", data_args=['classes=["a", "b"]', "channels=rgb"]).config("fedavg")
     monkeypatch.setenv("MEDPFL_DATA", str(fundus.parent))

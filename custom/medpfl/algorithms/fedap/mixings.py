@@ -18,7 +18,7 @@ from medpfl.algorithms.fedap.statistics import (
     statistics_entries,
     statistics_under,
 )
-from medpfl.algorithms.mechanism import LocalRound, Rule, Run, ServerParts, Weights
+from medpfl.algorithms.mechanism import LocalRound, MeasuredMixing, Rule, Run, ServerParts, Weights
 from medpfl.algorithms.mixing import SelfWeight, WeighsSites, by_samples
 from medpfl.core.channels import Channel
 from medpfl.core.errors import NotInOnePlace, UserError
@@ -50,7 +50,7 @@ class FromModel(SelfWeight, StatisticsPrivacy):
     pretrain_epochs: int = setting(5, "epochs of pooled pretraining", gt=0)
 
 
-class _Similarity(WeighsSites):
+class _Similarity(WeighsSites, MeasuredMixing):
     """Rests on statistics of one kind of layers."""
 
     statistics: str

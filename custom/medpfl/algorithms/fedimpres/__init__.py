@@ -105,7 +105,7 @@ class Impression(Mechanism):
     def server_step(self, parts: ServerParts) -> ServerStep:
         """Step 1. A failing synthesis ends no run."""
         settings = parts.run.all_settings
-        start = start_images(settings, parts.source, parts.run.seed)
+        start = start_images(settings, parts.source, parts.public_images, parts.run.seed)
         impress = impression_maker(parts.split, parts.model, parts.initial_personal, start, settings, parts.stop)
 
         def step(turn: Turn) -> Step | None:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.gathered import gathered
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData, scale
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
 from medpfl.data.files import files_below, unread_pictures
-from medpfl.data.gathered import gathered
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading

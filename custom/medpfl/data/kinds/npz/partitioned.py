@@ -12,10 +12,10 @@ from torch import Tensor
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.gathered import gathered
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.gathered import gathered
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
