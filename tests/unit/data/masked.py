@@ -90,5 +90,11 @@ def write_datalist(file: Path, **lists) -> Path:
 
 
 def config(data, **fields):
-    defaults = {"algorithm": "fedavg", "sites": 2, "fractions": (0.6, 0.0, 0.4), "partition": "natural"} | TINY
+    defaults = {
+        "algorithm": "fedavg",
+        "sites": 2,
+        "fractions": (0.6, 0.0, 0.4),
+        "partition": "natural",
+        "task": "segmentation",
+    } | TINY
     return make_config(data=str(data), **(defaults | fields))
