@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -23,14 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.data.split import PARTS
 from medpfl.models import build_model, logits
 from medpfl.tasks import tasks
 from medpfl.training.loop import plain_objective, train_epochs
 from medpfl.training.trainer import Trainer
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Feed = Callable[[SiteData, torch.Generator], Iterator[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -39,21 +42,25 @@ class Case:
 
     Attributes:
         data: the site's.
-        pixels: the same images and labels as plain tensors, images uint8.
+        feed: the same images and labels to the plain loop: an epoch's batches.
         network: makes the network.
         task: its loss.
         settings: of training.
         augment: as ``--augment`` has it.
         plainly: the same for the plain loop: changes a batch of images and labels.
+        batch: samples in a step.
+        loss: the plain loop's; the task's own where it says nothing.
     """
 
     data: Callable[[], SiteData]
-    pixels: Callable[[SiteData], tuple[Tensor, Tensor]]
+    feed: Feed
     network: Callable[[], nn.Module]
     task: str = "classification"
     settings: Mapping[str, Any] = field(default_factory=dict)
     augment: str = "none"
     plainly: Callable[[], Change] = lambda: lambda x, y: (x, y)
+    batch: int = 32
+    loss: Callable[[], Callable[[Tensor, Tensor], Tensor]] | None = None
 
 
 def pictures(number: int, edge: int) -> ImageTensors:
@@ -63,10 +70,56 @@ def pictures(number: int, edge: int) -> ImageTensors:
     return ImageTensors(parts, {part: torch.arange(len(p)) % 11 for part, p in parts.items()})
 
 
-def network(name: str, edge: int) -> nn.Module:
-    """A classifier, seeded."""
+def from_memory(data: SiteData, order: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of images and labels or masks that lie in memory, images in [-1, 1]."""
+    images, labels = data.images["train"], data.labels["train"]
+    for chosen in torch.randperm(len(labels), generator=order).split(32):
+        yield images[chosen].float().sub_(127.5).div_(127.5), labels[chosen]
+
+
+def slices(number: int, edge: int) -> MaskedImages:
+    """Random pictures with masks of one structure."""
+    x = pictures(number, edge).images["train"]
+    mask = (torch.rand(number, edge, edge, generator=generator(1)) < 0.1).to(torch.uint8)
+    return MaskedImages(
+        {p: x[: number * (p == "train")] for p in PARTS}, {p: mask[: number * (p == "train")] for p in PARTS}
+    )
+
+
+def volumes(number: int, shape: tuple[int, int, int], window: tuple[int, int, int]) -> MaskedVolumes:
+    """Random volumes with masks of one structure, of which a step takes patches."""
+    draw = generator(2)
+    images = [torch.randn(1, *shape, generator=draw) for _ in range(number)]
+    masks = [(torch.rand(shape, generator=draw) < 0.1).to(torch.uint8) for _ in range(number)]
+    return MaskedVolumes({"train": images}, {"train": masks}, window)
+
+
+def cropped(data: SiteData, order: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Patches of volumes by MONAI's random crop, half of them around a structure, two a step."""
+    from monai.transforms import RandCropByPosNegLabeld
+
+    crop = RandCropByPosNegLabeld(["x", "y"], "y", data.window, pos=1, neg=1, num_samples=data.patches)
+    crop.set_random_state(seed=order.initial_seed() % 2**32)
+    pieces = []
+    for volume in torch.randperm(data.samples("train"), generator=order).tolist():
+        pieces += crop({"x": data.images["train"][volume], "y": data.masks["train"][volume][None]})
+    for chosen in torch.randperm(len(pieces), generator=order).split(2):
+        patches = [pieces[i] for i in chosen.tolist()]
+        yield (torch.stack([p[k].as_tensor() for p in patches]) for k in "xy")
+
+
+def dice_and_entropy() -> Callable[[Tensor, Tensor], Tensor]:
+    """MONAI's loss of a segmentation."""
+    from monai.losses import DiceCELoss
+
+    loss = DiceCELoss(include_background=False, to_onehot_y=True, softmax=True, batch=True)
+    return lambda output, masks: loss(output, masks if masks.ndim == output.ndim else masks[:, None])
+
+
+def network(name: str, edge: Any, classes: int = 11) -> nn.Module:
+    """A network, seeded."""
     torch.manual_seed(0)
-    return build_model(name, in_channels=1, num_classes=11, image_size=edge)
+    return build_model(name, in_channels=1, num_classes=classes, image_size=edge)
 
 
 def of_monai() -> Change:
@@ -119,9 +172,22 @@ def classifier(name: str, number: int, edge: int, **more: Any) -> Case:
     """A 2-D classifier on pictures in memory."""
     return Case(
         data=lambda: pictures(number, edge),
-        pixels=lambda data: (data.images["train"], data.labels["train"]),
+        feed=from_memory,
         network=lambda: network(name, edge),
         **more,
+    )
+
+
+def segmenter(data: Callable[[], SiteData], edge: Any, feed: Feed, batch: int) -> Case:
+    """A U-Net with batch norm that segments one structure, with MONAI's loss in the plain loop."""
+    return Case(
+        data=data,
+        feed=feed,
+        network=lambda: network("unet", edge, 2),
+        task="segmentation",
+        settings=ADAM,
+        batch=batch,
+        loss=dice_and_entropy,
     )
 
 
@@ -132,6 +198,8 @@ CASES = {
     "resnet32": classifier("resnet32", 192, 28),
     "lenet5-light, by hand": classifier("lenet5", 2048, 28, augment="light", plainly=of_torch),
     "lenet5-light, MONAI": classifier("lenet5", 512, 28, augment="light", plainly=of_monai),
+    "unet": segmenter(lambda: slices(512, 64), 64, from_memory, 32),
+    "unet, 3-D": segmenter(lambda: volumes(8, (40, 64, 64), (16, 32, 32)), (16, 32, 32), cropped, 2),
     "resnet32-light, by hand": classifier("resnet32", 192, 28, augment="light", plainly=of_torch),
 }
 OURS_ALONE = {
@@ -141,13 +209,12 @@ OURS_ALONE = {
     "lenet5, channels_last": classifier("lenet5", 2048, 28, settings={"channels_last": 1}),
 }
 """Settings of ours that the plain loop, in float32, has not."""
-BATCH = 32
 
 
 def ours(case: Case) -> Callable[[int], None]:
     """An epoch as a site takes it."""
     data, model = case.data(), case.network()
-    trainer = Trainer.of({"lr": 0.01, "batch_size": BATCH, **case.settings}, augment=case.augment)
+    trainer = Trainer.of({"lr": 0.01, "batch_size": case.batch, **case.settings}, augment=case.augment)
     objective = plain_objective(model, tasks()[case.task].loss)
     return lambda epoch: train_epochs(model, data, trainer, 1, generator(0, epoch), objective) and None
 
@@ -155,17 +222,15 @@ def ours(case: Case) -> Callable[[int], None]:
 def plain(case: Case) -> Callable[[int], None]:
     """The same written down in torch."""
     data, model = case.data(), case.network()
-    images, labels = case.pixels(data)
-    del data
-    change, loss_of = case.plainly(), tasks()[case.task].loss
+    change, loss_of = case.plainly(), case.loss() if case.loss else tasks()[case.task].loss
     settings = {"lr": 0.01, **case.settings}
     kind = torch.optim.Adam if settings.get("optimizer") == "adam" else torch.optim.SGD
 
     def epoch(number: int) -> None:
         model.train()
         optimizer, total = kind(model.parameters(), lr=settings["lr"], foreach=True), 0.0
-        for chosen in torch.randperm(len(labels), generator=generator(0, number)).split(BATCH):
-            x, y = change(images[chosen].float().sub_(127.5).div_(127.5), labels[chosen])
+        for x, y in case.feed(data, generator(0, number)):
+            x, y = change(x, y)
             optimizer.zero_grad()
             loss = loss_of(logits(model(x)), y)
             loss.backward()
@@ -188,7 +253,7 @@ def timed(case: Case, other: Case | None, epochs: int) -> dict[str, float]:
             pair.append(time.process_time() - began)
         pairs.append(pair if number % 2 else pair[::-1])
     ratios = sorted(a / b for a, b in pairs[1:])
-    steps = -(-len(case.pixels(case.data())[1]) // BATCH)
+    steps = sum(1 for _ in case.feed(case.data(), generator(0)))
     seconds, against = (median(p[i] for p in pairs[1:]) for i in (0, 1))
     return {
         "epoch_s": seconds,
