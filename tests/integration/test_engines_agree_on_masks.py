@@ -37,6 +37,7 @@ def equal(here, there):
         assert one == (pytest.approx(other, abs=1e-6) if isinstance(other, float) else other), path
 
 
+@pytest.mark.slow
 def test_a_site_sees_its_cases_and_they_make_its_figures(in_process):
     _, results = in_process
     for site, detail in results["detail"].items():

@@ -21,6 +21,7 @@ def results(tmp_path_factory):
     return json.loads((workspace / "faults" / "server" / "simulate_job" / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_others_finish_and_one_comes_back(results):
     assert results["status"] == "finished"
     participants = [r["participants"] for r in results["rounds"]]

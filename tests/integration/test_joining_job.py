@@ -19,7 +19,7 @@ from medpfl.site.delivery import CARD, WEIGHTS
 NEW = {"data": "organamnist-sample", "train_fraction": 0.2, "sites": 1, "names": ("new-hospital",), "local_epochs": 1}
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {"fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES}}
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedbn", "f-fedap", "vit-heads", "fedimpres")]
+REST = ("fedbn", "f-fedap", "vit-heads", "fedimpres")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -40,7 +40,8 @@ def assert_close(ours, theirs, path=()):
         assert ours == (pytest.approx(theirs, abs=1e-6) if isinstance(ours, float) else theirs), path
 
 
-@pytest.mark.parametrize("algorithm", ["fedap", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedap", *REST])
 def test_the_simulator_gives_the_figures_of_one_process(small_run, tmp_path, algorithm):
     run = small_run(algorithm, "inprocess", **CHANGES.get(algorithm, {}))
     before = contents(run / "state")

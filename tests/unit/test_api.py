@@ -176,6 +176,7 @@ def test_the_version_is_said_without_torch():
     assert done.stdout == f"medpfl {medpfl.__version__} ({parts})\n"
 
 
+@pytest.mark.slow
 def test_masks_are_compared_without_a_word_of_task_or_network(tmp_path):
     fields = {"data": "sarcoma-sample", "rounds": 1, "train_fraction": 0.1, "model_args": {"channels": [4, 8]}}
     found = medpfl.compare(["fedavg"], seeds=1, out=tmp_path / "out", **fields)

@@ -53,6 +53,7 @@ def test_a_variant_that_cannot_be_is_named_before_the_others_train(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_rivals_of_the_heads_with_a_resnet_share_what_their_methods_say(tmp_path):
     variants = [Variant.parse(f"{name}:model=resnet32") for name in ("local", "fedavg", "fedper", "lg-fedavg", "fedbn")]
     tiny = {"sites": 2, "rounds": 1, "fractions": (0.01, 0.0, 0.01), "held_out": 1, "device": "cpu"}

@@ -130,6 +130,7 @@ for largest in (1 << 40, 16 * MIB):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts what is not a file's on Linux alone")
 def test_a_set_that_does_not_fit_into_memory():
     done = subprocess.run(

@@ -76,6 +76,7 @@ def test_constant_classes_give_the_class_counts_of_all_parts(fully_connected):
     assert max(errors.values()) < 1 / 63 / 2  # so that every count is exact
 
 
+@pytest.mark.slow
 def test_constant_classes_where_the_classification_layer_stays():
     victim = Unguarded.of("fedper")
     shares, _ = constant_class(victim.line(), victim.known)

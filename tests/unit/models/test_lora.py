@@ -121,6 +121,7 @@ def test_a_run_trains_and_sends_adapters_and_the_output_layer_alone(personal):
     assert all(torch.equal(models[0][n], models[1][n]) for n in adapters) == (personal == "nothing")
 
 
+@pytest.mark.slow
 def test_the_delivered_bundle_builds_them(tmp_path):
     asked = config("fedavg", adapters="lora:2", model_args=SMALL, **SAMPLE)
     run_experiment(asked, tmp_path / "out", env="inprocess", threads=1)

@@ -213,6 +213,7 @@ def test_states_in_memory_are_not_delivered():
     assert all(site.delivery is None for site in sites.values())
 
 
+@pytest.mark.slow
 def test_describing_a_bundle_needs_no_monai():
     code = "import sys, medpfl.site.delivery, medpfl.data.kinds.scans.scan_source; assert 'monai' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

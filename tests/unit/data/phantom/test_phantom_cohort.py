@@ -55,6 +55,7 @@ def test_tables_fit_the_files(cohort):
     assert "no patient" in (cohort / "README.txt").read_text()
 
 
+@pytest.mark.slow
 def test_same_arguments_same_bytes_and_another_seed_other_patients(cohort, tmp_path):
     calls = []
     again = make_phantom(tmp_path / "again", patients=12, matrix=48, seed=1, progress=lambda *now: calls.append(now))
