@@ -18,6 +18,7 @@ from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_p
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS
+from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _ORDER = (
@@ -87,6 +88,9 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str
     parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
     found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
+    by = f"the default split ({shares})"
+    labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
+    found += [("warning", words) for words in of_a_site(labels, layout.classes, by)]
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:
         found.append(("warning", f"no picture of class {', '.join(absent)}"))
     if single := [name for label, name in enumerate(layout.classes) if counts[label] == 1]:

@@ -28,6 +28,7 @@ from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
+from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -160,6 +161,9 @@ class Folders(OfCentres):
             sites[name] = {
                 **{part: len(pictures) for part, pictures in parts.items()},
                 "classes": {str(c): counts[c] for c in range(len(self.layout.classes))},
+                "judged_classes": judged_classes(
+                    {part: [picture.label for picture in parts[part]] for part in JUDGED}, len(self.layout.classes)
+                ),
                 "centre": centre,
                 "patients": len({picture.patient for part in parts.values() for picture in part}),
             }
