@@ -27,7 +27,8 @@ _ORDER = (
 )
 _PATIENTS = (
     "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
-    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
+    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it), as "
+    "do a table's column patient and a DICOM file's PatientID"
 )
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
@@ -56,7 +57,8 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
     if not asked:
         report.append(Finding("note", _ORDER))
-    if not reading.patient:
+    report += [Finding("warning", words) for words in layout.unread]
+    if not layout.people:
         report.append(Finding("warning", _PATIENTS))
     good: dict[str, list[Picture]] = {}
     for centre, pictures in layout.centres.items():
@@ -70,7 +72,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     other = len(files) - sum(map(len, layout.centres.values()))
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
-    if reading.patient:
+    if layout.people:
         report += in_two_centres(layout.centres)
     return report + repeated(good, layout.classes)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Picture
+from medpfl.data.kinds.folders.xray import is_dicom, pixel_hash, xray_size
 
 _CHUNK = 1 << 14
 
@@ -59,17 +60,21 @@ def _grouped(pictures: Iterable[Picture], key: Callable[[Path], Hashable]) -> li
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size
+def _size(file: Path) -> Hashable:
+    return xray_size(file) if is_dicom(file) else file.stat().st_size
 
 
 def _middle(file: Path) -> bytes:
+    if is_dicom(file):  # its header may differ
+        return b""
     with open(file, "rb") as opened:
         opened.seek(max(0, file.stat().st_size - _CHUNK) // 2)
         return hashlib.blake2b(opened.read(_CHUNK), digest_size=16).digest()
 
 
 def _content(file: Path) -> bytes:
+    if is_dicom(file):
+        return pixel_hash(file)
     with open(file, "rb") as opened:
         digest = hashlib.blake2b(digest_size=16)
         while chunk := opened.read(1 << 20):
