@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.xray import is_dicom, pixel_hash, xray_size
 
 _CHUNK = 1 << 14
+T = TypeVar("T")
 
 
 def repeated(centres: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -> list[Finding]:
@@ -20,9 +22,7 @@ def repeated(centres: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -
 
     Files are compared by size first, then by a piece from their middle: few are read as a whole.
     """
-    groups = [[p for pictures in centres.values() for p in pictures]]
-    for alike in (_size, _middle, _content):
-        groups = [same for group in groups for same in _grouped(group, alike)]
+    groups = same_content([p for pictures in centres.values() for p in pictures], lambda picture: picture.file)
     between: dict[tuple[str, str], list[tuple[Picture, Picture]]] = {}
     for group in groups:
         for one, other in pairwise(group):
@@ -53,10 +53,18 @@ def _in_words(pairs: Sequence[tuple[Picture, Picture]], classes: Sequence[str]) 
     return message
 
 
-def _grouped(pictures: Iterable[Picture], key: Callable[[Path], Hashable]) -> list[list[Picture]]:
-    groups: dict[Hashable, list[Picture]] = {}
-    for picture in pictures:
-        groups.setdefault(key(picture.file), []).append(picture)
+def same_content(these: Sequence[T], file_of: Callable[[T], Path]) -> list[list[T]]:
+    """Those whose files have the same content, each group in the order given."""
+    groups = [list(these)]
+    for alike in (_size, _middle, _content):
+        groups = [same for group in groups for same in _grouped(group, lambda one, key=alike: key(file_of(one)))]
+    return groups
+
+
+def _grouped(these: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    groups: dict[Hashable, list[T]] = {}
+    for one in these:
+        groups.setdefault(key(one), []).append(one)
     return [group for group in groups.values() if len(group) > 1]
 
 
