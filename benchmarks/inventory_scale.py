@@ -3,7 +3,8 @@
     python benchmarks/inventory_scale.py 250 500 1000
 
 For each number a folder of that many synthetic CT series (20 slices of 128×128, 5 mm apart, each of its own noise) is
-written, and read in a process of its own: headers, thumbnails, and the check that decodes everything.
+written, and read in a process of its own: headers, a slice of each for copies (all have one shape), thumbnails, and the
+check that decodes everything.
 """
 
 import os
@@ -58,6 +59,7 @@ def measure(folder: Path) -> None:
     """Prints seconds and the largest memory so far of each pass."""
     from medpfl.data.check import check_deep
     from medpfl.data.kinds.scans.inventory import take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory_copies import with_copies
 
     def told(what: str, started: float) -> None:
         print(f"{what} {perf_counter() - started:.1f} s, {getrusage(RUSAGE_SELF).ru_maxrss / 1024:.0f} MB", end="; ")
@@ -66,6 +68,9 @@ def measure(folder: Path) -> None:
     inventory = take_inventory(folder)
     each = (perf_counter() - started) / sum(one.slices for one in inventory.found)
     told(f"{len(inventory.found)} series: headers ({1000 * each:.2f} ms a file)", started)
+    started = perf_counter()
+    copies = len(with_copies(inventory).copies)
+    told(f"{copies} copies", started)
     started = perf_counter()
     with_thumbnails(inventory)
     told("thumbnails", started)

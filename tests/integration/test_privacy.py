@@ -26,6 +26,7 @@ RUNS = {
 SITES = ("site-1", "site-2", "site-3")
 MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes", "intervals", *FURTHER}
 NUMBERS = {"metrics", "samples", "train", "validation", "test", "train_loss", "tested", "selected", "last"} | MEASURES
+NUMBERS |= {"selecting", "cases", "majority", "validation_loss"}
 NUMBERS |= {
     "seconds",
     "verdict",

@@ -106,8 +106,8 @@ def test_choices_compose():
         ({"algorithm": "fedavg", "fractions": (0.5, float("inf"), 0.1)}, "fractions"),
         ({"algorithm": "fedavg", "fractions": (0.5, 0.1, float("nan"))}, "fractions"),
         (
-            {"algorithm": "fedavg", "select_by": "loss"},
-            "select_by must be one of accuracy, balanced_accuracy, auroc, got 'loss'",
+            {"algorithm": "fedavg", "select_by": "f1"},
+            "select_by must be one of auto, accuracy, balanced_accuracy, auroc, loss, got 'f1'",
         ),
         ({"algorithm": "fedavg", "epochs": 3}, "epochs: Extra inputs are not permitted"),
     ],

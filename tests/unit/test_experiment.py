@@ -81,7 +81,7 @@ def test_results_keep_the_contract(finished):
     assert results["choices"].keys() == {"personal", "mixing", "objective", "use", "server"}
     assert results["environment"].keys() >= {"env", "nvflare", "torch", "cpu", "gpu"}
     assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
-    assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes"}
+    assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes", "judged_classes"}
     assert results["config"]["settings"]["lambda"] == 0.5
     assert [r["round"] for r in results["rounds"]] == [1, 2]
     for record in results["rounds"]:

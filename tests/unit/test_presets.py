@@ -115,7 +115,7 @@ def test_mistakes_are_named_with_the_file(preset, text, said):
 
 
 def test_a_measure_that_the_task_does_not_have(preset):
-    with pytest.raises(UserError, match=r"select_by must be one of accuracy, .*, got 'f1' \(with --preset "):
+    with pytest.raises(UserError, match=r"select_by must be one of auto, accuracy, .*, got 'f1' \(with --preset "):
         config_of(f"medpfl run fedavg --preset {preset('select_by: f1')}")
 
 

@@ -23,6 +23,8 @@ _TESTED = (
     "The two models were tested on the same cases, which neither training nor the choice between the models has seen. "
 )
 _MISSES = f"an interval of 95 % misses the true difference in about one case of 20. {CONTAINS_0}"
+_OF_CLASSES = ("accuracy", "balanced_accuracy")
+"""Measures that say nothing where all cases are of one class."""
 _NONE, _BETTER = "–", "+ is better"
 
 
@@ -71,6 +73,11 @@ def lead(card: Mapping[str, Any]) -> str:
     if not gains:
         return "Whether taking part helps this site is not known: it has no test cases."
     measure = _measures(card)[0]
+    if measure.name in _OF_CLASSES and (card["test"] or {}).get("auroc_classes") == 0:
+        return (
+            "Whether taking part helps this site is not known: no test case is of another class than the rest, and "
+            f"{measure.title} says there how often that class is said, not whether classes are told apart."
+        )
     if (gained := gains[measure.name]) is None:
         return f"Whether taking part helps this site is not known: {measure.title} could not be computed."
     if in_use(card["verdict"]["used"]) == ALONE:
@@ -136,12 +143,14 @@ def _rows(card: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _measures(card: Mapping[str, Any]) -> Sequence[Measure]:
-    """The task's; classification's in a card of an earlier version, which does not say them."""
+    """The task's, the card's ``lead`` in front; classification's in a card of an earlier version, which says none."""
     if told := card.get("measures"):
-        return [measure for each in told if not (measure := Measure.read(each)).further]
-    from medpfl.tasks.classification import Classification  # imports torch: a card that says them does not need it
+        measures = [Measure.read(each) for each in told]
+    else:
+        from medpfl.tasks.classification import Classification  # imports torch: a card that says them does not need it
 
-    return [measure for measure in Classification.measures if not measure.further]
+        measures = list(Classification.measures)
+    return sorted((m for m in measures if not m.further), key=lambda m: m.name != card.get("lead"))
 
 
 def _told(card: Mapping[str, Any]) -> list[Measure]:

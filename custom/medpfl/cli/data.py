@@ -84,11 +84,14 @@ def data_inventory(
 ) -> None:
     """List every series, volume and picture in a folder, whatever its state, and propose a label table."""
     from medpfl.data.kinds.scans.inventory import in_words, take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory_copies import with_copies
     from medpfl.data.kinds.scans.inventory_files import cells, heads, write_inventory
     from medpfl.data.kinds.scans.proposal import propose
 
     with _bar("Reading headers") as told:
         inventory = take_inventory(path, told)
+    with _bar("Looking for copies") as told:
+        inventory = with_copies(inventory, told)
     table = Table(box=None, pad_edge=False)
     for head in (*heads(dates, short=True), "what is wrong"):
         table.add_column(head, overflow="fold")

@@ -156,7 +156,10 @@ class RunFields(BaseModel):
         words="what the data's labels are",
     )
     select_by: str = option(
-        "accuracy", "Validation measure that selects the round.", TRAINING, words="the task's first: accuracy, dice"
+        "auto",
+        "Validation measure that selects the round, or loss.",
+        TRAINING,
+        words="the task's first, or what fits few or one-sided cases",
     )
     pooling: Literal["mean", "attention"] = option("mean", "Over a scan's slices: mean or attention.", TRAINING)
     device: str = option("auto", "auto, cpu or cuda.", PLACE)

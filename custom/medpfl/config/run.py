@@ -15,10 +15,12 @@ from medpfl.algorithms.start import StartWeights
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
+from medpfl.core.measure import LOSS
 from medpfl.core.plain import plain_problem
 from medpfl.core.settings import Settings, Value
 from medpfl.models.lora import LoRA
 from medpfl.tasks import Task, tasks
+from medpfl.tasks.selection import AUTO
 from medpfl.training import augment
 from medpfl.training.trainer import Trainer
 
@@ -66,11 +68,11 @@ class RunConfig(RunFields):
     def _tasks_defaults(cls, fields: Any) -> Any:
         if not isinstance(fields, dict) or not (task := tasks().get(fields.get("task", "classification"))):
             return fields
-        return {"select_by": task.selecting[0], "model": task.network} | fields
+        return {"model": task.network} | fields
 
     @model_validator(mode="after")
     def _known_measure(self) -> RunConfig:
-        names = self.learned.selecting
+        names = (AUTO, *self.learned.selecting, LOSS.name)
         if self.select_by not in names:
             raise ValueError(f"select_by must be one of {', '.join(names)}, got {self.select_by!r}")
         return self

@@ -32,10 +32,18 @@ class Samples(_Strict):
     test: _Count
 
 
+class Selecting(_Strict):
+    """Of the validation cases: their number, and the class that nearly all are of (:mod:`medpfl.tasks.selection`)."""
+
+    cases: _Count
+    majority: Annotated[int, Field(ge=0, le=10**5)] | None
+
+
 class Prepared(_Strict):
     """Of the hello."""
 
     samples: Samples
+    selecting: Selecting | None = None
 
 
 class Trained(_Strict, Generic[Measured]):
@@ -43,6 +51,7 @@ class Trained(_Strict, Generic[Measured]):
 
     train_loss: _Loss | None
     validation: Measured | None
+    validation_loss: _Loss | None = None
     numbers: Annotated[dict[Annotated[str, Field(max_length=40)], _Loss], Field(max_length=20)] | None = None
     restored_round: _Count | None = None
 
@@ -51,6 +60,7 @@ class Validated(_Strict, Generic[Measured]):
     """Of the last mix."""
 
     validation: Measured | None
+    validation_loss: _Loss | None = None
     restored_round: _Count | None = None
 
 

@@ -94,6 +94,12 @@ class Measure(NamedTuple):
         return f"[{self.signed(gained['low'])}, {self.signed(gained['high'])}]"
 
 
+LOSS = Measure(
+    "loss", "validation loss", most=math.inf, better="lower", what="validation loss is the mean over cases, in nats"
+)
+"""Not reported of tests: it may select the round."""
+
+
 def _three(value: float) -> str:
     size = abs(value)
     if size >= 999.5:

@@ -27,6 +27,8 @@ class ServerState:
         common: by channel, what goes with the next round's messages to all sites.
         weights: W over all sites of the run, where the mixing rests on what they sent, once it is known.
         history: one record a finished round, as in results.json.
+        selection: by which measure the round is selected, and why (:func:`medpfl.tasks.selection.selection`); decided
+            when the first sites have said hello.
         best_round: the round with the best mean validation measure so far; 0 if there is none.
         failures: what went wrong at which site.
         traffic: bytes that the sites sent and received in all tasks, hello and tests included.
@@ -42,6 +44,7 @@ class ServerState:
     common: Mapping[str, State] = field(default_factory=dict)
     weights: np.ndarray | None = None
     history: tuple[dict[str, Any], ...] = ()
+    selection: Mapping[str, Any] = field(default_factory=dict)
     best_round: int = 0
     failures: tuple[Failure, ...] = ()
     traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})

@@ -204,6 +204,14 @@ def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: 
             yield images[chosen].float(), labels[chosen]
 
 
+def labels_of(data: SiteData, part: Part) -> Tensor:
+    """The labels of a part, in the order of :meth:`SiteData.batches`; a loader is read once for them."""
+    if isinstance(data, ImageTensors):
+        return data.labels[part]
+    with torch.random.fork_rng(devices=[]):  # what a loader draws must not move what training draws
+        return torch.cat([y for _, y in data.batches(part, 256)])
+
+
 def batch_sizes(samples: int, batch_size: int) -> list[int]:
     """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
     full, rest = divmod(samples, batch_size)

@@ -21,6 +21,7 @@ from medpfl.core.version import __version__
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
 from medpfl.server.weighing import mixing_matrix
+from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary
 
 SCHEMA = 3
@@ -61,6 +62,7 @@ def build_results(
         "data": dict(data),
         "rounds": rounds,
         "selected_round": (state.best_round or state.round) if state.phase == "done" else None,
+        **({"selection": dict(state.selection)} if state.selection else {}),
         "final": _final(plan, state),
         **({"reference": alone} if (alone := reference(plan, state)) else {}),
         **({"verdict": said} if (said := verdict(plan, state)) else {}),
@@ -68,7 +70,11 @@ def build_results(
         "traffic": dict(state.traffic),
         "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
         "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
-        "notes": [*([plan.start.in_words()] if plan.start else []), *_notes(config, state)],
+        "notes": [
+            *([plan.start.in_words()] if plan.start else []),
+            *(in_words_of(config.learned, state.selection, data.get("classes", ())) if state.selection else []),
+            *_notes(config, state),
+        ],
     }
 
 

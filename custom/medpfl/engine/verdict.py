@@ -24,7 +24,7 @@ def verdict(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     """What each site uses and gains over training alone, and how many gain."""
     if not (told := _told(state)):
         return None
-    first = plan.config.learned.names[0]
+    first = state.selection.get("lead") or plan.config.learned.names[0]
     sites = {
         site: {
             "alone_round": said["alone_round"],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from medpfl.core.gain import CONTAINS_0
 from medpfl.core.measure import Measure
 from medpfl.report.measures import capital, first, measures_of
+from medpfl.report.one_class import instead, meaningless, one_class_note
 from medpfl.report.reading import Results, differences, is_local, local_reference, selected, site_scores, worst_site
 from medpfl.report.words import count, method_name
 
@@ -48,6 +49,8 @@ _ANY = _Sentence("{model}, {how}, reaches a mean {title} of {mean}")
 
 def headline(results: Results) -> str:
     """The run in a few sentences for a clinician."""
+    if meaningless(results):
+        return " ".join([*one_class_note(results), instead(results)])
     return " ".join(filter(None, (taking_part(results), _reached(results))))
 
 
@@ -98,6 +101,8 @@ def summary(results: Results) -> str:
     mean = scores["mean"].get(measure.name)
     if mean is None:
         return f"{name}: no {measure.title} was measured"
+    if meaningless(results):
+        return f"{name}: {' '.join([*one_class_note(results), instead(results)])}"
     sites = count(len(site_scores(scores, measure.name)), "site")
     line = f"{name}: {measure.said(mean)} mean {measure.title} over {sites}"
     change = differences(scores, local_reference(results), measure)
@@ -119,6 +124,8 @@ def taking_part(results: Results) -> str:
     said = results.get("verdict")
     if not said:
         return ""
+    if meaningless(results):
+        return f"Whether taking part helps is not known. {' '.join(one_class_note(results))}"
     counts, measure = said["counts"], judged_by(results)
     told = sum(counts.values())
     sites = {*results["data"]["sites"], *(selected(results) or {"sites": ()})["sites"], *said["sites"]}

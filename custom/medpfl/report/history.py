@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from medpfl.report.measures import as_earlier, chief, measures_of
+from medpfl.report.measures import as_earlier, chief, of_task
 from medpfl.report.reading import Results
 
 _BEFORE, _AFTER = ("round", "site", "train_loss"), ("sent_bytes", "received_bytes", "seconds")
@@ -17,7 +17,7 @@ def history_csv(results: Results) -> str:
     Columns are ``validation_MEASURE`` for each of the task's measures; of classification's for the accuracy and the
     AUC, as in the first version.
     """
-    measures = measures_of(results)
+    measures = [m for m in of_task(results) if not m.further]
     names = [m.name for m in (chief(measures) if as_earlier(measures) else measures)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

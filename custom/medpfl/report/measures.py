@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medpfl.core.measure import Measure
+from medpfl.core.measure import LOSS, Measure
 
 NONE = "–"
 BETTER = "+ is better"
@@ -18,7 +18,13 @@ def measures_of(said: Mapping[str, Any]) -> tuple[Measure, ...]:
 
 
 def all_measures(said: Mapping[str, Any]) -> tuple[Measure, ...]:
-    """With the further ones; classification's in files of earlier versions, which say none."""
+    """With the further ones; the one that these results must begin with is in front."""
+    measures, lead = of_task(said), (said.get("selection") or {}).get("lead")
+    return tuple(sorted(measures, key=lambda measure: measure.name != lead))
+
+
+def of_task(said: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """In the task's order; classification's in files of earlier versions, which say none."""
     if told := said.get("measures"):
         return tuple(map(Measure.read, told))
     from medpfl.tasks.classification import Classification  # imports torch: who says the measures does not need it
@@ -34,7 +40,8 @@ def first(said: Mapping[str, Any]) -> Measure:
 def selecting(results: Mapping[str, Any]) -> Measure:
     """The measure whose validation values select the round."""
     measures = measures_of(results)
-    return next((m for m in measures if m.name == results["config"].get("select_by")), measures[0])
+    by = (results.get("selection") or {}).get("measure") or results["config"].get("select_by")
+    return LOSS if by == LOSS.name else next((m for m in measures if m.name == by), measures[0])
 
 
 def chief(measures: Sequence[Measure]) -> list[Measure]:
@@ -44,7 +51,7 @@ def chief(measures: Sequence[Measure]) -> list[Measure]:
 
 def as_earlier(measures: Sequence[Measure]) -> bool:
     """Whether they are those for which files have had columns and keys since the first version."""
-    return tuple(m.name for m in measures) == _CLASSIFICATION
+    return sorted(m.name for m in measures) == sorted(_CLASSIFICATION)
 
 
 def printed(measure: Measure, value: float | None) -> str:

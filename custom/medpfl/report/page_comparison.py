@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from medpfl.core.measure import Measure
+from medpfl.core.measure import LOSS, Measure
 from medpfl.report.best_variant import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
@@ -106,6 +106,8 @@ def _verdict(comparison: Comparison, local: Level) -> str:
 
 
 def _local_level(comparison: Comparison, measure: Measure) -> Level:
+    if measure == LOSS:  # of tests there is none
+        return None
     name = measure.name
     for group in comparison["groups"]:
         of_local = group["measures"][name] if group["algorithm"] == "local" else alone(group["to_local"], name)

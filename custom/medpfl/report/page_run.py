@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from medpfl.core.measure import Measure
+from medpfl.core.measure import LOSS, Measure
 from medpfl.report.charts import Curve, Print, line_chart, three_digits
 from medpfl.report.detail import detail_parts
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
@@ -49,7 +49,10 @@ class Course(NamedTuple):
 def courses_of(measure: Measure) -> tuple[Course, Course]:
     """Of a measure on validation data, and of the loss."""
     unit = f" ({measure.unit})" if measure.unit else ""
-    validated = Course(f"validation {measure.title}{unit}", ("validation", measure.name), measure)
+    if measure == LOSS:
+        validated = Course(measure.title, ("validation_loss",), measure)
+    else:
+        validated = Course(f"validation {measure.title}{unit}", ("validation", measure.name), measure)
     return validated, Course("training loss", ("train_loss",))
 
 
@@ -113,7 +116,7 @@ def _site_note(run: Results) -> str:
     last, measure = run["final"]["last"], first(run)
     lowest = worst_site(last, measure)
     chosen = run.get("selected_round")
-    validated = round_series(run, "validation", selecting(run).name)
+    validated = round_series(run, *courses_of(selecting(run))[0].keys)
     when = (
         "the reported round"
         if chosen is None

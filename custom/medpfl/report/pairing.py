@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.report.measures import measures_of
+from medpfl.report.measures import of_task
 from medpfl.report.reading import Results
 from medpfl.report.words import algorithm_name
 
@@ -102,7 +102,7 @@ def check_tasks(runs: list[Results]) -> None:
                 f"{name_of(one)} and {name_of(other)} cannot be compared: one is of {tasks[0]}, the other of "
                 f"{tasks[1]}, which is judged by other measures. Compare runs of one task."
             )
-        names = [[m.name for m in measures_of(run)] for run in (one, other)]
+        names = [[m.name for m in of_task(run) if not m.further] for run in (one, other)]
         if names[0] != names[1]:
             raise UserError(
                 f"{name_of(one)} and {name_of(other)} cannot be compared: their measures are {shown(names[0])} and "

@@ -8,7 +8,7 @@ from typing import Any
 
 from medpfl.core.errors import UserError
 from medpfl.core.measure import Measure
-from medpfl.report.measures import all_measures, as_earlier, measures_of
+from medpfl.report.measures import all_measures, as_earlier
 from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
 from medpfl.report.reading import (
     Results,
@@ -54,9 +54,11 @@ def compare(runs: list[Results]) -> Comparison:
     groups = grouped(runs)
     check_pairs(groups)
     first = runs[0]
+    # Where one seed's classes are so uneven that its reports begin with another measure, all seeds' do.
+    measures = all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), first))
     return {
         "schema": 2,
-        "measures": [m.described() for m in all_measures(first)],
+        "measures": [m.described() for m in measures],
         "data": {
             "name": data_name(first["data"]),
             "partition": first["data"].get("partition"),
@@ -64,15 +66,16 @@ def compare(runs: list[Results]) -> Comparison:
             "sites": list(first["data"]["sites"]),
         },
         "seeds": list(next(iter(groups.values()))),
-        "groups": [_summarise(label, by_seed, groups) for label, by_seed in groups.items()],
+        "groups": [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()],
     }
 
 
-def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[Any, Results]]) -> dict[str, Any]:
+def _summarise(
+    label: str, by_seed: dict[Any, Results], groups: dict[str, dict[Any, Results]], measures: Sequence[Measure]
+) -> dict[str, Any]:
     runs = list(by_seed.values())
     algorithm = runs[0]["algorithm"]
     scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
-    measures = all_measures(runs[0])
     begun = measures[0]
 
     local_label, local = _baseline("local", by_seed, groups)
@@ -96,7 +99,7 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
         "rounds": runs[0]["config"].get("rounds"),
         "local_epochs": runs[0]["config"].get("local_epochs"),
         "measures": over,
-        **(_earlier(over, new, held_out) if as_earlier(measures_of(runs[0])) else {}),
+        **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
         "worst": _over_seeds(found[1] if found else None for found in worst),
         "new": new,
         "held_out": held_out,
@@ -112,6 +115,10 @@ def _summarise(label: str, by_seed: dict[Any, Results], groups: dict[str, dict[A
         "sites": per_site,
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
     }
+
+
+def _with_earlier_names(measures: Sequence[Measure]) -> bool:
+    return as_earlier([m for m in measures if not m.further])
 
 
 def _earlier(over: dict[str, Over], new: dict[str, Over], held_out: dict[str, Over]) -> dict[str, Over]:
@@ -159,7 +166,7 @@ def _paired(
         of_baseline = _over_seeds(baseline[seed]["mean"].get(measure.name) for seed in scores)
         found[measure.name] = {"baseline": of_baseline, **_gains(scores, baseline, measure)}
     begun = found[measures[0].name]
-    earlier = {"baseline_accuracy": begun["baseline"]} if as_earlier([m for m in measures if not m.further]) else {}
+    earlier = {"baseline_accuracy": found["accuracy"]["baseline"]} if _with_earlier_names(measures) else {}
     return {**begun, "baseline": label, **earlier, "measures": found}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from medpfl.core.measure import Measure
 from medpfl.report.measures import BETTER, NONE, chief, first, measures_of, with_interval
+from medpfl.report.one_class import meaningless, one_class_note
 from medpfl.report.reading import Results
 
 
@@ -80,7 +81,7 @@ def site_name(results: Results, site: str) -> str:
 
 def further(results: Results) -> list[str]:
     """What else a run found, a sentence each: personal heads, the sites' models together, centres held out."""
-    lines = []
+    lines = [] if meaningless(results) else one_class_note(results)
     if results["data"].get("phantom"):
         lines.append("The images are a phantom's, made by a program: they show that a method runs, not that it helps.")
     if heads := results.get("heads"):

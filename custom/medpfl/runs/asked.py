@@ -13,8 +13,6 @@ from medpfl.config.run import RunConfig, make_config, published_defaults
 from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
-from medpfl.data.arguments import named_classes
-from medpfl.data.centres import require_one
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of, meant
 from medpfl.data.partition.by_patient import require_drawn
@@ -62,8 +60,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
         if kind.divisible and partition:
             require_drawn(partition, kind.title)
             if partition != "natural" and kind.is_here(data):
-                root, names = kind.centres(data, named_classes(given["data_args"]))
-                require_one(names, root, partition, given["held_out"] or 0)
+                kind.require_divisible(data, given["data_args"], partition, given["held_out"] or 0)
         elif partition not in (None, "natural"):
             raise UserError(
                 f"--partition {partition}: {kind.title} are their own centres'; give natural or leave it out"

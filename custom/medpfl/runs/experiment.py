@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -17,6 +18,7 @@ from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
 from medpfl.core.statefile import write_bytes, write_state
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
+from medpfl.data.uneven import before_a_run
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
@@ -33,6 +35,8 @@ from medpfl.site.delivery import DETAIL
 from medpfl.site.ending import final_state
 from medpfl.site.guard import Guarded
 from medpfl.site.store import DiskStore
+
+logger = logging.getLogger(__name__)
 
 Env = Literal["sim", "poc", "inprocess"]
 RESULTS = "results.json"
@@ -96,6 +100,8 @@ def run_experiment(
         federation = begun or Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
         federation.source.prepare()
+        for words in before_a_run(config.learned, federation.source.describe(), config.select_by):
+            logger.warning("%s", words)
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")
         if env in ("sim", "poc"):

@@ -14,6 +14,7 @@ from typing import Any
 from medpfl.algorithms.mechanism import Turn
 from medpfl.algorithms.start import START
 from medpfl.core.errors import UserError
+from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, Update, named
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import Phase, ServerState
@@ -22,6 +23,7 @@ from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.state import Plan
 from medpfl.server.updates import check_update, in_words
 from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mixing_matrix, with_sent
+from medpfl.tasks.selection import selection
 
 
 class QuorumNotMet(UserError):
@@ -40,7 +42,7 @@ def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
         return {s: _train_message(plan, state, s) for s in joined} | hello
     shared = {s: state.shared.get(s, plan.initial_shared) for s in joined}
     if state.phase == "validate":
-        info = {"best_round": state.best_round}
+        info = _selecting(plan, state)
         return {s: Message("validate", state.round, shared[s], info) for s in joined}
     return {s: Message("test", state.round, {}, {"selected_round": state.best_round or state.round}) for s in joined}
 
@@ -88,7 +90,8 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
-            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f)
+            chosen = _selection(plan, newcomers)
+            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f, selection=chosen)
         case "train":
             return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
         case "validate":
@@ -110,10 +113,25 @@ def _hello(plan: Plan, state: ServerState, site: str) -> Message:
 
 
 def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
-    info = {"best_round": state.best_round} | _asked(plan, "train", state, site)
+    info = _selecting(plan, state) | _asked(plan, "train", state, site)
     shared = state.shared.get(site, plan.initial_shared)
     common = {k: t for channel, tensors in state.common.items() for k, t in named(channel, tensors).items()}
     return Message("train", state.round + 1, {**shared, **common} if common else shared, info)
+
+
+def _selection(plan: Plan, newcomers: Sequence[Update]) -> dict[str, Any]:
+    told = [said for u in newcomers if (said := u.metrics.get("selecting")) is not None]
+    return selection(plan.config.learned, plan.config.select_by, told)
+
+
+def _by(plan: Plan, state: ServerState) -> str:
+    return (state.selection or selection(plan.config.learned, plan.config.select_by, ()))["measure"]
+
+
+def _selecting(plan: Plan, state: ServerState) -> dict[str, Any]:
+    """What sites must know of the selection: the best round so far, and whether to tell the loss too."""
+    loss = {"select_by": LOSS.name} if _by(plan, state) == LOSS.name else {}
+    return {"best_round": state.best_round} | loss
 
 
 def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, list[str]]:
@@ -190,17 +208,18 @@ def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) 
     record = dict(state.history[-1])
     record["sites"] = {s: dict(v) for s, v in record["sites"].items()}
     for u in updates:
-        record["sites"].setdefault(u.site, {})["validation"] = u.metrics["validation"]
+        told = {name: u.metrics[name] for name in ("validation", "validation_loss") if name in u.metrics}
+        record["sites"].setdefault(u.site, {}).update(told)
     history = (*state.history[:-1], record)
-    score, best = _mean_validation(plan, record), state.best_round
+    score, best = _mean_validation(plan, state, record), state.best_round
     if score is not None:
-        best_score = _mean_validation(plan, history[best - 1]) if best else None
+        best_score = _mean_validation(plan, state, history[best - 1]) if best else None
         if best_score is None or score > best_score:
             best = record["round"]
     return replace(state, history=history, best_round=best)
 
 
-def _mean_validation(plan: Plan, record: Mapping[str, Any]) -> float | None:
-    learned, by = plan.config.learned, plan.config.select_by
-    values = [v for site in record["sites"].values() if (v := learned.value(site.get("validation"), by)) is not None]
+def _mean_validation(plan: Plan, state: ServerState, record: Mapping[str, Any]) -> float | None:
+    learned, by = plan.config.learned, _by(plan, state)
+    values = [v for site in record["sites"].values() if (v := learned.score(site, by)) is not None]
     return sum(values) / len(values) if values else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from medpfl.config.run import RunConfig
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
+from medpfl.tasks.selection import seen, selection
 from medpfl.training.loop import plain_objective, train_epochs
 
 
@@ -30,7 +32,7 @@ def adapt(
     Args:
         model: on the data's device.
         data: the site's.
-        config: training settings and ``select_by``.
+        config: training settings and ``select_by``; ``auto`` is decided by the site's own cases.
         name: of the site, for the order of its samples.
         epochs: at most; each begins with a fresh optimizer, as a round of one epoch does.
         one_epoch: trains the model for one, in that order; by default on the task's loss alone.
@@ -38,7 +40,10 @@ def adapt(
     Returns:
         The number of epochs that the kept model has seen, and the validation measures before and after every epoch.
     """
-    found = [config.learned.evaluate(model, data, "validation")]
+    learned = config.learned
+    by = selection(learned, config.select_by, [seen(learned, data)])["measure"]
+    told = learned.validated(model, data, by)
+    found, highest = [told["validation"]], _score(told, config, by)
     best, kept = 0, deepcopy(model.state_dict())
     for epoch in range(1, epochs + 1):
         order = generator(config.seed, name, "join", epoch, "shuffle")
@@ -48,13 +53,14 @@ def adapt(
         else:
             loss = config.trainer.loss(config.learned.loss, data)
             train_epochs(model, data, config.trainer, 1, order, plain_objective(model, loss))
-        found.append(config.learned.evaluate(model, data, "validation"))
-        if found[-1] is None or _score(found[-1], config) > _score(found[best], config):
-            best, kept = epoch, deepcopy(model.state_dict())
+        told = learned.validated(model, data, by)
+        found.append(told["validation"])
+        if told["validation"] is None or _score(told, config, by) > highest:
+            best, kept, highest = epoch, deepcopy(model.state_dict()), _score(told, config, by)
     model.load_state_dict(kept)
     return best, found
 
 
-def _score(measured: Mapping[str, Any], config: RunConfig) -> float:
-    value = config.learned.value(measured, config.select_by)
-    return -1.0 if value is None else value
+def _score(told: Mapping[str, Any], config: RunConfig, by: str) -> float:
+    value = config.learned.score(told, by)
+    return -math.inf if value is None else value

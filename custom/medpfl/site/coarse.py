@@ -50,6 +50,11 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
                 found[name] = {**_rounded_down(value), "alone": alone, "gain": gain}
         elif name == "weight":
             found[name] = None if policy.measures == "none" else round(value, DIGITS)
+        elif name == "selecting":
+            found[name] = _coarse_cases(value, policy)
+        elif name == "validation_loss":
+            if value is not None and _coarse(kept.get("validation"), policy) is not None:
+                found[name] = round(min(value, _MOST_LOSS), 1)
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "numbers":
@@ -73,6 +78,13 @@ def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str,
     rounded = {k: _rounded_down(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
     rounded |= {k: [None] * len(v) for k, v in measures.items() if k.endswith(_EACH)}
     return rounded | {"n": _tens(measures["n"], least=TENS)}
+
+
+def _coarse_cases(selecting: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
+    """Only where the validation measures leave too: their shares say more than whether one class has nearly all."""
+    if selecting is None or policy.measures == "none" or selecting["cases"] < policy.least_patients:
+        return None
+    return {"cases": _tens(selecting["cases"], least=TENS), "majority": selecting["majority"]}
 
 
 def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from medpfl.site.delivery import Delivery, Which
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
 from medpfl.tasks.further import estimates, gains, intervals
+from medpfl.tasks.selection import seen
 
 logger = logging.getLogger(__name__)
 
@@ -238,11 +239,15 @@ class Ending:
         model: nn.Module,
     ) -> None:
         samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
+        learned = self.config.learned
+        one_sided = learned.for_one_sided and seen(learned, self.data, "test")["majority"] is not None
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
-                validation = self.config.learned.measured(self._used("validation", choice, alone, model))
+                validation = learned.measured(self._used("validation", choice, alone, model))
             record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
+            if one_sided:
+                record["lead"] = learned.for_one_sided
             if alone is not None:
                 said = metrics["verdict"]
                 gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)

@@ -42,6 +42,7 @@ from medpfl.site.store import (
     keep_latest,
     usable,
 )
+from medpfl.tasks.selection import seen, selection
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Site:
         if start := message.brought(START):
             self.store.put(INIT, 0, start)
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
+        metrics["selecting"] = self._seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, "statistics").sent(asked), metrics
 
@@ -173,7 +175,7 @@ class Site:
         if self.rival:
             self.rival.train(model, round_)
         metrics = self.load(message, model, round_ - 1)
-        metrics["validation"] = self._validated(message, model, round_ - 1)
+        metrics |= self._validated(message, model, round_ - 1)
         method = self._method(message, model, round_, "update")
         method.begin()
         order = generator(config.seed, self.name, round_, "shuffle")
@@ -194,7 +196,7 @@ class Site:
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         metrics = self.load(message, model, message.round)
-        metrics["validation"] = self._validated(message, model, message.round)
+        metrics |= self._validated(message, model, message.round)
         return {}, metrics
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -270,31 +272,41 @@ class Site:
                 damaged = True
         return 0, None, damaged
 
-    def _validated(self, message: Message, model: nn.Module, round_: int) -> dict[str, Any] | None:
+    @cached_property
+    def _seen(self) -> dict[str, Any]:
+        return seen(self.config.learned, self.data)
+
+    @cached_property
+    def _own_measure(self) -> str:
+        """By which the site selects where it does so by itself: from its own cases, by the server's rule."""
+        return selection(self.config.learned, self.config.select_by, [self._seen])["measure"]
+
+    def _validated(self, message: Message, model: nn.Module, round_: int) -> dict[str, Any]:
         """Measures on validation data of what the site uses after a round; keeps it while it may still be selected.
 
         A site without validation data keeps it too: the other sites' may select the round. The model is afterwards what
         it was.
         """
         if round_ == 0:
-            return None
+            return {"validation": None}
         received = self._method(message, model, round_, "update").use(model)
         if received is not None:
             self.store.put(RECEIVED, round_, received)
             self.store.keep(RECEIVED, (round_,))
         self.store.put(MODEL, round_, copied(model))
-        found = self.config.learned.evaluate(model, self.data, "validation")
+        by = self._own_measure if self.selects else message.info.get("select_by", "")
+        told = self.config.learned.validated(model, self.data, by)
         if received is not None:
             model.load_state_dict(received)
-        self.store.keep(MODEL, (self._best(message, found, round_), round_))
-        return found
+        self.store.keep(MODEL, (self._best(message, told, round_), round_))
+        return told
 
-    def _best(self, message: Message, found: Mapping[str, Any] | None, round_: int) -> int:
+    def _best(self, message: Message, told: Mapping[str, Any], round_: int) -> int:
         """The best round so far: the server's, or the site's own where it selects by itself."""
         if not self.selects:
             return message.info.get("best_round", 0)
         best, score = self._own_best()
-        value = self.config.learned.value(found, self.config.select_by)
+        value = self.config.learned.score(told, self._own_measure)
         if value is None or (best and value <= score):
             return best
         self.store.put(BEST, 0, {"round": torch.tensor(round_), "score": torch.tensor(value, dtype=torch.float64)})

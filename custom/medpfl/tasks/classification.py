@@ -106,6 +106,7 @@ class Classification(Task):
     )
     schema = Measures
     one_class = True
+    for_one_sided = "balanced_accuracy"
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""

@@ -49,6 +49,7 @@ class Ordinal(Classification):
         *FURTHER,
     )
     schema = Measures
+    for_one_sided = ""  # kappa is what is above chance
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""

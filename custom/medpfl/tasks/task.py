@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from medpfl.core.measure import Measure
+from medpfl.core.measure import LOSS, Measure
 from medpfl.core.site_data import Part, SiteData
 
 
@@ -26,6 +26,8 @@ class Task(ABC):
         one_class: every sample is of one class of several.
         sigmoid: outputs are independent of each other, not shares of one.
         loss_name: in results.
+        for_few: the measure that selects the round where there are few validation cases; empty for the first.
+        for_one_sided: the measure to look at where most cases are of one class; empty where the first will do.
     """
 
     name: ClassVar[str]
@@ -36,6 +38,8 @@ class Task(ABC):
     one_class: ClassVar[bool] = False
     sigmoid: ClassVar[bool] = False
     loss_name: ClassVar[str] = "cross-entropy"
+    for_few: ClassVar[str] = LOSS.name
+    for_one_sided: ClassVar[str] = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,6 +156,26 @@ class Task(ABC):
         if not data.samples(part):
             return None
         return float(self.losses(self.predict(model, data, part)).mean())
+
+    def validated(self, model: nn.Module, data: SiteData, by: str) -> dict[str, Any]:
+        """What a site tells of a model on its validation data.
+
+        Returns:
+            ``validation``: the measures; and ``validation_loss`` where rounds are selected ``by`` it.
+        """
+        if by != LOSS.name:
+            return {"validation": self.evaluate(model, data, "validation")}
+        if not data.samples("validation"):
+            return {"validation": None, "validation_loss": None}
+        predictions = self.predict(model, data, "validation")
+        return {"validation": self.measured(predictions), "validation_loss": float(self.losses(predictions).mean())}
+
+    def score(self, told: Mapping[str, Any], by: str) -> float | None:
+        """What :meth:`validated` told, as the number by which rounds are compared: more is better."""
+        if by != LOSS.name:
+            return self.value(told.get("validation"), by)
+        loss = told.get("validation_loss")
+        return None if loss is None else -loss
 
     def value(self, measured: Mapping[str, Any] | None, by: str) -> float | None:
         """The measure by which rounds are compared, so that more is better."""

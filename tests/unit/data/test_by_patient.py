@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from masked import config as masked_config
+from masked import draw, write_slices
 from pictures import CPU, PARTS, config, paint
 
 from medpfl.cli.options import Options
@@ -58,6 +61,42 @@ def test_scans_of_one_hospital_train_at_simulated_sites(home):
     described = source.describe()
     assert [site["scans"] for site in described["sites"].values()] == [3, 3]
     assert sum(source.site(name, CPU).samples(part) for name in ("site-1", "site-2") for part in PARTS) == 36
+
+
+@pytest.mark.parametrize("partition", ["dirichlet:5", "equal-dirichlet:0.5", "iid"])
+def test_images_with_masks_of_one_hospital_train_at_simulated_sites(home, partition):
+    folder = write_slices(home / "brain", sites=("north",), patients=9, slices=2)
+    source = open_source(masked_config(folder, partition=partition, sites=3, data_args={"size": 32}))
+    source.prepare()
+    sites = [f"site-{k}" for k in (1, 2, 3)]
+    people = [{pair.patient for pair in source.layout.centres[site]} for site in sites]
+    assert sum(map(len, people)) == len(set.union(*people)) == 9
+    described = source.describe()
+    assert described["partition"] == partition and sum(s["patients"] for s in described["sites"].values()) == 9
+    assert sum(source.site(site, CPU).samples(part) for site in sites for part in PARTS) == 18
+
+
+def test_masks_in_an_npz_file_are_divided_by_patient(home):
+    images, masks = (np.stack(arrays) for arrays in zip(*(draw(n) for n in range(12)), strict=True))
+    patients = np.array([f"p{n // 2}" for n in range(12)])
+    np.savez(home / "mr.npz", train_images=images, train_masks=masks, train_patients=patients)
+    source = open_source(masked_config(home / "mr.npz", partition="iid", sites=2))
+    source.prepare()
+    people = [{pair.patient for pair in own} for own in source.layout.centres.values()]
+    assert [len(own) for own in people] == [3, 3] and not people[0] & people[1]
+    assert source.layout.centres["site-1"][0].split is None and source.layout.form == "arrays"
+
+
+def test_masks_that_cannot_be_divided_are_refused_before_anything_is_read(home):
+    both = write_slices(home / "brain", patients=3, slices=1)
+    with pytest.raises(UserError, match=r"--partition iid: divides one centre, and .* has 2: north, south"):
+        _asked(both)
+    with pytest.raises(UserError, match="images with masks are their own centres': leave it out; dirichlet:A"):
+        _asked(both, partition="fedimpres-0.01")
+    one = _asked(both / "north", sites="3")
+    assert one.partition == "iid" and one.task == "segmentation"
+    with pytest.raises(UserError, match="--partition iid: is for simulated sites; in a job each hospital has its own"):
+        kind_of(str(both / "north"), {}).portable(one)
 
 
 def _asked(data, **fields):

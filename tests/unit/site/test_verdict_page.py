@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny import config
 
 from medpfl.bundle.description import readme
@@ -47,6 +48,28 @@ def test_the_result_comes_first_in_plain_words():
     none = lead(card(-0.01, 0.03))
     assert none.startswith("No difference was found at this site: accuracy +1.0 points")
     assert none.endswith("cannot tell the two models apart; that does not say that they are equally good.")
+
+
+def test_what_a_test_of_one_class_cannot_tell_does_not_lead():
+    single = card(test={"n": 57, "accuracy": 1.0, "balanced_accuracy": 1.0, "auroc": None, "auroc_classes": 0})
+    assert lead(single).startswith("Whether taking part helps this site is not known: no test case is of another class")
+    assert "+2.2" not in lead(single)
+    uneven = card(lead="balanced_accuracy")
+    assert lead(uneven).startswith("Taking part helps this site: balanced accuracy +2.2 points")
+    assert section(uneven).index("- balanced accuracy: ") < section(uneven).index("- accuracy: ")
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_site_with_one_large_class_in_test_looks_at_balanced_accuracy(tmp_path, large):
+    # Of ten test cases nine are of class 0, or three or four of each.
+    federation = Federation.of(config(sites=1, rounds=1, alone="yes", min_sites=1, data_args={"test": 10}))
+    site = federation.site("site-1", DiskStore(tmp_path, durable=False))
+    if large:
+        site.data.labels["test"][:] = (torch.arange(10) == 4).long()
+    state = run_in_process(federation.plan(), {"site-1": site}, federation.model, workers=1)
+    assert not state.failures
+    told = json.loads((tmp_path / "selected" / "card.json").read_text())
+    assert told.get("lead") == ("balanced_accuracy" if large else None)
 
 
 def test_what_is_used():

@@ -62,7 +62,10 @@ def test_personal_state_is_never_in_an_update(algorithm):
 def test_hello():
     lone = Lone()
     update = lone.ask("prepare", 0, split=lone.federation.split.description())
-    assert update.metrics == {"samples": {"train": 13, "validation": 5, "test": 7}}
+    assert update.metrics == {
+        "samples": {"train": 13, "validation": 5, "test": 7},
+        "selecting": {"cases": 5, "majority": None},
+    }
     assert update.tensors == {}
 
 

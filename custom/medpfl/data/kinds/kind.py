@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
-from medpfl.data.centres import held_out_centres
+from medpfl.data.centres import held_out_centres, require_one
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -129,6 +129,11 @@ class CentreKind(Kind):
         Raises:
             UserError: the data cannot be read.
         """
+
+    def require_divisible(self, data: str, data_args: Mapping[str, Any], partition: str, held_out: int | str) -> None:
+        """UserError if data that are here and to be divided have several centres, or one that is to be held out."""
+        root, names = self.centres(data, named_classes(data_args))
+        require_one(names, root, partition, held_out)
 
     def fixed_sites(
         self, data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0

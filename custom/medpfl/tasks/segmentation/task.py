@@ -73,6 +73,7 @@ class Segmentation(Task):
     labels = "mask"
     network = "unet"
     loss_name = "Dice + cross-entropy"
+    for_few = ""  # Dice says how much of each mask is right: it takes any value on a single case
 
     def misfit(self, output: Sequence[int], images: Sequence[int], classes: int) -> str | None:
         """See :class:`~medpfl.tasks.task.Task`: as many channels as classes, the background among them."""

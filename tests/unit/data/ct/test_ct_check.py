@@ -203,6 +203,8 @@ def test_what_the_default_split_would_give(tmp_path):
     assert _found(tmp_path, "warning", "default split|only one") == [
         "small: only one patient of class 0: cannot be in training and in test",
         "small: no patient for validation by the default split (0.5/0.1/0.4)",
+        "small: all test cases are of class 1 by the default split (0.5/0.1/0.4): how well a model tells classes apart "
+        "will not be seen",
     ]
 
 

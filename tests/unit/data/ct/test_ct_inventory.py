@@ -8,15 +8,18 @@ import stat
 import time
 from zlib import crc32
 
+import nibabel
 import numpy as np
 import pytest
 from make_dicom import chest, write_nifti, write_series
 from PIL import Image
+from pydicom import dcmread
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.data.check import check
 from medpfl.data.kinds.scans.inventory import in_words, take_inventory, with_thumbnails
+from medpfl.data.kinds.scans.inventory_copies import with_copies
 from medpfl.data.kinds.scans.proposal import propose
 
 
@@ -222,3 +225,44 @@ def test_other_data_have_no_deeper_check(tmp_path):
     assert done.exit_code != 0 and "--deep decodes scans" in str(done.exception)
     done = CliRunner().invoke(app, ["data", "check", str(tmp_path), "--page", "x.html"])
     assert done.exit_code != 0 and "add --deep" in str(done.exception)
+
+
+def test_copies_are_found_by_content(export):
+    root, _ = export
+    for number, file in enumerate(sorted((root / "1" / "thick").iterdir())):
+        dataset = dcmread(file)  # anonymised anew: other identifiers, another folder
+        dataset.SeriesInstanceUID, dataset.PatientID = "1.2.3.4", "SOMEBODY ELSE"
+        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = f"1.2.3.4.{number}"
+        (root / "5").mkdir(exist_ok=True)
+        dataset.save_as(root / "5" / file.name)
+    write_nifti(root / "6" / "emil.nii.gz", chest(20, edge=16), spacing=(0.8, 0.7, 8.0))  # as dora's
+    shutil.copy(root / "4" / "knee.png", root / "knee again.png")
+    before = take_inventory(root)
+    assert before.copies == ()
+    inventory = with_copies(before)
+    assert {tuple(sorted(same)) for same in inventory.copies} == {
+        ("1/thick", "5"), ("4/dora.nii.gz", "6/emil.nii.gz"), ("4/knee.png", "knee again.png")
+    }  # fmt: skip
+    found = {one.place: one for one in inventory.found}
+    assert ("warning", "has the same content as 5: take one of them") in found["1/thick"].problems
+    assert found["1/thick"].state == "odd" and found["1/thin"].problems == () == found["2"].problems
+    assert any(line.startswith("6 have the same content as another, ") for line in in_words(inventory))
+    done = CliRunner().invoke(app, ["data", "inventory", str(root)])
+    assert done.exit_code == 0 and "6 have the same content as another" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_scan_as_dicom_and_nifti_is_there_twice(tmp_path, turn):
+    volume = chest(20, edge=16)
+    write_series(tmp_path / "dicom", volume, spacing=(0.8, 0.7, 8.0))
+    write_nifti(tmp_path / "same.nii.gz", volume, spacing=(0.8, 0.7, 8.0))
+    if turn < 0:  # from the head down
+        image = nibabel.load(tmp_path / "same.nii.gz")
+        nibabel.save(image.slicer[:, :, ::-1], tmp_path / "same.nii.gz")
+    assert with_copies(take_inventory(tmp_path)).copies == (("dicom", "same.nii.gz"),)
+
+
+def test_slices_that_show_nothing_are_no_copies(tmp_path):
+    for name in ("a", "b"):
+        write_series(tmp_path / name, np.full((6, 8, 8), -1000.0))
+    assert with_copies(take_inventory(tmp_path)).copies == ()

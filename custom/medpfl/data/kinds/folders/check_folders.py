@@ -18,6 +18,7 @@ from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_p
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS
+from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _ORDER = (
@@ -26,7 +27,8 @@ _ORDER = (
 )
 _PATIENTS = (
     "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
-    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
+    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it), as "
+    "do a table's column patient and a DICOM file's PatientID"
 )
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
@@ -55,7 +57,8 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
     if not asked:
         report.append(Finding("note", _ORDER))
-    if not reading.patient:
+    report += [Finding("warning", words) for words in layout.unread]
+    if not layout.people:
         report.append(Finding("warning", _PATIENTS))
     good: dict[str, list[Picture]] = {}
     for centre, pictures in layout.centres.items():
@@ -69,7 +72,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     other = len(files) - sum(map(len, layout.centres.values()))
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
-    if reading.patient:
+    if layout.people:
         report += in_two_centres(layout.centres)
     return report + repeated(good, layout.classes)
 
@@ -87,6 +90,9 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str
     parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
     found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
+    by = f"the default split ({shares})"
+    labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
+    found += [("warning", words) for words in of_a_site(labels, layout.classes, by)]
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:
         found.append(("warning", f"no picture of class {', '.join(absent)}"))
     if single := [name for label, name in enumerate(layout.classes) if counts[label] == 1]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural
-from medpfl.data.files import holds_pictures
-from medpfl.data.kinds.folders.layout import find_folder, read_layout
+from medpfl.data.kinds.folders.layout import find_folder, is_picture_folder, read_layout
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.npz.catalog import is_set
 from medpfl.data.kinds.scans.manifest import holds_scans
@@ -41,7 +40,7 @@ class FolderKind(CentreKind):
         Folders with pictures and no scans; a published set whose images are here keeps its bare name.
         """
         there = [place for place in places(data) if place.is_dir()]
-        if any(map(holds_scans, places(data))) or not any(map(holds_pictures, there)):
+        if any(map(holds_scans, places(data))) or not any(map(is_picture_folder, there)):
             return False
         return is_path(data) or not is_set(data)
 

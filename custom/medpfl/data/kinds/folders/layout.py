@@ -1,6 +1,7 @@
 """Which centres, classes and patients a folder of pictures has, from its files' names alone.
 
-``FOLDER/CENTRE/CLASS/.../picture.png``; or, at a hospital, ``FOLDER/CLASS/.../picture.png``.
+``FOLDER/CENTRE/CLASS/.../picture.png``; or, at a hospital, ``FOLDER/CLASS/.../picture.png``. Or a table says it
+(:mod:`medpfl.data.kinds.folders.table`). Of DICOM X-ray images the header says whose they are.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from medpfl.data.files import (
     composed,
     files_below,
     holds_pictures,
-    pictures_below,
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
+from medpfl.data.kinds.folders.table import read_tables, tables
+from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.places import folders, is_path, places
+from medpfl.data.split import Part
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
@@ -35,7 +38,7 @@ class Picture:
         label: index of the class.
         id: path relative to the centre's folder.
         file: where it is.
-        split: no part is given.
+        split: the part that a table gives.
     """
 
     centre: str
@@ -43,7 +46,7 @@ class Picture:
     label: int
     id: str
     file: Path
-    split: None = None
+    split: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -55,24 +58,35 @@ class Layout:
         classes: class names; a label is the index.
         centres: pictures of each centre, by path; centres by name.
         unused: sub-folders without a picture where others are classes, relative to ``root``.
+        people: patients are known, if not of every picture.
+        unread: what else is there and is not read, in words.
     """
 
     root: Path
     classes: tuple[str, ...]
     centres: Mapping[str, tuple[Picture, ...]]
     unused: tuple[str, ...]
+    people: bool = False
+    unread: tuple[str, ...] = ()
 
 
 def find_folder(data: str) -> Path:
     """The folder of pictures that a ``--data`` value names; UserError if there is none."""
     if there := [place for place in places(data) if place.is_dir()]:
-        return next(filter(holds_pictures, there), there[0])
+        return next(filter(is_picture_folder, there), there[0])
     looked = "" if is_path(data) else f": no folder of that name in {' and '.join(map(str, folders()))}"
     raise UserError(f"image folder {data!r} is not on this machine{looked}")
 
 
+def is_picture_folder(folder: Path) -> bool:
+    """Whether pictures with a table are in a folder, or pictures or DICOM X-ray images and nothing else like scans."""
+    return bool(tables(folder)) or holds_pictures(folder) or holds_xrays(folder)
+
+
 def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> Layout:
-    """Finds the pictures of a folder; none is opened.
+    """Finds the pictures of a folder; none is opened, but the headers of DICOM files are read.
+
+    Where tables are (:func:`medpfl.data.kinds.folders.table.tables`), they say what there is.
 
     The sub-folders are classes, and the folder is one centre, if pictures lie directly in them or if all are called
     like ``classes``; otherwise they are centres, whose sub-folders are classes. Below a class folder, pictures may lie
@@ -87,7 +101,10 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     Raises:
         UserError: no classes or centres can be made of it; the message names the folder or the file.
     """
-    paths = [file.relative_to(root) for file in pictures_below(root)]
+    if found := tables(root):
+        return _by_tables(root, found, classes, patient)
+    files, people, unread = _pictures(root)
+    paths = [file.relative_to(root) for file in files]
     if not paths:
         unread = unread_pictures(files_below(root))
         raise UserError(f"{root}: no picture is in it ({', '.join(PICTURES)})" + (f"; {unread}" if unread else ""))
@@ -103,7 +120,7 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     for path in paths:
         centre = root.resolve().name if one else path.parts[0]
         known = path if one else path.relative_to(centre)
-        person = patient_in(root / path, patient) if patient else known.as_posix()
+        person = patient_in(root / path, patient) if patient else people.get(root / path) or known.as_posix()
         picture = Picture(centre, composed(person), labels[composed(path.parts[depth])], known.as_posix(), root / path)
         centres.setdefault(centre, []).append(picture)
     empty = _empty(root, {path.parts[0] for path in paths})
@@ -114,7 +131,51 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
         )
     if not one:
         empty = [f"{name}/{inside}" for name in centres for inside in _empty(root / name, _folders(paths, name))]
-    return Layout(root, names, {name: tuple(centres[name]) for name in sorted(centres)}, tuple(empty))
+    inside = {name: tuple(centres[name]) for name in sorted(centres)}
+    return Layout(root, names, inside, tuple(empty), bool(patient) or any(people.values()), unread)
+
+
+def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]:
+    """The pictures, the patients of those that are DICOM (empty where it does not say), and what is not read."""
+    pictures, people, without = [], {}, []
+    for file in files_below(root):
+        if file.suffix.lower() in PICTURES:
+            pictures.append(file)
+        elif is_dicom(file):
+            if (found := person(file)) is None:
+                without.append(file)
+            else:
+                pictures.append(file)
+                people[file] = found
+    nameless = [file for file, found in people.items() if not found]
+    words = []
+    if without:
+        words.append(f"{len(without):,} DICOM files have no image and are not read, {without[0]} first")
+    if nameless and len(nameless) < len(people):
+        words.append(
+            f"{len(nameless):,} DICOM images say no PatientID and count as patients of their own, {nameless[0]} first"
+        )
+    return pictures, people, tuple(words)
+
+
+def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patient: str) -> Layout:
+    names, labelled = read_tables(root, found, classes)
+    if problem := plain_problem(names, "classes"):
+        raise UserError(f"{root}: {problem}")
+    centres, known = {}, bool(patient)
+    for centre, rows in labelled.items():
+        folder, pictures = found[centre].parent, []
+        for file, label, row in rows:
+            said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
+            known = known or bool(said)
+            ident = file.relative_to(folder).as_posix()
+            pictures.append(Picture(centre, composed(said or ident), label, ident, file, row.split))
+        centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
+    files, _, unread = _pictures(root)
+    used = {picture.file for pictures in centres.values() for picture in pictures}
+    if rest := [file for file in files if file not in used]:
+        unread = (*unread, f"{len(rest):,} pictures are in no row of a table and are not read, {rest[0]} first")
+    return Layout(root, names, centres, (), known, unread)
 
 
 def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.folders.patient_pattern import PatientPattern
+from medpfl.data.kinds.folders.xray import is_dicom, xray, xray_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,8 +27,8 @@ class Reading(BaseModel):
         fit: how a picture becomes square: ``crop`` takes the largest square from its middle, ``pad`` adds black,
             ``stretch`` changes its proportions.
         channels: ``rgb`` or ``grey``; grey pictures have three equal channels in ``rgb``.
-        patient: RE2's regular expression whose first group, found in a file's name, is the patient; empty where every
-            picture is its own.
+        patient: RE2's regular expression whose first group, found in a file's name, is the patient; where it is empty,
+            a table's ``patient`` or a DICOM file's PatientID, else every picture is its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,7 +40,7 @@ class Reading(BaseModel):
 
 
 def read_picture(file: Path, reading: Reading) -> np.ndarray:
-    """A picture, upright as its EXIF data say, antialiased where it becomes smaller.
+    """A picture, upright as its EXIF data say, or a DICOM X-ray image; antialiased where it becomes smaller.
 
     Transparent pixels are on black; 16-bit values are divided by 257. Of several pictures in a file it is the first.
 
@@ -51,10 +52,13 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
     """
     from PIL import Image, ImageOps
 
+    mode = "RGB" if reading.channels == "rgb" else "L"
     try:
-        with Image.open(file) as opened:
-            upright = ImageOps.exif_transpose(opened)
-            image = _eight_bits(upright).convert("RGB" if reading.channels == "rgb" else "L")
+        if is_dicom(file):
+            image = xray(file).convert(mode)
+        else:
+            with Image.open(file) as opened:
+                image = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
@@ -84,6 +88,8 @@ def picture_size(file: Path) -> tuple[int, int]:
     """Width and height in pixels, upright. Only the file's head is read, which must be good."""
     from PIL import ExifTags, Image
 
+    if is_dicom(file):
+        return xray_size(file)
     with Image.open(file) as image:
         turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
         return image.size[::-1] if turned else image.size

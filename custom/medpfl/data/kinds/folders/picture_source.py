@@ -28,6 +28,7 @@ from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
+from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -92,7 +93,9 @@ class Folders(OfCentres):
         pictures = {centre: self.layout.centres[centre] for centre in chosen}
         if unread := unread_pictures(files_below(self.layout.root)):
             log.warning("%s", unread)
-        people = in_two_centres(pictures) if self.reading.patient else []
+        for words in self.layout.unread:
+            log.warning("%s", words)
+        people = in_two_centres(pictures) if self.layout.people else []
         for finding in people + repeated(pictures, self.layout.classes):
             log.warning("%s", finding.message)
 
@@ -160,6 +163,9 @@ class Folders(OfCentres):
             sites[name] = {
                 **{part: len(pictures) for part, pictures in parts.items()},
                 "classes": {str(c): counts[c] for c in range(len(self.layout.classes))},
+                "judged_classes": judged_classes(
+                    {part: [picture.label for picture in parts[part]] for part in JUDGED}, len(self.layout.classes)
+                ),
                 "centre": centre,
                 "patients": len({picture.patient for part in parts.values() for picture in part}),
             }
@@ -217,8 +223,8 @@ class Folders(OfCentres):
                 part: torch.tensor([picture.label for picture in parts[part]], dtype=torch.long, device=device)
                 for part in PARTS
             },
-            # Without an expression for patients every picture is one, and that is not known.
-            persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.reading.patient},
+            # Where nothing says the patients every picture is one, and that is not known.
+            persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.layout.people},
         )
 
     def _checksum(self) -> str:

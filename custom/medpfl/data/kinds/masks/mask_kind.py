@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.centres import held_out_centres
+from medpfl.data.centres import held_out_centres, require_natural, require_one
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
 from medpfl.data.kinds.masks.reading import read_reading
@@ -30,6 +30,7 @@ class MaskKind(CentreKind):
     title = "images with masks"
     form = "images with masks"
     noun = "images"
+    divisible = True
 
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`; a published set whose images are here keeps its bare name."""
@@ -68,10 +69,17 @@ class MaskKind(CentreKind):
         layout = open_layout(data, read_reading({}))
         return layout.root, tuple(layout.centres)
 
+    def require_divisible(self, data: str, data_args: Mapping[str, Any], partition: str, held_out: int | str) -> None:
+        """See :class:`~medpfl.data.kinds.kind.CentreKind`; what the job says may tell sites from patients."""
+        layout = open_layout(data, read_reading(data_args))
+        require_one(tuple(layout.centres), layout.root, partition, held_out)
+
     def fixed_sites(
         self, data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0
     ) -> int | None:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`; what the job says may tell sites from patients."""
+        if partition != "natural":
+            return None
         if not self.is_here(data):
             raise UserError(f"--data {data}: give --sites: the {self.noun} are not on this machine")
         layout = open_layout(data, read_reading(data_args))
@@ -81,6 +89,7 @@ class MaskKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.Kind`: the data's name, the classes and what the network takes."""
         from medpfl.data.kinds.masks.masked_source import Masked
 
+        require_natural(config)
         name, source = config.data, Masked(config)
         if source.here and self.path(config.data) == Path(config.data).expanduser():
             name = source.layout.name

@@ -15,7 +15,7 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
-from medpfl.data.centres import Centres, OfCentres, described_elsewhere
+from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
@@ -34,6 +34,7 @@ from medpfl.data.kinds.masks.reading import (
 from medpfl.data.kinds.masks.tensors import require_alike, slices, volumes
 from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
+from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
@@ -54,7 +55,19 @@ class Masked(OfCentres):
 
     @cached_property
     def layout(self) -> Layout:
-        """What there is."""
+        """What there is; with a partition, one centre's images as those of simulated sites."""
+        c, found = self.config, self._whole
+        if not self._divided:
+            return found
+        (pairs,) = found.centres.values()
+        return replace(found, centres=divide_patients(pairs, c.partition, c.site_names, c.seed))
+
+    @property
+    def _divided(self) -> bool:
+        return is_divided(tuple(self._whole.centres), self.config)
+
+    @cached_property
+    def _whole(self) -> Layout:
         layout = open_layout(self.config.data, read_reading(self.config.data_args), self.config.official)
         if self.config.official and layout.form != "arrays":
             raise UserError(f"--official: {self.config.data} has no parts that could be left out or kept; leave it out")
@@ -195,7 +208,7 @@ class Masked(OfCentres):
             "source": str(self.layout.root),
             "md5": self._checksum(),
             "classes": list(self.classes),
-            "partition": "natural",
+            "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
             "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
             **reading,

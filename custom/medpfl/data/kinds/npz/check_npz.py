@@ -14,6 +14,7 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.medmnist import known_set, official_md5
 from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.uneven import of_a_site
 
 if TYPE_CHECKING:
     from medpfl.data.kinds.npz.site_file import OwnImages
@@ -116,6 +117,9 @@ def _classes(dataset: ImageDataset) -> list[Finding]:
         findings.append(Finding("warning", f"no image at all of class {', '.join(absent)}"))
     if unseen := [dataset.classes[c] for c in np.flatnonzero((training == 0) & (counts > 0))]:
         findings.append(Finding("warning", f"no training image of class {', '.join(unseen)}"))
+    if not dataset.several_labels:
+        labels = {part: dataset.labels[dataset.split == code] for code, part in enumerate(SPLITS)}
+        findings += [Finding("warning", words) for words in of_a_site(labels, dataset.classes, "the file's parts")]
     return findings
 
 

@@ -21,6 +21,7 @@ from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.partition.make import Partition, make_partition
 from medpfl.data.split import PARTS, SiteIndices
+from medpfl.data.uneven import JUDGED, judged_classes
 
 
 @dataclass
@@ -137,6 +138,7 @@ class PartitionedImages:
                 "validation": len(s.validation),
                 "test": len(s.test),
                 "classes": {str(c): int(n) for c, n in enumerate(self.dataset.counts(_all_rows(s)))},
+                **self._judged(s),
             }
             for s in self.partition.sites
             if s.name in self.config.site_names
@@ -152,6 +154,13 @@ class PartitionedImages:
             "sites": sites,
             "held_out": held_out,
         }
+
+    def _judged(self, site: SiteIndices) -> dict[str, Any]:
+        d = self.dataset
+        if d.several_labels:
+            return {}
+        labels = {part: d.labels[getattr(site, part)] for part in JUDGED}
+        return {"judged_classes": judged_classes(labels, d.n_classes)}
 
     def inputs(self) -> Inputs | None:
         """See :class:`medpfl.data.source.DataSource`; None of volumes, of which no other file is known."""

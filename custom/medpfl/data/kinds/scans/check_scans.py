@@ -34,6 +34,7 @@ from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
+from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _SHARES = "/".join(f"{share:g}" for share in _FRACTIONS)
@@ -210,6 +211,8 @@ def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     unseen = {scan.label for scan in reading.scans} - {scan.label for scan in parts["train"]}
     if unseen:
         lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
+    labels = {part: {scan.patient: scan.label for scan in parts[part]}.values() for part in PARTS}
+    lines += of_a_site(labels, manifest.classes, by)
     return lines
 
 

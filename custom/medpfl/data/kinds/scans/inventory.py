@@ -83,11 +83,13 @@ class Inventory:
         root: the folder.
         found: by place and name.
         others: number of files that are recognisably something else.
+        copies: places with the same content, where that was looked for.
     """
 
     root: Path
     found: list[Found] = field(default_factory=list)
     others: int = 0
+    copies: tuple[tuple[str, ...], ...] = ()
 
 
 def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
@@ -129,6 +131,11 @@ def in_words(inventory: Inventory) -> list[str]:
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
         + (f"; {inventory.others:,} other files" if inventory.others else ""),
     ]
+    if inventory.copies:
+        first = inventory.copies[0]
+        lines.append(
+            f"{sum(map(len, inventory.copies)):,} have the same content as another, {first[0]} and {first[1]} first"
+        )
     reasons = Counter(words for one in found for level, words in one.reasons() if level == "error")
     return lines + [f"{count:,} cannot be used: {reason}" for reason, count in reasons.most_common(8)]
 

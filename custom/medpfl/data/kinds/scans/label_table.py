@@ -32,7 +32,7 @@ class Row:
     """One labelled scan as the table has it.
 
     Attributes:
-        series: SeriesInstanceUID, or a path relative to the centre's folder.
+        series: SeriesInstanceUID, or a path relative to the centre's folder; of pictures their path.
         label: class name or number, as text.
         patient: None where the table does not say.
         split: None where the table does not say.
@@ -66,15 +66,31 @@ def other_volume(name: str | Path) -> str | None:
     return f"{form} is not read: save it as one NIfTI file (.nii.gz)" if form else None
 
 
-def read_rows(path: Path) -> Rows:
+def names_pictures(path: Path) -> bool:
+    """Whether a file is a label table of pictures, with a column ``picture``, and not of series."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
+            head = file.readline()
+    except OSError:
+        return False
+    columns = {column.strip().strip('"').lower() for column in head.replace(";", ",").replace("\t", ",").split(",")}
+    return "picture" in columns and "series" not in columns
+
+
+def read_rows(path: Path, column: str = "series", classes: Sequence[str] = ()) -> Rows:
     """Reads ``labels.csv`` or a datalist, whichever the file is.
+
+    Args:
+        path: the file.
+        column: that says of a table what is labelled.
+        classes: known names, which are classes whatever they look like: one may be called NA.
 
     Raises:
         UserError: the file cannot be read at all, or lacks a column; what is wrong with single rows is in the result.
     """
-    found = _read_datalist(path) if path.suffix.lower() == ".json" else _read_table(path)
+    found = _read_datalist(path, classes) if path.suffix.lower() == ".json" else _read_table(path, column, classes)
     if not found.rows and not found.problems:
-        raise UserError(f"{path}: has no rows; one for each labelled series is needed")
+        raise UserError(f"{path}: has no rows; one for each labelled {column} is needed")
     first: dict[str, Row] = {}
     for row in found.rows:
         key = composed(row.series.replace("\\", "/").removeprefix("./").rstrip("/"))
@@ -125,7 +141,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _read_table(path: Path) -> Rows:
+def _read_table(path: Path, named: str, classes: Sequence[str]) -> Rows:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
@@ -139,7 +155,7 @@ def _read_table(path: Path) -> Rows:
     delimiter = max(",;\t", key=(lines[0] if lines else "").count)
     table = _records(path, lines, delimiter)
     columns = [column.strip().lower() for column in next(table, (1, []))[1]]
-    for column in ("series", "label"):
+    for column in (named, "label"):
         if columns.count(column) != 1:
             has = ", ".join(columns) or "nothing"
             raise UserError(f"{path}: needs one column {column!r} in its first line, which has: {has}")
@@ -147,7 +163,7 @@ def _read_table(path: Path) -> Rows:
     for line, cells in table:
         if any(cell.strip() for cell in cells):
             values = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
-            _add(found, values, f"{path}, line {line}")
+            _add(found, values, f"{path}, line {line}", named, classes)
     return found
 
 
@@ -166,36 +182,41 @@ def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple
             raise UserError(f"{path}, line {line}: cannot be read as CSV: {error}; {hint}") from None
 
 
-def _add(found: Rows, values: dict[str, str], where: str) -> None:
+def _add(found: Rows, values: dict[str, str], where: str, named: str, classes: Sequence[str]) -> None:
     split = values.get("split", "").lower()
-    if problem := _unlabelled(values):
+    if problem := _unlabelled(values, named, classes):
         found.problems.append(f"{where}: {problem}")
-        found.refused.append(values.get("series", ""))
+        found.refused.append(values.get(named, ""))
         return
     if split and split not in SPLITS:
         found.problems.append(
             f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
         )
-        found.refused.append(values["series"])
+        found.refused.append(values[named])
         return
     patient = composed(values.get("patient", "")) or None
-    found.rows.append(Row(values["series"], composed(values["label"]), patient, split or None, where))
+    found.rows.append(Row(values[named], composed(values["label"]), patient, split or None, where))
 
 
-def _unlabelled(values: Mapping[str, str]) -> str | None:
-    """Why a row has no scan or no class."""
-    for column in ("series", "label"):
+def _unlabelled(values: Mapping[str, str], named: str, classes: Sequence[str]) -> str | None:
+    """Why a row has nothing to be labelled or no class."""
+    for column in (named, "label"):
         if not values.get(column):
             return f"{column} is empty"
     label = values["label"]
+    if composed(label) in classes:
+        return None
     if label.lower() in _NO_LABEL or (label.startswith("-") and is_number(label[1:])):
-        return f"label {label!r} is no class: give one, or take the row out"
+        return (
+            f"label {label!r} is no class: give one, or take the row out; if a class is called so, name the classes "
+            "(a manifest's, or --data-arg classes=...)"
+        )
     if is_nifti(label) or other_volume(label):
         return f"label {label!r} is a file, as for segmentation; here a scan has one class"
     return None
 
 
-def _read_datalist(path: Path) -> Rows:
+def _read_datalist(path: Path, classes: Sequence[str]) -> Rows:
     content = read_json(path)
     sections = {s: content[s] for s in _SECTIONS if content.get(s)} if isinstance(content, dict) else {}
     if "training" not in sections:
@@ -222,5 +243,6 @@ def _read_datalist(path: Path) -> Rows:
             split = _SECTIONS[section] if len(sections) > 1 else ""
             patient = item.get("patient")
             patient = "" if patient is None else str(patient)
-            _add(found, {"series": item["image"], "label": str(label), "patient": patient, "split": split}, where)
+            said = {"series": item["image"], "label": str(label), "patient": patient, "split": split}
+            _add(found, said, where, "series", classes)
     return found

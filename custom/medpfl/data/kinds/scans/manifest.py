@@ -20,7 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
 from medpfl.data.files import composed
-from medpfl.data.kinds.scans.label_table import Row, is_nifti, is_number, read_json, read_rows, spreadsheet
+from medpfl.data.kinds.scans.label_table import (
+    Row,
+    is_nifti,
+    is_number,
+    names_pictures,
+    read_json,
+    read_rows,
+    spreadsheet,
+)
 from medpfl.data.places import folders, is_path, places
 
 Format = Literal["dicom", "nifti"]
@@ -225,14 +233,15 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _source(folder: Path) -> str | None:
-    return next((name for name in (TABLE, DATALIST) if (folder / name).is_file()), None)
+    there = [name for name in (TABLE, DATALIST) if (folder / name).is_file()]
+    return next((name for name in there if not names_pictures(folder / name)), None)
 
 
 def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str, ...]) -> Manifest:
     entries, labelled, problems = [], [], []
     for name, folder in centres:
         source = _source(root / folder)
-        found = read_rows(root / folder / source)
+        found = read_rows(root / folder / source, classes=classes)
         rows, problems = found.rows, problems + found.problems
         labelled += rows
         kind = "nifti" if rows and all(is_nifti(row.series) for row in rows) else "dicom"
@@ -244,7 +253,7 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
         raise UserError(f"{others[0].where}: label {label!r} is none of the job's classes ({listed})")
     try:
         if not classes or others:
-            classes = _classes(root, labelled)
+            classes = classes_of(root, labelled)
     except UserError:
         if problems:  # The classes are wrong because rows are.
             raise UserError(problems[0]) from None
@@ -252,7 +261,20 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
     return Manifest(version=1, name=root.resolve().name or "ct", classes=classes, centres=tuple(entries), root=root)
 
 
-def _classes(root: Path, rows: list[Row]) -> tuple[str, ...]:
+def classes_of(
+    root: Path, rows: list[Row], noun: str = "scans", remedy: str = f"a {MANIFEST} that names the classes"
+) -> tuple[str, ...]:
+    """The classes that labels make: their names, sorted, or all numbers from 0 to the highest.
+
+    Args:
+        root: the data's folder, for messages.
+        rows: of all centres.
+        noun: what is labelled.
+        remedy: what else says the classes.
+
+    Raises:
+        UserError: fewer than two, a stray number, or two names that differ in case or spaces alone.
+    """
     labels = [row.label for row in rows]
     alike: dict[str, Row] = {}
     for row in rows:
@@ -260,19 +282,19 @@ def _classes(root: Path, rows: list[Row]) -> tuple[str, ...]:
         if first.label != row.label:
             raise UserError(
                 f"{row.where}: label {row.label!r} differs in case or spaces alone from {first.label!r} "
-                f"({first.where}): without a manifest they would be two classes; write it in one way"
+                f"({first.where}): without {remedy} they would be two classes; write it in one way"
             )
     if labels and all(map(is_number, labels)):
         highest = max(map(int, labels))
         # One stray number must not make a billion classes.
         if highest >= max(10, len(labels)):
-            raise UserError(f"{root}: has the label {highest}, but fewer scans; labels are the classes 0, 1, 2, ...")
+            raise UserError(f"{root}: has the label {highest}, but fewer {noun}; labels are the classes 0, 1, 2, ...")
         names = [str(number) for number in range(highest + 1)]
     else:
         names = sorted(set(labels))
     if len(names) < 2:
-        found = f"all scans have the label {names[0]!r}" if names else "no scan has a label"
-        raise UserError(f"{root}: {found}; two classes are needed, or a {MANIFEST} that names the classes")
+        found = f"all {noun} have the label {names[0]!r}" if names else f"no {noun.removesuffix('s')} has a label"
+        raise UserError(f"{root}: {found}; two classes are needed, or {remedy}")
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
     return tuple(names)

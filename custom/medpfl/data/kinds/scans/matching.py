@@ -56,7 +56,7 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
     """
     centre = manifest.centre(name)
     source = manifest.root / (centre.labels or centre.datalist)
-    rows = read_rows(source)
+    rows = read_rows(source, classes=manifest.classes)
     reading = Reading(errors=list(rows.problems))
     base = manifest.root / centre.folder if centre.labels else source.parent
     if not base.is_dir():

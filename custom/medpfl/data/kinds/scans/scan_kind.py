@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural
-from medpfl.data.files import holds_pictures
+from medpfl.data.kinds.folders.layout import is_picture_folder
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import has_images, is_set
 from medpfl.data.kinds.npz.medmnist import known_set
@@ -41,7 +41,7 @@ class ScanKind(CentreKind):
         there = places(data)
         if any(map(holds_scans, there)):
             return is_path(data) or not is_set(data)
-        if any(map(holds_pictures, filter(Path.is_dir, there))):
+        if any(map(is_picture_folder, filter(Path.is_dir, there))):
             return False
         if is_path(data) or not there:
             return bool(there)

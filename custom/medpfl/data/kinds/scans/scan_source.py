@@ -30,6 +30,7 @@ from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
+from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -145,6 +146,10 @@ class Scans(OfCentres):
             sites[name] = {
                 **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
                 "classes": {str(c): counts[c] for c in range(len(self.manifest.classes))},
+                "judged_classes": judged_classes(
+                    {part: {s.patient: s.label for s in parts[part]}.values() for part in JUDGED},
+                    len(self.manifest.classes),
+                ),
                 "centre": centre,
                 "description": next((c.description for c in self.manifest.centres if c.name == centre), ""),
                 "scans": sum(map(len, parts.values())),

@@ -53,7 +53,8 @@ def nifti_slice(file: Path) -> np.ndarray:
         turned = io_orientation(image.affine)
         where: list[slice | int] = [slice(None)] * 3 + [0] * (len(image.shape) - 3)
         axis = int(np.flatnonzero(turned[:, 0] == 2)[0])
-        where[axis] = image.shape[axis] // 2
+        middle = image.shape[axis] // 2  # from the feet up, as DICOM slices are counted
+        where[axis] = middle if turned[axis, 1] > 0 else image.shape[axis] - 1 - middle
         plane = np.asarray(image.dataobj[tuple(where)], dtype=np.float64)
         first, second = (turned[k] for k in range(3) if k != axis)
         if first[1] < 0:

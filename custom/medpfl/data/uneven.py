@@ -1,0 +1,78 @@
+"""Splits that teach or show little, said before any training: parts of one class, or nearly so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from medpfl.data.split import Part
+from medpfl.tasks.selection import AUTO, LARGE, counted, in_words, selection
+from medpfl.tasks.task import Task
+
+JUDGED: tuple[Part, ...] = ("validation", "test")
+"""The parts that models are judged by."""
+_NAMED = 5
+
+
+def judged_classes(labels: Mapping[Part, Iterable[int]], classes: int) -> dict[str, dict[str, int]]:
+    """By part that models are judged by the number of cases of each class, as results have it."""
+    counts = {part: np.bincount(np.fromiter(labels[part], dtype=int), minlength=classes) for part in JUDGED}
+    return {part: {str(c): int(n) for c, n in enumerate(found)} for part, found in counts.items()}
+
+
+def before_a_run(learned: Task, described: Mapping[str, Any], select_by: str = AUTO) -> list[str]:
+    """What to say before a run that cannot teach, or whose figures will say little.
+
+    Args:
+        learned: the task.
+        described: the ``data`` part of results.json; sites without numbers of classes by part are passed over.
+        select_by: the run's.
+    """
+    if not learned.one_class:
+        return []
+    known = {name: of for name, site in described["sites"].items() if (of := site.get("judged_classes"))}
+    told = [counted(list(of["validation"].values())) for of in known.values()]
+    classes = described.get("classes", ())
+    words = in_words(learned, selection(learned, select_by, told), classes) if told else []
+    single = {name: c for name, of in known.items() if (c := _only(of["test"])) is not None}
+    if single:
+        first = next(iter(single))
+        which = classes[single[first]] if single[first] < len(classes) else single[first]
+        names = ", ".join(list(single)[:_NAMED]) + (f" and {len(single) - _NAMED} more" if len(single) > _NAMED else "")
+        words.append(
+            f"At {len(single)} of {len(known)} sites ({names}) all test cases are of one class ({which} at {first}): "
+            "how well a model tells classes apart will not be seen there."
+        )
+    return words
+
+
+def of_a_site(labels: Mapping[Part, Iterable[int]], classes: Sequence[str], by: str) -> list[str]:
+    """The same of one hospital's own parts, for a check of its data.
+
+    Args:
+        labels: of each part's cases.
+        classes: their names.
+        by: what divided it, in words.
+    """
+    found = judged_classes(labels, len(classes))
+    words = []
+    if (only := _only(found["test"])) is not None:
+        words.append(
+            f"all test cases are of class {classes[only]} by {by}: how well a model tells classes apart will not "
+            "be seen"
+        )
+    every = [sum(of) for of in zip(*(f.values() for f in found.values()), strict=True)]
+    large = counted(every)["majority"]
+    if only is None and large is not None:
+        words.append(
+            f"more than {LARGE:.0%} of validation and test cases are of class {classes[large]} by {by}: accuracy "
+            "rewards a model that always says it, look at balanced accuracy"
+        )
+    return words
+
+
+def _only(counts: Mapping[str, int]) -> int | None:
+    there = [int(c) for c, n in counts.items() if n]
+    return there[0] if len(there) == 1 else None

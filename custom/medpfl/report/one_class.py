@@ -1,0 +1,55 @@
+"""Sites whose test cases are all of one class: how often a model says it is no skill in telling classes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medpfl.report.measures import capital, first, measures_of
+from medpfl.report.reading import Results, selected, site_scores
+
+_OF_CLASSES = ("accuracy", "balanced_accuracy")
+"""The measures that say nothing there. The AUC is not defined there, and so does not count these sites."""
+_NAMED = 5
+
+
+def one_class_sites(results: Results) -> list[str]:
+    """Their names, where reports begin with a measure that says nothing there."""
+    if first(results).name not in _OF_CLASSES:
+        return []
+    sites = (selected(results) or {"sites": {}})["sites"]
+    return [name for name, entry in sites.items() if entry.get("n") and entry.get("auroc_classes") == 0]
+
+
+def meaningless(results: Results) -> bool:
+    """Whether most sites' test cases are of one class, so that the first measure's mean must not lead a report."""
+    sites = (selected(results) or {"sites": {}})["sites"]
+    return 2 * len(one_class_sites(results)) > len(sites)
+
+
+def one_class_note(results: Results) -> list[str]:
+    """A sentence; none where every site's test has several classes."""
+    if not (names := one_class_sites(results)):
+        return []
+    title, number = first(results).title, len((selected(results) or {"sites": {}})["sites"])
+    return [
+        f"At {len(names)} of {number} sites ({listed(names)}) no test case is of another class than the rest: "
+        f"{title} there says how often that class is said, not whether classes are told apart."
+    ]
+
+
+def instead(results: Results) -> str:
+    """What can be said in the first measure's place: the AUC over the other sites, or nothing."""
+    auroc = next((m for m in measures_of(results) if m.name == "auroc"), None)
+    scores = selected(results)
+    values = site_scores(scores, "auroc") if auroc else {}
+    if not auroc or not values:
+        title = first(results).title
+        return f"No site's test cases can tell how well classes are told apart, so no mean {title} is given."
+    others = "the other site" if len(values) == 1 else f"the other {len(values)} sites"
+    return f"{capital(auroc.title)} at {others}: {auroc.said(sum(values.values()) / len(values))}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,91 @@
+"""Pictures with labels, patients and parts from a table; a class that is called NA."""
+
+import pytest
+from pictures import config, paint
+
+from medpfl.core.errors import UserError
+from medpfl.data.check import check
+from medpfl.data.kinds.folders.layout import read_layout
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.scans.label_table import read_rows
+from medpfl.data.sites import open_source
+
+
+def write_table(folder, rows, head="picture,label,patient", files=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "labels.csv").write_text("\n".join([head, *rows]) + "\n")
+    for number, row in enumerate(rows):
+        if files:
+            paint(folder / row.split(",")[0].strip('"'), (200, 20 * number, 60), number)
+    return folder
+
+
+ROWS = [f"x/{n}.png,{'NA' if n % 2 else 'AMD'},p{n // 2}" for n in range(8)]
+
+
+def test_one_folder_with_a_table_is_a_centre(tmp_path):
+    root = write_table(tmp_path / "eyes", [row.replace("NA", "no") for row in ROWS])
+    assert kind_of(str(root), {}).name == "folders"
+    layout = read_layout(root)
+    assert (layout.classes, list(layout.centres), layout.people) == (("AMD", "no"), ["eyes"], True)
+    found = {picture.id: (picture.label, picture.patient, picture.split) for picture in layout.centres["eyes"]}
+    assert found["x/3.png"] == (1, "p1", None) and len(found) == 8
+
+
+def test_centres_each_with_a_table_and_its_own_parts(tmp_path):
+    rows = [f"{n}.png,{n % 2},{('train', 'validation', 'test')[n // 2]}" for n in range(6)]
+    for centre in ("north", "south"):
+        write_table(tmp_path / "eyes" / centre, rows, head="Picture;Label;split".replace(";", ","))
+    source = open_source(config(tmp_path / "eyes", sites=2))
+    parts = {part: [picture.id for picture in found] for part, found in source._parts("south").items()}
+    assert parts == {"train": ["0.png", "1.png"], "validation": ["2.png", "3.png"], "test": ["4.png", "5.png"]}
+    assert source.layout.classes == ("0", "1") and not source.layout.people
+
+
+def test_a_class_may_be_called_na_if_it_is_named(tmp_path):
+    root = write_table(tmp_path / "eyes", ROWS)
+    with pytest.raises(UserError, match=r"line 3: label 'NA' is no class: .*name the classes .*3 more like it"):
+        read_layout(root)
+    named = read_layout(root, ("AMD", "NA"))
+    assert sum(picture.label for picture in named.centres["eyes"]) == 4
+    assert not [f for f in check(root, {"classes": ["AMD", "NA"]}) if f.level == "error"]
+    assert len(read_rows(root / "labels.csv", "picture", ("NA", "AMD")).rows) == 8
+    assert len(read_rows(root / "labels.csv", "picture", ("na", "AMD")).rows) == 4  # as it is written
+
+
+def test_the_patients_of_a_table_go_before_the_names_of_files(tmp_path):
+    root = write_table(tmp_path / "eyes", ["a_1.png,x,p1", "a_2.png,y,", "b_1.png,x,p1"])
+    people = [picture.patient for picture in read_layout(root, patient="^([^_]+)_").centres["eyes"]]
+    assert people == ["p1", "a", "p1"]
+
+
+def test_pictures_in_no_row_are_counted(tmp_path):
+    root = write_table(tmp_path / "eyes", [row.replace("NA", "no") for row in ROWS])
+    paint(root / "left over.png", (1, 2, 3), 99)
+    (words,) = [f.message for f in check(root) if "in no row" in f.message]
+    assert words.startswith("1 pictures are in no row of a table and are not read") and "left over.png" in words
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("gone.png,no,p9", "line 10: gone.png: there is no such file"),
+        ("../other.png,no,p9", r"line 10: \.\./other\.png lies outside of"),
+        ("x/0.png,no,p9", r"line 10: x/0\.png is there a second time"),
+        ("x/9.png,,p9", "line 10: label is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(tmp_path, row, words):
+    root = write_table(tmp_path / "eyes", [r.replace("NA", "no") for r in ROWS])
+    paint(tmp_path / "other.png", (1, 2, 3), 98)
+    with open(root / "labels.csv", "a") as table:
+        table.write(row + "\n")
+    with pytest.raises(UserError, match=words):
+        read_layout(root)
+    assert any(f.level == "error" and "line 10" in f.message for f in check(root))
+
+
+def test_a_label_beside_the_jobs_classes_is_named(tmp_path):
+    root = write_table(tmp_path / "eyes", ROWS)
+    with pytest.raises(UserError, match=r"line 2: label 'AMD' is neither a class \(NA, dry\) nor its number"):
+        read_layout(root, ("NA", "dry"))

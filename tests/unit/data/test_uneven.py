@@ -1,0 +1,87 @@
+"""Splits that teach or show little are said before a run."""
+
+import logging
+
+import numpy as np
+
+from medpfl.config.run import make_config
+from medpfl.data.check import check
+from medpfl.data.uneven import before_a_run, judged_classes, of_a_site
+from medpfl.runs.experiment import run_experiment
+from medpfl.tasks import TASKS
+
+PLAIN = TASKS["classification"]
+
+
+def described(*sites):
+    each = [
+        {"judged_classes": judged_classes({"validation": validation, "test": test}, 2)} for validation, test in sites
+    ]
+    return {"classes": ["healthy", "ill"], "sites": {f"site-{i}": of for i, of in enumerate(each, start=1)}}
+
+
+def test_an_even_split_needs_no_word():
+    assert before_a_run(PLAIN, described(*[([0, 1] * 6, [0, 1] * 6)] * 2)) == []
+
+
+def test_sites_with_one_class_in_test_are_named():
+    (words,) = before_a_run(PLAIN, described(([0, 1] * 6, [1] * 4), ([0, 1] * 6, [0, 1])))
+    assert words.startswith("At 1 of 2 sites (site-1) all test cases are of one class (ill at site-1)")
+
+
+def test_a_large_class_and_few_cases_are_said_with_what_follows():
+    words = before_a_run(PLAIN, described(*[([1] * 9 + [0], [0, 1])] * 3))
+    assert len(words) == 1 and words[0].startswith(
+        "Class ill has more than 80% of the validation cases at 3 of 3 sites"
+    )
+    (few,) = before_a_run(PLAIN, described(*[([0, 1], [0, 1])] * 3))
+    assert few.startswith("The round is selected on 6 validation cases in all, fewer than 20: by validation loss")
+
+
+def test_what_is_not_known_or_no_class_gets_no_word():
+    assert before_a_run(PLAIN, {"sites": {}}) == before_a_run(PLAIN, {"sites": {"a": {"test": 4}}}) == []
+    assert before_a_run(TASKS["multi-label"], described(([1], [1]))) == []
+
+
+def test_a_hospital_learns_it_of_its_own_data():
+    (only,) = of_a_site({"validation": [0, 1], "test": [1, 1]}, ["healthy", "ill"], "the table")
+    assert only.startswith("all test cases are of class ill by the table")
+    (large,) = of_a_site({"validation": [1] * 9, "test": [1, 1, 0]}, ["healthy", "ill"], "the table")
+    assert large.startswith("more than 80% of validation and test cases are of class ill by the table")
+    assert of_a_site({"validation": [1], "test": [0, 1]}, ["healthy", "ill"], "the table") == []
+
+
+def uneven_file(tmp_path, per_part=60):
+    """Nine of ten images are of class 1, in every part."""
+    labels = (np.arange(per_part) % 10 > 0).astype(np.uint8)[:, None]
+    pixels = np.random.default_rng(0).integers(0, 100, (3, per_part, 8, 8), dtype=np.uint8)
+    pixels += 100 * labels[None, :, :, None]
+    names = ("train", "val", "test")
+    arrays = {f"{part}_images": pixels[i] for i, part in enumerate(names)}
+    np.savez(tmp_path / "uneven.npz", **arrays, **{f"{part}_labels": labels for part in names})
+    return tmp_path / "uneven.npz"
+
+
+def test_a_run_on_uneven_data_says_it_and_selects_by_balanced_accuracy(tmp_path, caplog):
+    file = uneven_file(tmp_path)
+    assert any("of class" in f.message and f.level == "warning" for f in check(file))
+    plain = {"data": str(file), "partition": "iid", "sites": 2, "rounds": 2, "device": "cpu", "official": True}
+    plain |= {"model_args": {}, "data_args": {"pad": 28}}
+    with caplog.at_level(logging.WARNING):
+        results = run_experiment(make_config(algorithm="fedavg", **plain), tmp_path / "run", env="inprocess")
+    found = results["selection"]
+    assert (found["measure"], found["lead"], found["cases"]) == ("balanced_accuracy", "balanced_accuracy", 60)
+    assert results["verdict"]["measure"] == "balanced_accuracy"
+    (note,) = [n for n in results["notes"] if "rewards whoever always says it" in n]
+    assert note in [record.getMessage() for record in caplog.records]
+    asked = run_experiment(
+        make_config(algorithm="fedavg", **plain, select_by="accuracy"), tmp_path / "asked", env="inprocess"
+    )
+    best = {}
+    for run, by in ((results, "balanced_accuracy"), (asked, "accuracy")):
+        means = [np.mean([s["validation"][by] for s in r["sites"].values()]) for r in run["rounds"]]
+        best[by] = int(np.argmax(means)) + 1
+        assert run["selected_round"] == best[by]
+    # What is measured is the same: only which round and what leads differ.
+    values = [[s["validation"] for r in run["rounds"] for s in r["sites"].values()] for run in (results, asked)]
+    assert values[0] == values[1]

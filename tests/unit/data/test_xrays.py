@@ -1,0 +1,156 @@
+"""DICOM X-ray images as pictures: values by hand, real files, patients, what is refused."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pydicom.data
+import pytest
+from pictures import config
+from pydicom import dcmread
+from pydicom.pixels import apply_modality_lut, apply_voi_lut
+from xrays import voi_lut, write_hospital, write_xray
+
+from medpfl.core.errors import UserError
+from medpfl.data.check import check
+from medpfl.data.kinds.folders.layout import read_layout
+from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
+from medpfl.data.kinds.folders.xray import person, xray
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.sites import open_source
+from medpfl.runs.experiment import run_experiment
+
+INSTALLED = Path(pydicom.data.__file__).parent / "test_files"
+REAL = [INSTALLED / "dicomdirtests" / "77654033" / place for place in ("CR1/6154", "CR2/6247", "CR3/6278")]
+
+
+def grey(file):
+    return np.asarray(xray(file)).tolist()
+
+
+def test_without_a_window_the_bits_stored_are_the_range(tmp_path):
+    file = write_xray(tmp_path / "a.dcm", [[0, 1000], [2048, 4095]])
+    assert grey(file) == [[0, 62], [128, 255]]  # 255 x 1000 / 4095 = 62.3; 127.5 is rounded to the even number
+    assert picture_size(file) == (2, 2)
+
+
+def test_monochrome1_is_turned_over(tmp_path):
+    file = write_xray(tmp_path / "a.dcm", [[0, 1000, 4095]], PhotometricInterpretation="MONOCHROME1")
+    assert grey(file) == [[255, 193, 0]]
+
+
+def test_the_window_is_used(tmp_path):
+    # PS3.3 C.11.2.1.2.1 with centre 1000.5 and width 1001: from 500 to 1500, (x - 1000) / 1000 + 0.5.
+    file = write_xray(tmp_path / "a.dcm", [[0, 500, 800, 1500, 4000]], WindowCenter=1000.5, WindowWidth=1001)
+    assert grey(file) == [[0, 0, round(255 * 0.3), 255, 255]]
+
+
+def test_rescaling_comes_before_the_window(tmp_path):
+    fields = {"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": 1000.5, "WindowWidth": 1001}
+    file = write_xray(tmp_path / "a.dcm", [[750, 900, 1250]], **fields)  # 500, 800 and 1500 after it
+    assert grey(file) == [[0, round(255 * 0.3), 255]]
+
+
+def test_a_voi_lut_is_used_before_a_window(tmp_path):
+    fields = {"VOILUTSequence": voi_lut([0, 1023, 204, 511], 10), "WindowCenter": 2, "WindowWidth": 2}
+    file = write_xray(tmp_path / "a.dcm", [[0, 1, 2, 3, 9]], **fields)
+    assert grey(file) == [[0, 255, round(255 * 204 / 1023), 127, 127]]  # beyond the table its last entry
+
+
+@pytest.mark.parametrize("file", REAL, ids=lambda file: file.name)
+def test_real_images_are_what_pydicom_makes_of_them(file):
+    dataset = dcmread(file)
+    assert dataset.Modality == "CR" and dataset.PhotometricInterpretation == "MONOCHROME1" and dataset.BitsStored == 12
+    shown = apply_voi_lut(apply_modality_lut(dataset.pixel_array, dataset), dataset)
+    slope, intercept = float(dataset.get("RescaleSlope", 1)), float(dataset.get("RescaleIntercept", 0))
+    expected = 255 * (1 - (shown - intercept) / (4095 * slope))
+    assert np.abs(np.asarray(xray(file)) - expected).max() <= 0.5 + 1e-6
+    assert person(file) == dataset.PatientID
+    assert read_picture(file, Reading(size=8, channels="grey")).shape == (1, 8, 8)
+
+
+def test_patients_are_the_headers_and_stay_together(tmp_path):
+    root = write_hospital(tmp_path / "thorax")
+    assert kind_of(str(root), {}).name == "folders"
+    layout = read_layout(root)
+    assert layout.people and layout.classes == ("healthy", "ill") and list(layout.centres) == ["north", "south"]
+    assert len(layout.centres["north"]) == 24
+    parts = open_source(config(root, sites=2))._parts("north")
+    owners = [{picture.patient for picture in part} for part in parts.values()]
+    assert sum(map(len, owners)) == len(set().union(*owners)) == 12
+    found = check(root)
+    assert not [f for f in found if f.level == "error"]
+    assert any("24 pictures of 12 patients: healthy 12, ill 12" in f.message for f in found)
+
+
+def test_a_run_learns_and_no_patient_leaves(tmp_path):
+    root = write_hospital(tmp_path / "thorax")
+    run = config(root, sites=2, data_args={"channels": "grey"}, rounds=2)
+    results = run_experiment(run, tmp_path / "run", env="inprocess")
+    assert results["data"]["sites"]["site-1"]["patients"] == 12
+    seen = [f for f in (tmp_path / "run").rglob("*") if f.is_file() and b"secret-" in f.read_bytes()]
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"Modality": "CT"}, "a DICOM image of modality CT; pictures are X-ray images (CR, DX, IO, MG, PX, RG)"),
+        ({"PresentationIntentType": "FOR PROCESSING"}, "raw values of the detector (FOR PROCESSING)"),
+        ({"NumberOfFrames": 3}, "3 frames; one image a file is needed"),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "a picture of 3 colours (RGB), no X-ray image"),
+        ({"RescaleSlope": 0, "RescaleIntercept": 5}, "values from 5 to 5: its bits or its rescaling are wrong"),
+        ({"PixelData": b"\0\0"}, "its pixels cannot be decoded: "),
+    ],
+)
+def test_what_is_no_such_image_is_named(tmp_path, fields, words):
+    root = write_hospital(tmp_path / "thorax")
+    bad = write_xray(root / "south" / "ill" / "bad.dcm", np.full((24, 20), 7), **fields)
+    with pytest.raises(UserError, match=f"^{re.escape(str(bad))}: cannot be read .{re.escape(words)}"):
+        read_picture(bad, Reading())
+    assert any(f.level == "error" and words in f.message and str(bad) in f.message for f in check(root))
+
+
+def test_what_has_no_image_is_counted_and_who_has_no_id_too(tmp_path):
+    root = write_hospital(tmp_path / "thorax")
+    report = write_xray(root / "south" / "ill" / "sr.dcm", [[1]], SOPClassUID="1.2.840.10008.5.1.4.1.1.88.11")
+    dataset = dcmread(report)
+    for name in ("Rows", "Columns", "PixelData"):
+        delattr(dataset, name)
+    dataset.save_as(report)
+    write_xray(root / "south" / "ill" / "who.dcm", np.arange(480).reshape(24, 20), patient="")
+    warned = [f.message for f in check(root) if f.level == "warning"]
+    assert any(w.startswith("1 DICOM files have no image and are not read") and "sr.dcm" in w for w in warned)
+    assert any("1 DICOM images say no PatientID" in w and "who.dcm" in w for w in warned)
+
+
+def test_copies_are_found_though_the_header_was_changed(tmp_path):
+    root = write_hospital(tmp_path / "thorax")
+    image = root / "north" / "healthy" / "healthy1pa.dcm"
+    dataset = dcmread(image)
+    dataset.PatientID, dataset.PatientName = "anonymised anew", "a much longer name than there was before"
+    dataset.save_as(root / "south" / "ill" / "copy.dcm")
+    (copy,) = [f.message for f in check(root) if "have the same content" in f.message]
+    assert "healthy1pa.dcm" in copy and "copy.dcm" in copy and "1 of them in two classes" in copy
+
+
+def test_scans_stay_scans(tmp_path):
+    write_xray(tmp_path / "ct" / "a.dcm", [[1]], Modality="CT")
+    assert kind_of(str(tmp_path / "ct"), {}).name == "scans"
+
+
+def test_mutated_files_are_pictures_or_named(tmp_path):
+    whole = REAL[0].read_bytes()
+    rng, named = np.random.default_rng(0), 0
+    for number in range(150):
+        bytes_ = bytearray(whole[: rng.integers(1, len(whole))] if number % 3 == 0 else whole)
+        for place in rng.integers(0, len(bytes_), 1 + number % 7):
+            bytes_[place] = rng.integers(256)
+        file = tmp_path / "odd.dcm"
+        file.write_bytes(bytes_)
+        person(file)
+        try:
+            assert read_picture(file, Reading(size=8)).shape == (3, 8, 8)
+        except UserError as error:
+            named += str(file) in str(error)
+    assert named > 30

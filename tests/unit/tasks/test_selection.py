@@ -1,0 +1,116 @@
+"""By which measure the round is selected: worked out by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.tasks import TASKS
+from medpfl.tasks.selection import AUTO, in_words, seen, selection
+
+PLAIN = TASKS["classification"]
+
+
+def told(*sites):
+    return [{"cases": cases, "majority": majority} for cases, majority in sites]
+
+
+def data(labels, patients=None):
+    labels = torch.tensor(labels)
+    parts = ("train", "validation", "test")
+    owned = {} if patients is None else {part: torch.tensor(patients) for part in parts}
+    images = dict.fromkeys(parts, torch.zeros(len(labels), 1, 2, 2))
+    return ImageTensors(images=images, labels=dict.fromkeys(parts, labels), patients=owned)
+
+
+@pytest.mark.parametrize(
+    ("labels", "majority"),
+    [
+        ([1] * 9 + [0], 1),  # nine of ten
+        ([1] * 8 + [0, 2], None),  # exactly 80 % is not more
+        ([0, 1, 2], None),
+        ([2], 2),
+    ],
+)
+def test_a_site_tells_its_cases_and_its_large_class(labels, majority):
+    assert seen(PLAIN, data(labels)) == {"cases": len(labels), "majority": majority}
+
+
+def test_patients_are_counted_and_not_their_images():
+    # Three patients, one of them with eight images: of six images of class 1 two patients are not many.
+    found = seen(PLAIN, data([1] * 8 + [0, 1], patients=[0] * 8 + [1, 2]))
+    assert found == {"cases": 3, "majority": None}
+
+
+def test_other_labels_than_classes_have_no_large_class():
+    assert seen(TASKS["multi-label"], data([1] * 10)) == {"cases": 10, "majority": None}
+
+
+def test_a_loader_is_read_without_moving_the_random_numbers_of_training():
+    drawing = [(torch.zeros(4, 1, 2, 2), torch.tensor([0, 0, 0, 0]))]
+
+    class Loader:
+        def __iter__(self):
+            torch.rand(3)
+            return iter(drawing)
+
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    assert seen(PLAIN, SiteLoaders(train=drawing, validation=Loader())) == {"cases": 4, "majority": 0}
+    # SiteLoaders counts samples by reading, which is the loader's own affair; labels are read beside it.
+    torch.manual_seed(7)
+    from medpfl.core.site_data import labels_of
+
+    labels_of(SiteLoaders(train=drawing, validation=Loader()), "validation")
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("sites", "measure", "lead"),
+    [
+        (((30, None), (30, None)), "accuracy", None),
+        (((30, 1), (30, 1), (30, None)), "balanced_accuracy", "balanced_accuracy"),
+        (((30, 1), (30, None)), "accuracy", None),  # half of the sites are not most
+        (((30, 1), (30, 2), (30, 3)), "accuracy", None),  # another class at each: a model must tell them apart
+        (((10, None), (9, None)), "loss", None),
+        (((10, None), (10, None)), "accuracy", None),  # 20 in all
+        (((5, 1), (5, 1)), "loss", "balanced_accuracy"),
+        ((), "accuracy", None),  # nobody tells anything
+        (((0, None), (0, None)), "accuracy", None),
+        (((30, 1), (0, None), (0, None)), "balanced_accuracy", "balanced_accuracy"),  # who has no cases has no say
+    ],
+)
+def test_the_measure_that_fits(sites, measure, lead):
+    found = selection(PLAIN, AUTO, told(*sites))
+    assert (found["measure"], found["lead"]) == (measure, lead)
+    assert bool(in_words(PLAIN, found)) == (measure != "accuracy")
+
+
+def test_what_the_user_names_selects_whatever_there_is():
+    found = selection(PLAIN, "accuracy", told((5, 1), (5, 1)))
+    assert (found["measure"], found["asked"], found["lead"]) == ("accuracy", True, "balanced_accuracy")
+    words = " ".join(in_words(PLAIN, found, ["healthy", "ill"]))
+    assert "Class ill has more than 80% of the validation cases at 2 of 2 sites" in words
+    assert "accuracy selects the round" in words and "on 10 validation cases in all, fewer than 20" in words
+
+
+@pytest.mark.parametrize(("task", "few"), [("segmentation", "dice"), ("ordinal", "loss"), ("multi-label", "loss")])
+def test_other_tasks(task, few):
+    assert selection(TASKS[task], AUTO, told((5, None)))["measure"] == few
+    assert selection(TASKS[task], AUTO, told((50, 1)))["measure"] == TASKS[task].selecting[0]
+
+
+def test_the_loss_is_told_where_it_selects_and_nowhere_else():
+    class Says(nn.Module):
+        def forward(self, x):
+            return torch.tensor([0.0, 1.0]).log().clamp(min=-2).expand(len(x), 2)
+
+    some = data([1, 1, 0])
+    assert PLAIN.validated(Says(), some, "accuracy").keys() == {"validation"}
+    found = PLAIN.validated(Says(), some, "loss")
+    # Class 1 has the probability 1 / (1 + e^-2) = 0.8808: losses 0.1269, 0.1269 and 2.1269.
+    assert found["validation_loss"] == pytest.approx(2.3808 / 3, abs=1e-4)
+    assert PLAIN.score(found, "loss") == -found["validation_loss"]
+    assert PLAIN.score(found, "accuracy") == pytest.approx(2 / 3)
+    assert PLAIN.score({"validation": None}, "loss") is None
