@@ -42,8 +42,8 @@ class SitePolicy(BaseModel):
 
     Attributes:
         measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases rounded
-            to tens, and none of a part with fewer cases than ``least_patients``; or ``none``, and the site selects its
-            round by itself.
+            to tens, and only of what rests on ``least_patients`` patients (:mod:`medpfl.tasks.told`); or ``none``, and
+            the site selects its round by itself.
         verdict: how the site's model compares with the one that it trained alone leaves too, as far as ``measures`` do;
             else it stays in the site's own folder.
         least_patients: training patients (samples, where the data know no patients) below which no update and no

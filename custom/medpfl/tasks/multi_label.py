@@ -18,6 +18,7 @@ from medpfl.tasks.evaluation import Predictions, mixed, predict
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.told import Enough
 
 _LEAST = 1e-5
 """Probability that a label has at least, so that no case decides alone."""
@@ -77,23 +78,26 @@ class MultiLabel(Task):
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
         probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
-        known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
-        right = ((probabilities > 0.5) == positive) & finite
-        both = (positive & known).any(0) & (~positive & known).any(0)
-        used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
-        by_label: list[float | None] = [None] * labels.shape[1]
-        area, interval = None, None
-        if len(used):
-            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
-            for label, value in zip(used, each, strict=True):
-                by_label[label] = float(value)
-        return {
-            "n": len(labels),
-            "auroc": area,
-            "auroc_ci95": interval,
-            "auroc_by_label": by_label,
-            "accuracy": float(right[known].mean()) if known.any() else None,
-        }
+        return _measures(probabilities, labels, np.ones(labels.shape[1], dtype=bool))
+
+    def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
+        """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
+        probabilities, labels = predictions
+        if not enough.patients(len(labels)):
+            return None
+        accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
+        return _measures(probabilities, labels, _counting(labels, enough)) | accuracy
+
+    def gain_told(
+        self, new: Predictions, old: Predictions, enough: Enough
+    ) -> dict[str, dict[str, float] | None] | None:
+        """As :meth:`told`."""
+        labels = new[1]
+        if not enough.patients(len(labels)):
+            return None
+        found = self.gained(new, old)
+        accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
+        return {"auroc": found["auroc"] and _auroc_gain(new, old, _counting(labels, enough)), "accuracy": accuracy}
 
     def losses(self, predictions: Predictions) -> np.ndarray:
         """The mean over a case's known labels, 0 where none is: labels go together, so that a sum says too much."""
@@ -121,6 +125,37 @@ class MultiLabel(Task):
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
         ends = mean_interval(change)
         return {
-            "auroc": auroc_gain(new[0], old[0], (labels == 1).T, known.T),
+            "auroc": _auroc_gain(new, old, np.ones(labels.shape[1], dtype=bool)),
             "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
         }
+
+
+def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, Any]:
+    """Of one set of cases; the AUC is of the labels that count, (labels,) bool."""
+    known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
+    right = ((probabilities > 0.5) == positive) & finite
+    both = (positive & known).any(0) & (~positive & known).any(0) & counting
+    used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
+    by_label: list[float | None] = [None] * labels.shape[1]
+    area, interval = None, None
+    if len(used):
+        area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
+        for label, value in zip(used, each, strict=True):
+            by_label[label] = float(value)
+    return {
+        "n": len(labels),
+        "auroc": area,
+        "auroc_ci95": interval,
+        "auroc_by_label": by_label,
+        "accuracy": float(right[known].mean()) if known.any() else None,
+    }
+
+
+def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:
+    """Which labels enough patients are known to have, and enough not to have, (labels,) bool."""
+    return enough(labels == 1) & enough(labels == 0)
+
+
+def _auroc_gain(new: Predictions, old: Predictions, counting: np.ndarray) -> dict[str, float] | None:
+    labels = new[1][:, counting]
+    return auroc_gain(new[0][:, counting], old[0][:, counting], (labels == 1).T, (labels >= 0).T)
