@@ -7,14 +7,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
-from medpfl.tasks.classification import Interval, Share
+from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
 from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.further import draws
+from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
@@ -24,10 +26,8 @@ _LEAST = 1e-5
 """Probability that a label has at least, so that no case decides alone."""
 
 
-class Measures(BaseModel):
+class Measures(FurtherMeasures):
     """Of one model on one part of a site's data; unknown labels count nowhere."""
-
-    model_config = ConfigDict(extra="forbid")
 
     n: Annotated[int, Field(ge=0, le=10**9)]
     auroc: Share | None
@@ -53,6 +53,7 @@ class MultiLabel(Task):
             "accuracy of labels",
             what="accuracy of labels is the share of known labels that are predicted rightly, at a threshold of 0.5",
         ),
+        *FURTHER,
     )
     schema = Measures
     labels = "labels"
@@ -119,7 +120,7 @@ class MultiLabel(Task):
         """DeLong's interval of the AUC; Student's of each case's share of right labels."""
         labels, known = new[1], new[1] >= 0
         if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
-            return dict.fromkeys(self.names)
+            return dict.fromkeys(self.everywhere)
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
@@ -128,6 +129,21 @@ class MultiLabel(Task):
             "auroc": _auroc_gain(new, old, np.ones(labels.shape[1], dtype=bool)),
             "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
         }
+
+    def further(
+        self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """As in a classification, of each label there or not; means over labels."""
+        probabilities, labels = test
+        if not (labels >= 0).any() or not np.isfinite(probabilities).all():
+            return {}
+        cuts = np.full(labels.shape[1], np.nan) if validation is None else label_thresholds(*validation)
+        return further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
+
+    def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
+        """The ``reliability`` curve."""
+        sure = (test[1] >= 0).any() and np.isfinite(test[0]).all()
+        return {"reliability": label_reliability(*test)} if sure else {}
 
 
 def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, Any]:
