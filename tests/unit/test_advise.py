@@ -86,6 +86,7 @@ def test_of_another_task_it_says_that_it_knows_nothing(medpfl, tmp_path):
     }
     (tmp_path / "results.json").write_text(json.dumps(results))
     assert words.format("segmentation") in said(medpfl("advise", "--counts", tmp_path))
+    assert words.format("segmentation") in said(medpfl("advise", "--data", "sarcoma-sample"))
 
 
 def test_a_preset_of_a_run_will_do(medpfl, tmp_path):

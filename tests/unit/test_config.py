@@ -166,3 +166,10 @@ def test_sites_have_names_of_their_own():
 def test_site_names_that_cannot_be_are_refused(names, said):
     with pytest.raises(UserError, match=said):
         make_config(algorithm="fedavg", sites=2, names=names)
+
+
+@pytest.mark.parametrize(("name", "most"), [("finetune_epochs", 10**4), ("finetune_steps", 10**6)])
+def test_fine_tuning_ends_some_day(name, most):
+    make_config(algorithm="fedavg", settings={name: most})
+    with pytest.raises(UserError, match=name):
+        make_config(algorithm="fedavg", settings={name: most + 1})

@@ -81,7 +81,7 @@ _KINDS = {"scan": "scan", "picture": "picture", "masked picture": "picture", "ma
 def _classifying(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     return {
         "_target_": "medpfl.bundle.inference.Classification",
-        "whole": inputs.kind == "picture" or inputs.slices is not None,
+        "whole": inputs.kind == "picture" or inputs.slices is not None or len(_shape(inputs)) == 3,
         **({"sigmoid": True} if card.get("sigmoid") else {}),
     }
 
@@ -112,7 +112,7 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "spatial_shape": _shape(inputs) if inputs.slices is None else [inputs.channels, *_shape(inputs)],
         "dtype": "float32",
         "value_range": [] if inputs.kind == "masked volume" else [-1, 1],
-        "is_patch_data": len(_shape(inputs)) == 3,
+        "is_patch_data": inputs.masked and len(_shape(inputs)) == 3,
         "channel_def": channels if inputs.slices is None else {str(s): f"slice {s}" for s in range(inputs.slices)},
     }
     prediction = {

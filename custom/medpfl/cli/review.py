@@ -27,8 +27,8 @@ def review(
     from medpfl.site.local_file import read_policy
     from medpfl.site.policy import HOSPITAL
 
-    found = read(require_job(job))
     policy = HOSPITAL if kit is None else read_policy(_local(kit), rehearsal=False)
+    found = read(require_job(job), policy.network)
     if as_json:
         print(json.dumps(found.to_json(policy), indent=1))
     else:

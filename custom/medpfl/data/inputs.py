@@ -11,11 +11,12 @@ class Inputs:
     """How a file becomes the network's input; plain values, made without reading an image.
 
     Attributes:
-        kind: ``scan``, a CT volume that becomes slices; ``picture``, a 2-D image; ``masked picture`` and ``masked
-            volume``, of which every pixel or voxel has a class.
+        kind: ``scan``, a CT volume that becomes slices, or one volume of a fixed size; ``picture``, a 2-D
+            image; ``masked picture`` and ``masked volume``, of which every pixel or voxel has a class.
         classes: names in the order of the labels.
         channels: of a slice or picture.
-        size: its edge length in pixels as the network sees it; of a volume its patch, (D, H, W), or its slices' (H, W).
+        size: its edge length in pixels as the network sees it; of a volume with a mask its patch, (D, H, W), or its
+            slices' (H, W); of a scan that is taken whole its (D, H, W).
         slices: of a bag where a prediction takes all slices of a scan together; None where each slice has its own.
         steps: dictionary transforms in MONAI's bundle notation, from ``{"image": file or files, "kind": ...}`` to
             ``{"image": tensor}``, float32: (k, C, H, W) of k slices, (C, H, W) of a picture, (C, D, H, W) of a volume.

@@ -24,7 +24,8 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
-from medpfl.engine.first_model import blank, pick_device, seeded_model, split_of, try_out
+from medpfl.engine.first_model import blank, pick_device, require_affordable, seeded_model, split_of, try_out
+from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start, start_weights
 from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
@@ -66,7 +67,9 @@ class Federation:
     start: Start | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, own: Path | None = None, start: Start | None = None) -> Federation:
+    def of(
+        cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY
+    ) -> Federation:
         """Builds the model once and resolves what is shared. Reads no images of any site.
 
         Args:
@@ -74,8 +77,13 @@ class Federation:
             own: where this site has its data, if it says so itself (:func:`medpfl.data.sites.open_source`).
             start: the start weights that the configuration names, where the file is not here. Without them the models
                 are of their shapes, and there can be no site.
+            limits: on the network, of a party that does not trust who asks for it.
+
+        Raises:
+            NetworkTooLarge: the network is beyond the limits; no memory was taken for it.
         """
         source, device = open_source(config, own), pick_device(config)
+        require_affordable(config, source, limits)
         model = seeded_model(config, source, torch.device("cpu"))
         if shape := source.model_arguments():
             try_out(config, model, blank(config, shape, number=2), shape["num_classes"])

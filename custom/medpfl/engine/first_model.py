@@ -18,6 +18,7 @@ from medpfl.core.seeding import derive_seed
 from medpfl.core.threads import intra_op_threads
 from medpfl.data.source import DataSource
 from medpfl.models import build_model, logits
+from medpfl.models.cost import Limits, require_within
 from medpfl.models.shapes import each_side
 
 logger = logging.getLogger(__name__)
@@ -41,10 +42,26 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
     """The run's first model: the same values at the server and at every site."""
     with torch.random.fork_rng(), intra_op_threads(1):
         torch.manual_seed(derive_seed(config.seed, "model"))
-        arguments = source.model_arguments()
-        how = {"model_args": config.model_args, "pooling": config.pooling, "adapters": config.adapters}
-        model = build_model(config.model, **arguments, **how)
+        model = _built(config, source)
     return model.to(device)
+
+
+def require_affordable(config: RunConfig, source: DataSource, limits: Limits) -> None:
+    """Refuses a network beyond limits before it is built (:mod:`medpfl.models.cost`); with nothing drawn at random."""
+    known, batch = source.model_arguments(), config.trainer.settings.batch_size
+    image = (known["in_channels"], *each_side(known["image_size"])) if known else ()
+    bag = (1,) if config.pooling == "attention" else ()
+    require_within(
+        limits,
+        config.model_args,
+        lambda: _built(config, source),
+        (batch, *bag, *image) if known else None,
+    )
+
+
+def _built(config: RunConfig, source: DataSource) -> nn.Module:
+    how = {"model_args": config.model_args, "pooling": config.pooling, "adapters": config.adapters}
+    return build_model(config.model, **source.model_arguments(), **how)
 
 
 def blank(config: RunConfig, shape: Mapping[str, Any], number: int = 1) -> torch.Tensor | None:

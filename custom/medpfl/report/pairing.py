@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from medpfl.core.errors import UserError
@@ -41,14 +42,55 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
     namesakes: dict[str, list[str]] = defaultdict(list)
     for key, by_seed in members.items():
         namesakes[next(iter(by_seed.values()))["algorithm"]].append(key)
-    labels = {}
+    names, apart = {}, {}
     several_models = len({options["model"] for options in settings.values()}) > 1
     for key, by_seed in members.items():
         algorithm, own = next(iter(by_seed.values()))["algorithm"], settings[key]
-        apart = [own["model"]] if several_models else []
-        apart += _told_apart_by(algorithm, own, [settings[other] for other in namesakes[algorithm]])
-        labels[key] = f"{algorithm_name(algorithm)} ({', '.join(apart)})" if apart else algorithm_name(algorithm)
+        names[key] = algorithm_name(algorithm)
+        apart[key] = [own["model"]] if several_models else []
+        apart[key] += _told_apart_by(algorithm, own, [settings[other] for other in namesakes[algorithm]])
+    labels = {key: _label(names[key], apart[key]) for key in members}
+    for alike in _same(labels):
+        for key, more in zip(alike, _apart([settings[key] for key in alike]), strict=True):
+            labels[key] = _label(names[key], apart[key] + more)
+    if alike := next(iter(_same(labels)), None):
+        raise UserError(f"{len(alike)} groups of runs would all be called {labels[alike[0]]!r}: give one of them")
     return {labels[key]: by_seed for key, by_seed in members.items()}
+
+
+def _label(name: str, options: list[str]) -> str:
+    return f"{name} ({', '.join(options)})" if options else name
+
+
+def _same(labels: dict[str, str]) -> list[list[str]]:
+    """Keys that have one label."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for key, label in labels.items():
+        found[label].append(key)
+    return [keys for keys in found.values() if len(keys) > 1]
+
+
+def _apart(groups: list[dict[str, str]]) -> list[list[str]]:
+    """What tells groups apart that nothing else does: options that some of them lack, too.
+
+    Those at which nothing happens are left out where the others do.
+    """
+    names = [name for name in sorted({n for own in groups for n in own}) if len({own.get(name) for own in groups}) > 1]
+    every = [[f"{name}={own[name]}" for name in names if name in own] for own in groups]
+    some = [
+        [f"{name}={own[name]}" for name in names if name in own and own[name] not in _neutral(name)] for own in groups
+    ]
+    return some if len({tuple(options) for options in some}) == len(groups) else every
+
+
+@cache
+def _neutral(option: str) -> frozenset[str]:
+    """The values of an option, as flat text, at which it does what a run does without it."""
+    from medpfl.algorithms import mechanisms
+    from medpfl.config.run import RunConfig
+
+    fields = [RunConfig.model_fields, *(part.settings_class.model_fields for part in mechanisms().values())]
+    return frozenset(text for of in fields if option in of for _, text in _flat({option: of[option].default}))
 
 
 def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> list[str]:
@@ -67,7 +109,8 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
         # An option that only some have follows from another one, which is named; unless it is itself a mechanism's.
         values = {other[option] for other in alike if option in other}
         added = option in switches and any(option not in other for other in alike)
-        differs = option in published or len(values) > 1 or added
+        off = option in switches and value in _neutral(option)
+        differs = option in published or ((len(values) > 1 or added) and not off)
         if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")
     return options

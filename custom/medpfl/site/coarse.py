@@ -1,7 +1,8 @@
 """Measures as a site's policy lets them leave: as they are, rounded, or not at all.
 
 Exact accuracies of models that the server chooses give class counts and the label of a known image; two digits, on no
-fewer cases than a minimum, give shares alone. Further measures of the test stay at the site then, and so do those of
+fewer patients than a minimum, give shares alone. A mean over classes, labels or structures takes those alone that so
+many patients have (:mod:`medpfl.tasks.told`). Further measures of the test stay at the site then, and so do those of
 each structure or label: of a rare one they would be a single case's, and say whether there is one.
 """
 
@@ -12,9 +13,10 @@ from typing import Any
 
 from medpfl.site.policy import SitePolicy
 from medpfl.tasks.further import NAMES
+from medpfl.tasks.told import Measured
 
 DIGITS = 2
-"""After the decimal point, of measures that leave."""
+"""Of measures that leave: after the point below 1, in all above."""
 TENS = 10
 """Numbers of cases leave as multiples of it."""
 
@@ -26,6 +28,31 @@ _EACH = ("_by_class", "_by_label")
 _MEASURED = ("validation", "received", "adapted", "alone", "used")
 _CHOICE = ("verdict", "used", "weight")
 """What a site has chosen and how it compares, which leaves only where the policy says so."""
+
+
+def of_enough(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
+    """An answer's numbers with measures of what rests on enough patients, where the policy wants them coarse.
+
+    Measures that cannot be made again so are None.
+
+    Args:
+        metrics: of one answer, as the site's own code made it.
+        policy: the site's.
+    """
+    if policy.measures != "coarse" or not policy.least_patients:
+        return dict(metrics)
+
+    def told(value: Any) -> Any:
+        if isinstance(value, list):
+            return [told(v) for v in value]
+        return value.told(policy.least_patients) if isinstance(value, Measured) else None
+
+    found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
+    if "test" in found:
+        found["test"] = {which: told(v) for which, v in found["test"].items()}
+    if found.get("verdict"):
+        found["verdict"] = found["verdict"] | {name: told(found["verdict"][name]) for name in ("alone", "gain")}
+    return found
 
 
 def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
@@ -94,7 +121,10 @@ def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(v) for v in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    # Of a length in millimetres the digits after the point would be further ones.
+    return round(value, DIGITS) if abs(value) < 1 else float(f"{value:.{DIGITS}g}")
 
 
 def _rounded_down(value: Any) -> Any:

@@ -21,6 +21,7 @@ from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
 from medpfl.tasks.further import estimates, gains, intervals
 from medpfl.tasks.selection import seen
+from medpfl.tasks.told import Measured, whose
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Ending:
         reported = chosen_of[tested["selected"]]
         more = self._further(lambda part: self._used(part, reported, alone, model))
         if more:
-            metrics["test"]["selected"] = measured[tested["selected"]] | _numbers(more)
+            metrics["test"]["selected"] = measured[tested["selected"]].with_more(_numbers(more))
         if alone is not None:
             metrics["verdict"] = self._verdict(chosen_of, tested, alone, model, more)
         if self.delivery:
@@ -170,10 +171,10 @@ class Ending:
         self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)
 
-    def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> dict[str, Any] | None:
+    def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> Measured | None:
         if not self.data.samples("test"):
             return None
-        return self.config.learned.measured(self._used("test", choice, alone, model))
+        return self.config.learned.measured(self._used("test", choice, alone, model), whose(self.data, "test"))
 
     def _further(self, predictions: Callable[[Part], Any]) -> dict[str, np.ndarray]:
         """Under bootstrap draws; empty where the task has none, or the site no test data."""
@@ -216,7 +217,8 @@ class Ending:
         }
         found: dict[str, Any] = {"alone": None, "alone_round": alone.round, "used": used, "gain": None}
         if self.data.samples("test"):
-            found["alone"] = self.config.learned.measured(alone.predictions("test", self.config, self.data, model))
+            own_test = alone.predictions("test", self.config, self.data, model)
+            found["alone"] = self.config.learned.measured(own_test, whose(self.data, "test"))
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
         own = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
         if own and more:
@@ -224,11 +226,11 @@ class Ending:
             found["gain"] |= gains(more, own, self.config.learned.signs)
         return found
 
-    def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> dict[str, Any] | None:
+    def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> Measured | None:
         if not self.data.samples("test"):
             return None
         own = alone.predictions("test", self.config, self.data, model)
-        return self.config.learned.gained(self._used("test", choice, alone, model), own)
+        return self.config.learned.compared(self._used("test", choice, alone, model), own, whose(self.data, "test"))
 
     def _deliver(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medpfl.core.errors import UserError
+from medpfl.models.cost import Limits
 
 
 class AuditThresholds(BaseModel):
@@ -42,8 +43,8 @@ class SitePolicy(BaseModel):
 
     Attributes:
         measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases rounded
-            to tens, and none of a part with fewer cases than ``least_patients``; or ``none``, and the site selects its
-            round by itself.
+            to tens, and only of what rests on ``least_patients`` patients (:mod:`medpfl.tasks.told`); or ``none``, and
+            the site selects its round by itself.
         verdict: how the site's model compares with the one that it trained alone leaves too, as far as ``measures`` do;
             else it stays in the site's own folder.
         least_patients: training patients (samples, where the data know no patients) below which no update and no
@@ -61,6 +62,9 @@ class SitePolicy(BaseModel):
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
             set that every party has needs none.
         largest_weight: the most that one other site's update may weigh in this site's mix by the contract; 1 for any.
+        network_parameters: numbers that a run's network may hold (:mod:`medpfl.models.cost`); 0 for any number.
+        network_values: numbers that a forward pass of a batch may make in it; 0 for any number.
+        network_operations: that such a pass may take; 0 for any number.
         encrypted: state is encrypted at rest.
         audit: the limits of ``medpfl site audit``.
     """
@@ -79,8 +83,16 @@ class SitePolicy(BaseModel):
     copied_rows: float = Field(default=1.0, ge=0, le=1)
     named_pretrained: bool = False
     largest_weight: float = Field(default=1.0, gt=0, le=1)
+    network_parameters: int = Field(default=0, ge=0)
+    network_values: int = Field(default=0, ge=0)
+    network_operations: int = Field(default=0, ge=0)
     encrypted: bool = False
     audit: AuditThresholds = AuditThresholds()
+
+    @property
+    def network(self) -> Limits:
+        """On a run's network."""
+        return Limits(self.network_parameters, self.network_values, self.network_operations)
 
 
 OPEN = SitePolicy()
@@ -93,6 +105,9 @@ HOSPITAL = SitePolicy(
     largest_jump=10.0,
     copied_rows=0.1,
     named_pretrained=True,
+    network_parameters=200_000_000,
+    network_values=20_000_000_000,
+    network_operations=100_000_000_000_000,
 )
 
 

@@ -15,6 +15,7 @@ from medpfl.tasks.further import draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.told import Enough
 
 _MOST_LOSS = 12.0
 """A case that a model calls impossible must not decide alone."""
@@ -138,6 +139,21 @@ class Classification(Task):
         """:func:`medpfl.tasks.paired.differences`."""
         return differences(new[0], old[0], new[1])
 
+    def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
+        """The AUC of the classes that enough patients are of and enough are not; balanced accuracy if all are so."""
+        probabilities, labels = predictions
+        if not enough.patients(len(labels)):
+            return None
+        return measures(probabilities, labels, counting(labels, probabilities.shape[1], enough))
+
+    def gain_told(
+        self, new: Predictions, old: Predictions, enough: Enough
+    ) -> dict[str, dict[str, float] | None] | None:
+        """As :meth:`told`."""
+        if not enough.patients(len(new[1])):
+            return None
+        return differences(new[0], old[0], new[1], counting(new[1], new[0].shape[1], enough))
+
     def further(
         self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
     ) -> dict[str, np.ndarray]:
@@ -152,3 +168,9 @@ class Classification(Task):
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""
         return {"reliability": reliability(*test)} if len(test[1]) and np.isfinite(test[0]).all() else {}
+
+
+def counting(labels: np.ndarray, classes: int, enough: Enough) -> np.ndarray:
+    """Of which classes there are enough patients with it, and enough without, (classes,) bool."""
+    there = labels[:, None] == np.arange(classes)
+    return enough(there) & enough(~there)

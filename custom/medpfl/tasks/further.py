@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
-_BINS = 10
+BINS = 10
 """Of the confidence, of equal width."""
 _DRAWS = 500
 Values = dict[str, np.ndarray]
@@ -28,13 +28,17 @@ def thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """
     found = np.full(probabilities.shape[1], np.nan)
     for c in range(len(found)):
-        positive = labels == c
-        if positive.any() and not positive.all() and np.isfinite(probabilities[:, c]).all():
-            candidates = np.unique(probabilities[:, c])
-            called = probabilities[:, c, None] >= candidates
-            youden = called[positive].mean(0) - called[~positive].mean(0)
-            found[c] = candidates[youden.argmax()]
+        found[c] = youden(probabilities[:, c], labels == c)
     return found
+
+
+def youden(scores: np.ndarray, positive: np.ndarray) -> float:
+    """The least score, (n,), that counts as positive where Youden's index is largest; NaN without both kinds."""
+    if not positive.any() or positive.all() or not np.isfinite(scores).all():
+        return float("nan")
+    candidates = np.unique(scores)
+    called = scores[:, None] >= candidates
+    return float(candidates[(called[positive].mean(0) - called[~positive].mean(0)).argmax()])
 
 
 def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
@@ -68,18 +72,18 @@ def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, wei
     called, top = probabilities >= cuts, probabilities.argmax(1)
     guessed = top[:, None] == np.arange(classes)
     with np.errstate(invalid="ignore", divide="ignore"):
-        positives, total = _sums(weights, true), weights.sum(1, dtype=float)
-        sensitivity = _sums(weights, called & true) / positives
-        specificity = _sums(weights, ~called & ~true) / (total[:, None] - positives)
-        f1 = 2 * _sums(weights, guessed & true) / (_sums(weights, guessed) + positives)
-        precision = [_average_precision(probabilities[:, c], true[:, c], weights) for c in counted]
+        positives, total = sums(weights, true), weights.sum(1, dtype=float)
+        sensitivity = sums(weights, called & true) / positives
+        specificity = sums(weights, ~called & ~true) / (total[:, None] - positives)
+        f1 = 2 * sums(weights, guessed & true) / (sums(weights, guessed) + positives)
+        precision = [average_precision(probabilities[:, c], true[:, c], weights) for c in counted]
         unknown = np.isnan(cuts)
         sensitivity[:, unknown] = specificity[:, unknown] = np.nan
         return {
-            "sensitivity": _over(sensitivity, counted),
-            "specificity": _over(specificity, counted),
-            "f1": _over(f1, counted),
-            "average_precision": _over(np.stack(precision, 1), range(len(counted))) if counted else _none(weights),
+            "sensitivity": over(sensitivity, counted),
+            "specificity": over(specificity, counted),
+            "f1": over(f1, counted),
+            "average_precision": over(np.stack(precision, 1), range(len(counted))) if counted else _none(weights),
             "brier": weights @ np.square(probabilities - true).sum(1) / total,
             "ece": calibration_error(probabilities, labels, weights),
         }
@@ -104,22 +108,26 @@ def gains(new: Values, old: Values, sign: Mapping[str, int]) -> dict[str, dict[s
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Expected calibration error (Guo et al., ICML 2017) of the predicted class under each row of weights, (rows,)."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
-    inside = bins_of(confidence)[:, None] == np.arange(_BINS)
+    inside = bins_of(confidence)[:, None] == np.arange(BINS)
     return np.abs(weights @ (inside * (right - confidence)[:, None])).sum(1) / weights.sum(1)
 
 
 def bins_of(confidence: np.ndarray) -> np.ndarray:
     """In which of the bins each confidence lies, (n,)."""
-    return np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    return np.minimum((confidence * BINS).astype(int), BINS - 1)
 
 
 def reliability(probabilities: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
     """The reliability curve: of each bin of confidence that has cases its ``n``, mean ``confidence``, ``accuracy``."""
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    return curve(probabilities.max(1), probabilities.argmax(1) == labels)
+
+
+def curve(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, float]]:
+    """See :func:`reliability`: of the confidence of predictions, (n,), and whether each is right."""
     where = bins_of(confidence)
     return [
         {"n": int(there.sum()), "confidence": float(confidence[there].mean()), "accuracy": float(right[there].mean())}
-        for there in (where == b for b in range(_BINS))
+        for there in (where == b for b in range(BINS))
         if there.any()
     ]
 
@@ -137,11 +145,12 @@ def intervals(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
     }
 
 
-def _sums(weights: np.ndarray, there: np.ndarray) -> np.ndarray:
+def sums(weights: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Of the weights of the cases that are in each group, (rows, groups)."""
     return (weights @ there.astype(np.float32)).astype(float)
 
 
-def _average_precision(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def average_precision(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Sum of precisions times steps of recall over distinct scores, (rows,)."""
     order = np.argsort(-scores, kind="stable")
     last = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # equal scores are one step
@@ -151,7 +160,7 @@ def _average_precision(scores: np.ndarray, positive: np.ndarray, weights: np.nda
     return (steps * np.where(seen > 0, hit / seen, 0)).sum(1) / hit[:, -1]
 
 
-def _over(values: np.ndarray, classes: list[int] | range) -> np.ndarray:
+def over(values: np.ndarray, classes: list[int] | range) -> np.ndarray:
     """Mean over the classes that have one, (rows,)."""
     chosen = values[:, list(classes)]
     known = np.isfinite(chosen)

@@ -12,7 +12,7 @@ import numpy as np
 from medpfl.tasks.auc import macro_auc
 
 
-def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray | None = None) -> dict[str, Any]:
     """The measures of one site's predictions.
 
     A sample whose probabilities are not all finite counts as wrong, and leaves the AUC undefined.
@@ -20,6 +20,8 @@ def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     Args:
         probabilities: (n, classes); the class with the highest one is the prediction (the first of equals).
         labels: (n,) whole numbers in [0, classes).
+        counting: (classes,) bool, which classes means over classes may take; by default all. The balanced accuracy
+            takes all or is None: of some alone it would praise a model that never answers the others.
 
     Returns:
         ``n``; ``accuracy``; ``balanced_accuracy``: mean recall over the classes present; ``auroc``: mean over the
@@ -49,12 +51,13 @@ def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     right = (probabilities.argmax(1) == labels) & finite
     counts = np.bincount(labels, minlength=classes)
     recalls = np.bincount(labels, weights=right, minlength=classes)[counts > 0] / counts[counts > 0]
-    used = np.flatnonzero((counts > 0) & (counts < n)) if finite.all() else np.empty(0, dtype=int)
+    every = np.ones(classes, dtype=bool) if counting is None else counting
+    used = np.flatnonzero((counts > 0) & (counts < n) & every) if finite.all() else np.empty(0, dtype=int)
     area, interval = macro_auc(probabilities[:, used].T, labels == used[:, None])[:2] if len(used) else (None, None)
     return {
         "n": n,
         "accuracy": float(right.mean()),
-        "balanced_accuracy": float(recalls.mean()),
+        "balanced_accuracy": float(recalls.mean()) if every.all() else None,
         "auroc": area,
         "auroc_ci95": interval,
         "auroc_classes": len(used),

@@ -7,26 +7,27 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
-from medpfl.tasks.classification import Interval, Share
+from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
 from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.further import draws
+from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.told import Enough
 
 _LEAST = 1e-5
 """Probability that a label has at least, so that no case decides alone."""
 
 
-class Measures(BaseModel):
+class Measures(FurtherMeasures):
     """Of one model on one part of a site's data; unknown labels count nowhere."""
-
-    model_config = ConfigDict(extra="forbid")
 
     n: Annotated[int, Field(ge=0, le=10**9)]
     auroc: Share | None
@@ -52,6 +53,7 @@ class MultiLabel(Task):
             "accuracy of labels",
             what="accuracy of labels is the share of known labels that are predicted rightly, at a threshold of 0.5",
         ),
+        *FURTHER,
     )
     schema = Measures
     labels = "labels"
@@ -77,23 +79,26 @@ class MultiLabel(Task):
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
         probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
-        known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
-        right = ((probabilities > 0.5) == positive) & finite
-        both = (positive & known).any(0) & (~positive & known).any(0)
-        used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
-        by_label: list[float | None] = [None] * labels.shape[1]
-        area, interval = None, None
-        if len(used):
-            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
-            for label, value in zip(used, each, strict=True):
-                by_label[label] = float(value)
-        return {
-            "n": len(labels),
-            "auroc": area,
-            "auroc_ci95": interval,
-            "auroc_by_label": by_label,
-            "accuracy": float(right[known].mean()) if known.any() else None,
-        }
+        return _measures(probabilities, labels, np.ones(labels.shape[1], dtype=bool))
+
+    def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
+        """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
+        probabilities, labels = predictions
+        if not enough.patients(len(labels)):
+            return None
+        accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
+        return _measures(probabilities, labels, _counting(labels, enough)) | accuracy
+
+    def gain_told(
+        self, new: Predictions, old: Predictions, enough: Enough
+    ) -> dict[str, dict[str, float] | None] | None:
+        """As :meth:`told`."""
+        labels = new[1]
+        if not enough.patients(len(labels)):
+            return None
+        found = self.gained(new, old)
+        accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
+        return {"auroc": found["auroc"] and _auroc_gain(new, old, _counting(labels, enough)), "accuracy": accuracy}
 
     def losses(self, predictions: Predictions) -> np.ndarray:
         """The mean over a case's known labels, 0 where none is: labels go together, so that a sum says too much."""
@@ -115,12 +120,58 @@ class MultiLabel(Task):
         """DeLong's interval of the AUC; Student's of each case's share of right labels."""
         labels, known = new[1], new[1] >= 0
         if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
-            return dict.fromkeys(self.names)
+            return dict.fromkeys(self.everywhere)
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
         ends = mean_interval(change)
         return {
-            "auroc": auroc_gain(new[0], old[0], (labels == 1).T, known.T),
+            "auroc": _auroc_gain(new, old, np.ones(labels.shape[1], dtype=bool)),
             "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
         }
+
+    def further(
+        self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """As in a classification, of each label there or not; means over labels."""
+        probabilities, labels = test
+        if not (labels >= 0).any() or not np.isfinite(probabilities).all():
+            return {}
+        cuts = np.full(labels.shape[1], np.nan) if validation is None else label_thresholds(*validation)
+        return further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
+
+    def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
+        """The ``reliability`` curve."""
+        sure = (test[1] >= 0).any() and np.isfinite(test[0]).all()
+        return {"reliability": label_reliability(*test)} if sure else {}
+
+
+def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, Any]:
+    """Of one set of cases; the AUC is of the labels that count, (labels,) bool."""
+    known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
+    right = ((probabilities > 0.5) == positive) & finite
+    both = (positive & known).any(0) & (~positive & known).any(0) & counting
+    used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
+    by_label: list[float | None] = [None] * labels.shape[1]
+    area, interval = None, None
+    if len(used):
+        area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
+        for label, value in zip(used, each, strict=True):
+            by_label[label] = float(value)
+    return {
+        "n": len(labels),
+        "auroc": area,
+        "auroc_ci95": interval,
+        "auroc_by_label": by_label,
+        "accuracy": float(right[known].mean()) if known.any() else None,
+    }
+
+
+def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:
+    """Which labels enough patients are known to have, and enough not to have, (labels,) bool."""
+    return enough(labels == 1) & enough(labels == 0)
+
+
+def _auroc_gain(new: Predictions, old: Predictions, counting: np.ndarray) -> dict[str, float] | None:
+    labels = new[1][:, counting]
+    return auroc_gain(new[0][:, counting], old[0][:, counting], (labels == 1).T, (labels >= 0).T)

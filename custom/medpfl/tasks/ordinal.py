@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share
+from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
 from medpfl.tasks.evaluation import Predictions
 from medpfl.tasks.intervals import bootstrap_interval, mean_interval
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure
+from medpfl.tasks.told import Enough
 
 
 class Measures(FurtherMeasures):
@@ -66,6 +67,31 @@ class Ordinal(Classification):
             "balanced_accuracy": plain["balanced_accuracy"],
         }
 
+    def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
+        """Kappa, whose errors count by their square, where :func:`no_grade_rules`; balanced accuracy as in a
+        classification.
+        """
+        probabilities, labels = predictions
+        if not enough.patients(len(labels)):
+            return None
+        return self.pooled([predictions]) | self._withheld(labels, probabilities.shape[1], enough)
+
+    def gain_told(
+        self, new: Predictions, old: Predictions, enough: Enough
+    ) -> dict[str, dict[str, float] | None] | None:
+        """As :meth:`told`."""
+        if not enough.patients(len(new[1])):
+            return None
+        return self.gained(new, old) | self._withheld(new[1], new[0].shape[1], enough)
+
+    @staticmethod
+    def _withheld(labels: np.ndarray, classes: int, enough: Enough) -> dict[str, None]:
+        told = {
+            "kappa": no_grade_rules(labels, classes, enough),
+            "balanced_accuracy": counting(labels, classes, enough).all(),
+        }
+        return {name: None for name, may in told.items() if not may}
+
     def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
         """Kappa's interval is a bootstrap's over cases; the mean error's is Student's of paired differences."""
         found = differences(new[0], old[0], new[1])
@@ -99,6 +125,11 @@ def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> flo
     weights = np.square(np.subtract.outer(np.arange(classes), np.arange(classes)))
     by_chance = (weights * np.outer(table.sum(1), table.sum(0))).sum()
     return None if by_chance == 0 else float(1 - (weights * table).sum() / by_chance)
+
+
+def no_grade_rules(labels: np.ndarray, classes: int, enough: Enough) -> bool:
+    """Whether no patient has more of the squared error than one of enough equals, whichever one grade is predicted."""
+    return all(enough.share(np.square(labels - grade).astype(float)) for grade in range(classes))
 
 
 def _grades(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:

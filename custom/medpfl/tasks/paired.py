@@ -20,13 +20,16 @@ Difference = dict[str, float]
 """``difference`` and the ends ``low`` and ``high`` of its interval."""
 
 
-def differences(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> dict[str, Difference | None]:
+def differences(
+    new: np.ndarray, old: np.ndarray, labels: np.ndarray, counting: np.ndarray | None = None
+) -> dict[str, Difference | None]:
     """What the model with probabilities ``new`` gains over that with ``old``.
 
     Args:
         new: (n, classes).
         old: (n, classes).
         labels: (n,) whole numbers in [0, classes).
+        counting: see :func:`medpfl.tasks.measures.measures`.
 
     Returns:
         ``accuracy``, ``balanced_accuracy`` and ``auroc``; None where a measure cannot be computed.
@@ -37,10 +40,12 @@ def differences(new: np.ndarray, old: np.ndarray, labels: np.ndarray) -> dict[st
     classes = [change[labels == c] for c in np.unique(labels)]
     recalls = np.mean([c.mean() for c in classes])
     spread = np.sqrt(sum(_variance(c)[1] for c in classes)) / len(classes)
+    every = np.ones(new.shape[1], dtype=bool) if counting is None else counting
+    positive = labels == np.arange(new.shape[1])[:, None]
     return {
         "accuracy": _interval(float(change.mean()), *_adjusted(change)),
-        "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)),
-        "auroc": auroc_gain(new, old, labels == np.arange(new.shape[1])[:, None]),
+        "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)) if every.all() else None,
+        "auroc": auroc_gain(new[:, every], old[:, every], positive[every]),
     }
 
 

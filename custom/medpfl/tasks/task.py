@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from medpfl.core.measure import LOSS, Measure
 from medpfl.core.site_data import Part, SiteData
+from medpfl.tasks.told import Enough, Measured, whose
 
 
 class Task(ABC):
@@ -100,13 +101,26 @@ class Task(ABC):
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Any:
         """Predictions on a part, with what they are to be compared with, as :meth:`pooled` takes them."""
 
-    def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
+    def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> Measured | None:
         """The measures of a model on a part of a site's data; None if the site has no such samples."""
-        return self.measured(self.predict(model, data, part)) if data.samples(part) else None
+        return self.measured(self.predict(model, data, part), whose(data, part)) if data.samples(part) else None
 
-    def measured(self, predictions: Any) -> dict[str, Any]:
-        """The measures on predictions, as :meth:`evaluate` gives them."""
-        return self.pooled([predictions])
+    def measured(self, predictions: Any, owners: np.ndarray | None = None) -> Measured:
+        """The measures on predictions, as :meth:`evaluate` gives them.
+
+        Args:
+            predictions: of :meth:`predict`.
+            owners: (n,) of which patient each case is; None where each is of its own.
+        """
+        return Measured(self.pooled([predictions]), lambda enough: self.told(predictions, enough), owners)
+
+    def told(self, predictions: Any, enough: Enough) -> dict[str, Any] | None:
+        """The measures that may leave where fewer patients than ``enough`` says may not count for any.
+
+        What a mean takes of fewer is left out of it, and a measure of which that cannot be said is None. By default
+        none is told.
+        """
+        return None
 
     @abstractmethod
     def losses(self, predictions: Any) -> np.ndarray:
@@ -130,6 +144,14 @@ class Task(ABC):
 
         Above 0 is better, also where less of a measure is.
         """
+
+    def compared(self, new: Any, old: Any, owners: np.ndarray | None = None) -> Measured:
+        """:meth:`gained`, as :meth:`measured` has measures."""
+        return Measured(self.gained(new, old), lambda enough: self.gain_told(new, old, enough), owners)
+
+    def gain_told(self, new: Any, old: Any, enough: Enough) -> dict[str, dict[str, float] | None] | None:
+        """:meth:`gained`, as :meth:`told` has measures."""
+        return None
 
     def further(self, test: Any, validation: Any | None, owners: np.ndarray | None) -> dict[str, np.ndarray]:
         """Further measures of a model, each under bootstrap draws (:mod:`medpfl.tasks.further`), the first of none.

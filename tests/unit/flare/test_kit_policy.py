@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.statefile import fingerprint
 from medpfl.data.kinds.npz.catalog import find
@@ -288,3 +289,19 @@ def test_an_export_names_the_pretrained_model_by_its_fingerprint(tmp_path):
     result = CliRunner().invoke(app, [*map(str, said)])
     assert result.exit_code == 0, result.output
     assert read_job(tmp_path / "job").config.pretrained == f"sha256:{fingerprint(f)}"
+
+
+def test_a_network_beyond_the_sites_limits_is_refused_in_words(prepared, at_site):
+    done(prepared, "--policy", "network_parameters=1000")
+    words = AtKit(prepared, at_site, ORGANS).ask("prepare").get_header(REASON)
+    assert words.startswith("policy: the network has ")
+    assert words.endswith(" parameters or more, 1e+03 is the limit (network_parameters)")
+    done(prepared, "--policy", "network_parameters=44700")
+    assert AtKit(prepared, at_site, ORGANS).ask("prepare").get_return_code() == ReturnCode.OK
+
+
+def test_review_builds_no_network_that_the_site_would_not(prepared):
+    done(prepared, "--policy", "network_operations=1000")
+    refused = site("review", FEDAVG, "--kit", prepared)
+    assert isinstance(refused.exception, UserError)
+    assert "operations or more, 1e+03 is the limit (network_operations)" in str(refused.exception)

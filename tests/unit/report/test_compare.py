@@ -6,6 +6,7 @@ import pytest
 from medpfl.core.errors import UserError
 from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
+from medpfl.report.pairing import grouped
 from medpfl.report.side_by_side import compare
 
 # Accuracy at sites a and b for seeds 0 and 1.
@@ -222,3 +223,31 @@ def test_no_advice_without_local_training(make_run):
 def test_a_point_below_is_not_more_than_a_point(make_run):
     runs = [make_run("fedap", {"a": 0.79, "b": 0.789}), make_run("local", {"a": 0.8, "b": 0.8})]
     assert compare(runs)["groups"][0]["to_local"]["below"] == 0.5
+
+
+def fine_tuned(make_run, epochs, **more):
+    settings = {"finetune_epochs": epochs, "finetune_steps": 0, "finetune_lr": 0.0, "lr": 0.1}
+    return make_run("fedavg", FEDAVG[0], settings=settings | more)
+
+
+def test_a_setting_that_does_nothing_is_not_named(make_run):
+    runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
+    assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]
+    runs.append(fine_tuned(make_run, 0, finetune_steps=200))
+    assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)", "FedAvg (finetune_steps=200)"]
+
+
+def test_no_run_takes_the_place_of_another(make_run):
+    """They differ in what one of them lacks: arguments of the network, transforms of one's own."""
+    wide = make_run("fedavg", FEDAVG[0], augment="none", model_args={"width": 16})
+    own = make_run("fedavg", FEDAVG[0], augment={"transforms": ["RandFlip"]})
+    runs = [make_run("fedavg", FEDAVG[0], augment="none"), wide, own]
+    found = grouped(runs)
+    assert list(found) == ["FedAvg", "FedAvg (width=16)", 'FedAvg (transforms=["RandFlip"])']
+    assert [by_seed[0] for by_seed in found.values()] == runs
+
+
+@pytest.mark.parametrize("other", [{"settings": {"finetune_steps": 0}}, {"model_args": {"width": 0}}, {"init": "a.pt"}])
+def test_every_group_has_a_label_of_its_own(make_run, other):
+    runs = [make_run("fedavg", FEDAVG[0]), make_run("fedavg", FEDAVG[0], **other)]
+    assert [list(by_seed.values()) for by_seed in grouped(runs).values()] == [[run] for run in runs]

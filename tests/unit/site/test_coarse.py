@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from tiny import config, plan_of, sites_of
 
-from medpfl.site.coarse import coarsened
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
+from medpfl.site.coarse import coarsened, of_enough
 from medpfl.site.policy import HOSPITAL, OPEN
 from medpfl.tasks import TASKS
 
@@ -31,3 +34,73 @@ def test_each_structure_and_label_stays(name):
     measured = {"n": 40, "dice": 0.8123, name: [0.9123, None, 0.5]}
     found = coarsened({"test": {"selected": measured, "last": None}}, HOSPITAL)["test"]["selected"]
     assert found == {"n": 40, "dice": 0.81, name: [None, None, None]}
+
+
+def by_a_hospital(positive):
+    """The multi-label answer of 60 cases as its guard lets it leave: a common label, and a rare one of these cases."""
+    labels = np.stack([np.arange(60) % 2, np.isin(np.arange(60), positive)], 1)
+    scores = np.stack([np.full(60, 0.5), np.linspace(0, 1, 60)], 1)
+    metrics = {"train_loss": None, "validation": MULTI_LABEL.measured((scores, labels))}
+    return coarsened(of_enough(metrics, HOSPITAL), HOSPITAL)["validation"]
+
+
+def test_the_mean_auc_tells_nothing_of_a_rare_labels_case():
+    """Under scores of the server's choice it was that case's place among all."""
+    told = [by_a_hospital([case]) for case in (3, 17, 55)]
+    assert [t["auroc"] for t in told] == [0.5] * 3
+    assert [t["n"] for t in told] == [60] * 3
+    assert by_a_hospital(range(5, 40))["auroc"] not in (None, 0.5)  # of enough patients it is told
+
+
+def test_measures_that_nobody_can_make_again_do_not_leave():
+    plain = {"n": 400, "accuracy": 0.8}
+    metrics = {"validation": plain, "test": {"selected": plain, "last": None}, "alone_validation": [plain], "epoch": 1}
+    assert of_enough(metrics, HOSPITAL) == {
+        "validation": None,
+        "test": {"selected": None, "last": None},
+        "alone_validation": [None],
+        "epoch": 1,
+    }
+    verdict = {"alone": plain, "alone_round": 1, "used": {}, "gain": {"accuracy": None}}
+    assert coarsened(of_enough({"verdict": verdict}, HOSPITAL), HOSPITAL.model_copy(update={"verdict": True})) == {}
+    assert of_enough(metrics, OPEN) == metrics
+
+
+def sizes(validation, test):
+    return {"data_args": {"train": 60, "validation": validation, "test": test}}
+
+
+@pytest.mark.parametrize("verdict", [False, True])
+def test_a_whole_run_tells_what_rests_on_enough_patients(verdict):
+    """Of three classes validation data have ten cases each, and test data thirty."""
+    policy = HOSPITAL.model_copy(update={"verdict": verdict})
+    federation = Federation.of(config("fedavg", rounds=2, alone="yes", select_by="accuracy", **sizes(30, 90)))
+    sites = {name: federation.guarded(site, policy=policy) for name, site in sites_of(federation).items()}
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+    assert not state.failures
+    for name, found in state.final.items():
+        validation, test = state.history[-1]["sites"][name]["validation"], found["test"]["selected"]
+        assert validation["accuracy"] is not None
+        assert (validation["auroc"], validation["auroc_classes"], validation["balanced_accuracy"]) == (None, 0, None)
+        assert None not in (test["accuracy"], test["auroc"], test["balanced_accuracy"])
+        assert ("verdict" in found) == verdict
+        if verdict:
+            assert found["verdict"]["alone"]["auroc"] is not None
+            assert found["verdict"]["gain"]["auroc"] is not None
+
+
+def test_a_part_of_few_patients_tells_nothing():
+    federation = Federation.of(config("fedavg", rounds=2, alone="yes", select_by="accuracy", **sizes(19, 19)))
+    party = sites_of(federation)
+    policy = HOSPITAL.model_copy(update={"verdict": True})
+    sites = {name: federation.guarded(site, policy=policy) for name, site in party.items()}
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+    assert not state.failures
+    assert {str(found["test"]) for found in state.final.values()} == {"{'selected': None, 'last': None}"}
+    assert not any("verdict" in found for found in state.final.values())
+
+
+def test_millimetres_leave_with_two_digits():
+    measured = {"n": 40, "dice": 0.8123, "hd95": 34.5678, "volume_error": 0.001}
+    found = coarsened({"validation": measured}, HOSPITAL)["validation"]
+    assert found == {"n": 40, "dice": 0.81, "hd95": 35.0, "volume_error": 0.0}

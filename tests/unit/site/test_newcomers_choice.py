@@ -81,3 +81,15 @@ def test_where_training_alone_diverges_the_other_is_used(tmp_path):
     assert metrics["alone"] is None
     assert "used" not in metrics
     assert torch.isfinite(torch.tensor(metrics["adapted"]["accuracy"]))
+
+
+def test_who_joins_a_hospital_tells_what_rests_on_enough_patients(tmp_path):
+    """Of three classes validation data have ten cases each, and test data thirty."""
+    policy = HOSPITAL.model_copy(update={"verdict": True, "named_pretrained": False})
+    data = images(train=60, validation=30, test=90, seed=7)
+    metrics, _ = joined(tmp_path, data=data, policy=policy, select_by="accuracy")
+    parts = [metrics["received"], metrics["adapted"], metrics["alone"], metrics["used"]]
+    assert all(part["auroc"] is not None for part in parts)
+    validation = [*metrics["validation"], *metrics["alone_validation"]]
+    assert {(v["auroc"], v["balanced_accuracy"]) for v in validation} == {(None, None)}
+    assert None not in [v["accuracy"] for v in validation]

@@ -5,11 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, f1_score, recall_score, roc_auc_score
 from torch import nn
 
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
+from medpfl.tasks.further import NAMES, estimates, gains, intervals
+from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 
 TASK = TASKS["multi-label"]
 
@@ -64,3 +66,56 @@ def test_two_networks_together_give_the_mean_probability():
 def test_networks_of_another_number_of_outputs_are_refused():
     assert TASK.misfit((2, 14), (2, 1, 28, 28), 14) is None
     assert "each of 14 labels" in TASK.misfit((2, 11), (2, 1, 28, 28), 14)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(8, 60), st.integers(1, 4), st.integers(0, 10**6))
+def test_further_measures_are_scikit_learns_over_the_known_cases(n, labels, seed):
+    rng = np.random.default_rng(seed)
+    truth, scores = rng.integers(-1, 2, size=(n, labels)), rng.random((n, labels)).round(1)
+    truth[:2] = [[0] * labels, [1] * labels]
+    weights = np.vstack([np.ones(n), rng.integers(0, 3, n)])
+    weights[:, :2] = 1
+    found = further_of_labels(scores, truth, np.full(labels, 0.4), weights)
+    known = truth >= 0
+    for row, w in enumerate(weights):
+        each = [(truth[k, j], scores[k, j], w[k]) for j, k in enumerate(known.T)]
+        for name, of in (
+            ("average_precision", lambda y, p, v: average_precision_score(y, p, sample_weight=v)),
+            ("f1", lambda y, p, v: f1_score(y, p > 0.5, sample_weight=v)),
+            ("sensitivity", lambda y, p, v: recall_score(y, p >= 0.4, sample_weight=v)),
+            ("specificity", lambda y, p, v: recall_score(y == 0, p < 0.4, sample_weight=v)),
+        ):
+            assert found[name][row] == pytest.approx(np.mean([of(*one) for one in each])), name
+        pairs = np.repeat(w, labels).reshape(n, labels)[known]
+        brier = np.average(np.square(scores - truth)[known], weights=pairs)
+        assert found["brier"][row] == pytest.approx(brier)
+
+
+def test_calibration_of_labels_by_hand():
+    """Confidence 0.9 and right, 0.8 and wrong, 0.6 and right; one is not known."""
+    scores, truth = np.array([[0.9, 0.2], [0.6, 0.7]]), np.array([[1, 1], [1, -1]])
+    found = further_of_labels(scores, truth, np.full(2, np.nan), np.ones((1, 2)))
+    assert found["ece"][0] == pytest.approx((abs(1 - 0.9) + abs(0 - 0.8) + abs(1 - 0.6)) / 3)
+    assert np.isnan(found["sensitivity"][0])  # there was no validation case
+    assert [(b["n"], b["accuracy"]) for b in label_reliability(scores, truth)] == [(1, 1.0), (1, 0.0), (1, 1.0)]
+
+
+def test_thresholds_are_of_the_validation_cases_that_are_known():
+    scores = np.array([[0.9, 0.3], [0.6, 0.2], [0.1, 0.8], [0.2, 0.9]])
+    truth = np.array([[1, 1], [1, -1], [0, 1], [-1, 1]])
+    assert label_thresholds(scores, truth)[0] == 0.6
+    assert np.isnan(label_thresholds(scores, truth)[1])  # all known cases have it
+
+
+def test_a_run_tells_them_with_intervals_and_gains():
+    truth = np.random.default_rng(0).integers(-1, 2, size=(60, 3))
+    good, bad = (np.clip(0.5 + size * (truth - 0.5), 0.01, 0.99) for size in (0.9, -0.5))
+    better, worse = (TASK.further((p, truth), (p, truth), np.arange(60) // 2) for p in (good, bad))
+    assert better.keys() == set(NAMES)
+    assert better["f1"].shape == (501,)
+    gained = gains(better, worse, TASK.signs)
+    # Scores the wrong way round are best called there, all of them.
+    assert all(of["low"] > 0 for name, of in gained.items() if name != "sensitivity")
+    assert TASK.schema(**TASK.measured((good, truth)), **estimates(better), intervals=intervals(better)).brier < 0.1
+    assert TASK.further((good, np.full_like(truth, -1)), None, None) == {}

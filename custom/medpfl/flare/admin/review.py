@@ -13,10 +13,11 @@ from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
+from medpfl.models.cost import Limits
 from medpfl.report.words import size
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import read_object
-from medpfl.site.policy import SitePolicy
+from medpfl.site.policy import HOSPITAL, SitePolicy
 
 _REVEALS = {
     "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "
@@ -177,10 +178,15 @@ class Review:
         yield from (f"  {reason}" for reason in refusals)
 
 
-def review(folder: Path) -> Review:
+def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
     """Reads a job folder. Nothing of it is run.
 
+    Args:
+        folder: the job's.
+        limits: on its network.
+
     Raises:
+        NetworkTooLarge: the network is beyond them, so that it is not built here either.
         UserError: it is no job of this package.
     """
     job, meta = read_job(folder), read_object(folder / "meta.json")
@@ -198,7 +204,7 @@ def review(folder: Path) -> Review:
     }
     foreign = [name for name in classes["sites"] if name not in AT_SITE]
     foreign += [name for name in classes["server"] if name not in AT_SERVER]
-    federation = Federation.of(config.model_copy(update={"device": "cpu"}))
+    federation = Federation.of(config.model_copy(update={"device": "cpu"}), limits=limits)
     return Review(
         job=job.name,
         config=config,

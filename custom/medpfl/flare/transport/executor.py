@@ -112,7 +112,8 @@ class PersonalizedExecutor(Executor):
         """
         from medpfl.core.parameters import StateError
         from medpfl.engine.federation import Federation
-        from medpfl.flare.transport.policy import SiteForbids, check_policy
+        from medpfl.flare.transport.policy import SiteForbids, check_policy, too_large
+        from medpfl.models.cost import NetworkTooLarge
         from medpfl.site.start import start_at_site
 
         place.require_approved(config)
@@ -122,7 +123,10 @@ class PersonalizedExecutor(Executor):
                 start = start_at_site(config, place.store(), first(), place.name)
             except StateError as error:
                 raise SiteForbids(str(error)) from None
-        federation = Federation.of(config, place.own.get(config.data), start)
+        try:
+            federation = Federation.of(config, place.own.get(config.data), start, place.policy.network)
+        except NetworkTooLarge as error:
+            raise too_large(error) from error
         check_policy(fl_ctx, config.algorithm, federation.leaving())
         site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site), federation.model()

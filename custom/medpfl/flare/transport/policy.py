@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
 
 from medpfl.flare.transport.filter import AllowListFilter
+from medpfl.models.cost import NetworkTooLarge
+
+logger = logging.getLogger(__name__)
 
 
 class SiteForbids(Exception):
@@ -21,6 +25,13 @@ class SiteForbids(Exception):
     def __init__(self, text: str, names: frozenset[str] = frozenset()):
         super().__init__(text)
         self.names = names
+
+
+def too_large(error: NetworkTooLarge) -> SiteForbids:
+    """A network's refusal, with what lies behind it in the site's own log."""
+    if error.__cause__ is not None:
+        logger.warning("%s: %s", error, error.__cause__)
+    return SiteForbids(str(error))
 
 
 def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[int] | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.segmentation.judging import Judged, judge
 from medpfl.tasks.segmentation.outlines import outlined
 from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.told import Enough
 
 _LEAST_DICE = 0.05
 """A case that a model misses must not decide alone: it costs as much as this Dice."""
@@ -120,12 +122,30 @@ class Segmentation(Task):
         one, two = _by_case(new), _by_case(old)
         return {m.name: _gain(one[m.name] - two[m.name], 1 if m.better == "higher" else -1) for m in self.measures}
 
+    def told(self, predictions: Judged, enough: Enough) -> dict[str, Any] | None:
+        """Of the structures that enough patients have; distances of those of which enough have a known one."""
+        return self.pooled([_of(predictions, enough)]) if enough.patients(len(predictions.true)) else None
+
+    def gain_told(self, new: Judged, old: Judged, enough: Enough) -> dict[str, dict[str, float] | None] | None:
+        """As :meth:`told`."""
+        if not enough.patients(len(new.true)):
+            return None
+        return self.gained(_of(new, enough), _of(old, enough))
+
     def detail(self, test: Judged, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """``cases``: each one's measures; ``pictures``: :func:`medpfl.tasks.segmentation.outlines.outlined`."""
         values = _by_case(test)
         rows = zip(*(np.where(np.isfinite(v), v, None).tolist() for v in values.values()), strict=True)
         pictures = outlined(model, data, "test", values["dice"])
         return {"cases": [dict(zip(values, row, strict=True)) for row in rows], "pictures": pictures}
+
+
+def _of(found: Judged, enough: Enough) -> Judged:
+    """Without structures that too few patients have, as if no case had them."""
+    there = found.true > 0
+    true = np.where(enough(there), found.true, 0)
+    measured = np.isfinite(found.surface) & (true > 0)
+    return replace(found, true=true, surface=np.where(enough(measured), found.surface, np.nan))
 
 
 def _by_case(found: Judged) -> dict[str, np.ndarray]:

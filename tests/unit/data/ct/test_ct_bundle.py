@@ -21,15 +21,27 @@ SLICES = {"mean": 3, "attention": 14}
 """The scans have 12 slices: bags of 14 repeat some."""
 
 
-@pytest.mark.parametrize("pooling", ["mean", "attention"])
-def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, pooling):
+TINY_3D = {"init_features": 4, "growth_rate": 4, "block_config": [1, 1], "bn_size": 2}
+VIT, DENSE = ({"model": m, "model_args": a} for m, a in (("vit-tiny", SMALL_VIT), ("monai:DenseNet", TINY_3D)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "pooling", "depth"),
+    [
+        ("vit-heads", VIT, "mean", 0),
+        ("vit-heads", VIT, "attention", 0),
+        ("fedbn", DENSE, "mean", 8),
+        ("fedblend", DENSE, "mean", 8),
+    ],
+)
+def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, algorithm, network, pooling, depth):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cohort = write_cohort(tmp_path / "cohort", centres=2)
     run_config = make_config(
-        algorithm="vit-heads",
+        algorithm=algorithm,
         data=str(cohort),
-        data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4]},
-        model_args=SMALL_VIT,
+        data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4], "depth": depth},
+        **network,
         pooling=pooling,
         sites=2,
         rounds=1,

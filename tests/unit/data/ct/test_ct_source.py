@@ -77,6 +77,47 @@ def test_attention_takes_bags_of_equal_size(cohort):
     assert data.bags("train").tolist() == [0, 1, 2]
 
 
+TINY_3D = {"init_features": 4, "growth_rate": 4, "block_config": [1, 1], "bn_size": 2}
+
+
+def whole(data, **fields):
+    """A scan as one volume of 8 slices."""
+    arguments = {"depth": 8} | fields.pop("data_args", {})
+    return config(
+        data, **{"algorithm": "fedbn", "model": "monai:DenseNet", "model_args": TINY_3D} | fields, data_args=arguments
+    )
+
+
+def test_a_scan_is_one_volume_of_the_size_that_is_said(cohort):
+    source = open_source(whole(cohort))
+    assert source.model_arguments()["image_size"] == (8, 16, 16)
+    data, slices = source.site("site-1", CPU), open_source(config(cohort, data_args={"slices": 12})).site("site-1", CPU)
+    assert data.images["train"].shape == (3, 1, 8, 16, 16)
+    assert data.images_per_sample == 1
+    assert data.bags("train").tolist() == data.owners("train").tolist() == [0, 1, 2]
+    assert data.labels["train"].tolist() == slices.labels["train"][::12].tolist()
+    # Of 12 slices 8 are made by area: the mean of all stays, and no value leaves the window.
+    volume, own = data.images["train"][0].float(), slices.images["train"][:12].float()
+    assert float(volume.mean()) == pytest.approx(float(own.mean()), abs=0.02)
+    assert (volume[0, 0] - own[:2].mean(0)).abs().mean() < 0.1
+    nothing = open_source(whole(cohort, fractions=(1.0, 0.0, 0.0))).site("site-1", CPU)
+    assert nothing.images["test"].shape == (0, 1, 8, 16, 16)
+
+
+def test_a_volume_of_12_slices_in_12_is_its_slices(cohort):
+    data = open_source(whole(cohort, data_args={"depth": 12})).site("site-1", CPU)
+    slices = open_source(config(cohort, data_args={"slices": 12})).site("site-1", CPU)
+    assert torch.equal(data.images["train"][:, 0].reshape(-1, 1, 16, 16), slices.images["train"])
+
+
+def test_a_run_on_whole_volumes_trains_alone_too_and_is_by_patient(cohort, tmp_path):
+    results = run_experiment(whole(cohort, augment="light:ct"), tmp_path / "out", env="inprocess")
+    assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]
+    assert results["new"]["held_out"]["centre-3"]["n"] == 6
+    assert results["data"]["preprocessing"]["depth"] == 8
+    assert results["verdict"]["sites"].keys() == {"site-1", "site-2"}
+
+
 def test_a_hospitals_own_manifest_is_its_site_whatever_it_is_called(cohort):
     own = config(cohort / "centre-2", sites=5, held_out=0)
     assert open_source(own).site("site-4", CPU).samples("train") == 3 * 3
@@ -110,6 +151,9 @@ def test_a_server_without_scans_describes_the_job_alone(cohort, monkeypatch):
         ({"held_out": 5}, "--held-out 5: at least one centre must be left to train at, and .* has 3: centre-1, "),
         ({"held_out": "centre-3, centre-1,centre-2"}, "--held-out .*: at least one centre must be left to train at"),
         ({"data_args": {"sizes": 16}}, "--data-arg sizes: .*there are size, slices, window"),
+        ({"data_args": {"depth": 8}, "pooling": "attention"}, "with --data-arg depth a scan is one volume"),
+        ({"data_args": {"depth": 512, "size": 1024}}, "--data-arg .*more than 134217728 voxels: take less"),
+        ({"data_args": {"depth": 600}}, "--data-arg depth: .*less than or equal to 512"),
         ({"data_args": {"window": [100, -100]}}, "--data-arg window: .*the lower first"),
         ({"data_args": {"classes": ["ill", "well"]}}, "its classes are 0, 1, the job's are ill, well"),
         ({"data_args": {"classes": 3}}, "--data-arg classes: 3 is no list of at least two different names"),

@@ -70,13 +70,19 @@ class Scans(OfCentres):
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """How volumes become slices; UserError names a wrong ``--data-arg``."""
-        return read_arguments(Preprocessing, self.config.data_args)
+        """What volumes become; UserError names a wrong ``--data-arg``."""
+        found = read_arguments(Preprocessing, self.config.data_args)
+        if found.depth and self.config.pooling == "attention":
+            raise UserError(
+                "--pooling attention is over a scan's slices, and with --data-arg depth a scan is one volume: leave "
+                "one of them out"
+            )
+        return found
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
         classes = self._classes or self.manifest.classes
-        return {"in_channels": 1, "num_classes": len(classes), "image_size": self.preprocessing.size}
+        return {"in_channels": 1, "num_classes": len(classes), "image_size": self.preprocessing.shape}
 
     def prepare(self) -> None:
         """Reads and decodes every scan once, into the cache.
@@ -175,10 +181,12 @@ class Scans(OfCentres):
             made.append(
                 {"_target_": "medpfl.data.kinds.scans.transforms.FixedSlicesd", "keys": "image", "count": how.slices}
             )
+        if how.depth:
+            made.append({"_target_": "medpfl.data.kinds.scans.transforms.StackedSlicesd", "keys": "image"})
         made.append({"_target_": "monai.transforms.EnsureTyped", "keys": "image", "dtype": "$torch.float32"})
         classes = self._classes or self.manifest.classes
         settings = how.model_dump(mode="json")
-        return Inputs("scan", tuple(classes), 1, how.size, how.slices if bags else None, made, settings)
+        return Inputs("scan", tuple(classes), 1, how.shape, how.slices if bags else None, made, settings)
 
     @property
     def _divided(self) -> bool:
@@ -238,16 +246,17 @@ class Scans(OfCentres):
         return ImageTensors(*({part: t[i].to(device) for part, t in tensors.items()} for i in range(4)))
 
     def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Slices (or bags of slices) of a part, their labels, which patient is tested by them, and whose they are."""
+        """Slices (bags of slices, volumes) of a part, their labels, which patient is tested by them, whose they are."""
         loaded = [(scan, found.slices) for scan, found in zip(scans, self._load(scans), strict=True) if found]
-        size = self.preprocessing.size
         if not loaded:
             none = torch.empty(0, dtype=torch.long)
-            return torch.empty(0, 1, size, size, dtype=torch.float16), none, none, none
+            sides = self.preprocessing.shape
+            empty = torch.empty(0, 1, *([sides] * 2 if isinstance(sides, int) else sides), dtype=torch.float16)
+            return empty, none, none, none
         # A patient whose scans have different labels (a follow-up) is tested once for each label.
         bags = {key: i for i, key in enumerate(dict.fromkeys((s.patient, s.label) for s, _ in loaded))}
-        attention = self.config.pooling == "attention"
-        repeats = torch.tensor([1 if attention else len(slices) for _, slices in loaded])
+        attention, whole = self.config.pooling == "attention", bool(self.preprocessing.depth)
+        repeats = torch.tensor([1 if attention or whole else len(slices) for _, slices in loaded])
         labels = torch.tensor([scan.label for scan, _ in loaded])
         patients = torch.tensor([bags[scan.patient, scan.label] for scan, _ in loaded])
         numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
@@ -256,8 +265,10 @@ class Scans(OfCentres):
         from medpfl.data.kinds.scans.transforms import evenly
 
         images = [slices[evenly(len(slices), count)] if attention else slices for _, slices in loaded]
+        if whole:
+            images = [slices.transpose(0, 1) for slices in images]
         return (
-            torch.stack(images) if attention else torch.cat(images),
+            torch.stack(images) if attention or whole else torch.cat(images),
             labels.repeat_interleave(repeats),
             patients.repeat_interleave(repeats),
             persons.repeat_interleave(repeats),

@@ -172,6 +172,17 @@ class FixedSlicesd(MapTransform):
         return out
 
 
+class StackedSlicesd(MapTransform):
+    """All slices (k, 1, H, W) as one volume (1, k, H, W)."""
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = out[key].transpose(0, 1)
+        return out
+
+
 class ScreenSlicesd(MapTransform):
     """(1, X, Y, k) in RAS to (k, 1, H, W) float16 as on a screen: anterior above, the patient's right on the left."""
 

@@ -1,0 +1,172 @@
+"""What may be told of measures: no single patient moves it far, whatever a server has made of the model."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medpfl.core.site_data import ImageTensors
+from medpfl.tasks import TASKS
+from medpfl.tasks.segmentation.judging import Judged
+from medpfl.tasks.told import Enough, whose
+
+LEAST = 20
+
+
+def classes_of(rng, n):
+    labels = np.r_[np.repeat([0, 1, 2], n // 3), np.zeros(n % 3, int)]
+    labels[:n] = np.where(rng.random(n) < 0.6, 0, labels)
+    return labels
+
+
+def probabilities(rng, n, classes):
+    found = rng.random((n, classes)) ** 4
+    return found / found.sum(1, keepdims=True)
+
+
+def predicted(task, rng, n):
+    """Cases with common and rare classes, labels or structures, and what some model makes of them."""
+    if task == "multi-label":
+        shares = rng.choice([0.02, 0.1, 0.5], 3)
+        labels = (rng.random((n, 3)) < shares).astype(int)
+        return rng.random((n, 3)), np.where(rng.random((n, 3)) < 0.1, -1, labels)
+    if task == "segmentation":
+        true = 100 * (rng.random((n, 2)) < rng.choice([0.03, 0.3, 1.0], 2))
+        volume, hit = 200 * rng.random((n, 2)), rng.random((n, 2))
+        surface = np.where(true > 0, 30 * rng.random((n, 2)), np.nan)
+        return Judged(hit * true, volume, true, hit * np.minimum(true, volume), volume, surface)
+    return probabilities(rng, n, 3), classes_of(rng, n)
+
+
+def changed(task, predictions, case, rng):
+    """The same with another prediction for one case."""
+    other = predicted(task, rng, n=len(predictions.true if task == "segmentation" else predictions[1]))
+    if task == "segmentation":
+        one = {"hit": 0.0, "predicted": 1e6} if rng.random() < 0.5 else {"hit": 100.0, "predicted": 100.0}
+        columns = {name: getattr(predictions, name).copy() for name in ("hit", "predicted")}
+        for name, value in one.items():
+            columns[name][case] = value
+        return Judged(**{**vars(predictions), **columns})
+    scores = predictions[0].copy()
+    scores[case] = other[0][case]
+    return scores, predictions[1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(TASKS)), st.integers(20, 90), st.integers(0, 10**6))
+def test_no_patient_moves_what_is_told_by_more_than_one_of_enough(task, n, seed):
+    rng = np.random.default_rng(seed)
+    one = predicted(task, rng, n)
+    two = changed(task, one, int(rng.integers(n)), rng)
+    first, second = (TASKS[task].measured(found).told(LEAST) for found in (one, two))
+    for name in ("accuracy", "balanced_accuracy", "auroc", "dice", "volume_error"):
+        if first.get(name) is None:
+            assert second.get(name) is None, "which measures are told must not depend on the model"
+        else:
+            assert abs(first[name] - second[name]) <= 1 / LEAST + 1e-9, name
+
+
+def test_every_measure_is_told_where_all_have_enough():
+    rng = np.random.default_rng(0)
+    for name, task in TASKS.items():
+        if name == "segmentation":
+            found = Judged(*(np.full((50, 2), 30.0) for _ in range(6)))
+        elif name == "multi-label":
+            found = rng.random((50, 2)), np.stack([np.arange(50) % 2] * 2, 1)
+        else:
+            found = probabilities(rng, 63, 3), np.arange(63) % 3
+        measured, gain = task.measured(found), task.compared(found, found)
+        assert measured.told(LEAST) == measured
+        assert gain.told(LEAST) == gain
+
+
+def test_a_structure_of_one_case_is_left_out_of_the_mean():
+    true = np.stack([np.full(30, 100.0), np.zeros(30)], 1)
+    true[7, 1] = 100.0
+    values = np.full((30, 2), 50.0)
+    for hit in (0.0, 100.0):
+        found = Judged(values, values, true, np.where([0, 1], hit, values), values + 50.0, values)
+        told = TASKS["segmentation"].measured(found).told(LEAST)
+        assert told["dice"] == pytest.approx(0.5)
+        assert told["hd95"] == pytest.approx(50.0)
+        assert told["dice_by_class"][1] is None
+
+
+def test_a_rare_class_ends_the_balanced_accuracy_and_leaves_the_mean_auc():
+    labels = np.r_[np.zeros(30, int), np.ones(30, int), 2]
+    rng = np.random.default_rng(0)
+    scores = probabilities(rng, 61, 3)
+    found = TASKS["classification"].measured((scores, labels))
+    told = found.told(LEAST)
+    assert found["auroc_classes"] == 3
+    assert told["auroc_classes"] == 2
+    assert told["balanced_accuracy"] is None
+    assert told["accuracy"] == found["accuracy"]
+    other = TASKS["classification"].compared((scores, labels), (scores[:, ::-1], labels)).told(LEAST)
+    assert other["balanced_accuracy"] is None
+    assert other["auroc"] is not None
+
+
+def test_a_class_that_nobody_has_reads_as_one_that_one_patient_has():
+    """Else whether the balanced accuracy is told would say that there is one."""
+    rng = np.random.default_rng(0)
+    for rare in (0, 2):
+        labels = np.r_[np.zeros(30, int), np.ones(30, int), rare]
+        assert (
+            TASKS["classification"].measured((probabilities(rng, 61, 3), labels)).told(LEAST)["balanced_accuracy"]
+            is None
+        )
+
+
+def test_kappa_is_not_told_where_one_far_grade_decides_it():
+    rng = np.random.default_rng(0)
+    near, far = (np.r_[np.zeros(30, int), np.ones(25, int), grade] for grade in (1, 4))
+    few = np.r_[np.repeat(np.arange(5), 40)]
+    told = [
+        TASKS["ordinal"].measured((probabilities(rng, len(g), 5), g)).told(LEAST)["kappa"] for g in (near, far, few)
+    ]
+    assert told[1] is None
+    assert told[0] is not None
+    assert told[2] is not None
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_patients_count_and_not_their_pictures(task):
+    rng = np.random.default_rng(0)
+    found = predicted(task, rng, 60)
+    assert TASKS[task].measured(found, np.arange(60)).told(LEAST) is not None
+    assert TASKS[task].measured(found, np.arange(60) // 4).told(LEAST) is None
+    assert TASKS[task].compared(found, found, np.arange(60) // 4).told(LEAST) is None
+
+
+def test_the_positives_of_one_patient_are_one():
+    labels = np.zeros((60, 2), int)
+    labels[:30, 0] = labels[:25, 1] = 1
+    owners = np.r_[np.zeros(25, int), np.arange(1, 36)]
+    scores = np.random.default_rng(0).random((60, 2))
+    assert TASKS["multi-label"].measured((scores, labels)).told(LEAST)["auroc_by_label"][1] is not None
+    assert TASKS["multi-label"].measured((scores, labels), owners).told(LEAST)["auroc_by_label"] == [None, None]
+
+
+def test_the_patient_of_a_case_is_that_of_its_samples():
+    """Of bags the first sample's: a patient with two labels is two bags and one patient."""
+    images = {"test": torch.zeros(5, 1, 2, 2)}
+    labels = {"test": torch.tensor([0, 0, 1, 0, 1])}
+    plain = ImageTensors(images, labels)
+    assert whose(plain, "test") is None
+    persons = {"test": torch.tensor([4, 4, 4, 2, 9])}
+    assert whose(ImageTensors(images, labels, persons=persons), "test").tolist() == [4, 4, 4, 2, 9]
+    bags = {"test": torch.tensor([0, 0, 1, 2, 3])}
+    assert whose(ImageTensors(images, labels, bags, persons), "test").tolist() == [4, 4, 2, 9]
+
+
+def test_enough_counts_by_hand():
+    enough = Enough(2, np.array([0, 0, 1, 2]))
+    there = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
+    assert enough(there).tolist() == [False, True, False]
+    assert enough.patients(4)
+    assert not Enough(4, enough.owners).patients(4)
+    assert enough.share(np.array([1.0, 0.0, 1.0, 0.0]))
+    assert not enough.share(np.array([1.0, 1.0, 1.0, 0.0]))
+    assert not enough.share(np.zeros(4))
