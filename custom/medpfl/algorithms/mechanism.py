@@ -242,11 +242,12 @@ class Mechanism:
         """Whether a site is asked for a channel's tensors in the next message."""
         return True
 
-    def suits(self, model: nn.Module, x: torch.Tensor) -> None:
+    def suits(self, model: nn.Module, split: ParameterSplit, x: torch.Tensor) -> None:
         """Raises UserError, in words, if it cannot go with a network.
 
         Args:
             model: in eval mode; is afterwards what it was.
+            split: what of it is shared.
             x: a batch of inputs.
         """
 

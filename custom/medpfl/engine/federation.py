@@ -23,7 +23,7 @@ from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
-from medpfl.engine.first_model import blank, pick_device, seeded_model, split_of, try_out
+from medpfl.engine.first_model import blank, meet, pick_device, seeded_model, split_of, try_out
 from medpfl.models.start_weights import Start, start_weights
 from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
@@ -90,6 +90,8 @@ class Federation:
             raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
         if odd := next((name for name in split.shared_names if "/" in name), None):
             raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
+        if shape:
+            meet(config, model, split, blank(config, shape, number=2))
         channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None

@@ -120,10 +120,11 @@ class Site:
         picky = [part for part in self.config.parts if type(part).suits is not Mechanism.suits]
         if not picky:
             return
-        x, _ = next(iter(self.data.batches("train", 2)))
+        order = generator(self.config.seed, self.name, "try")
+        x, _ = next(iter(self.data.training_batches(2, order)))
         try:
             for part in picky:
-                part.suits(model.eval(), x)
+                part.suits(model.eval(), self.split, x)
         except UserError as error:
             raise StateError(str(error)) from None
         finally:

@@ -57,7 +57,7 @@ class _Similarity(WeighsSites):
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
         """The statistics, once; UserError where the model has no such layer."""
-        entries = statistics_entries(self.statistics, model)
+        entries = statistics_entries(self.statistics, model, split)
         if not entries:
             which = " with running statistics" if self.statistics == "running" and batch_norm_layers(model) else ""
             raise UserError(
@@ -166,7 +166,9 @@ class _UnderModel(_Similarity):
     def measured(self, channel: str, round_: LocalRound) -> State:
         """Step 2: under f, which came with the message."""
         round_.model.load_state_dict(round_.message.shared)
-        return statistics_under(self.statistics, round_.model, round_.data, round_.run.all_settings, round_.noise())
+        return statistics_under(
+            self.statistics, round_.model, round_.split, round_.data, round_.run.all_settings, round_.noise()
+        )
 
 
 class Similarity(_UnderModel):
