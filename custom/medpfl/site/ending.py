@@ -19,6 +19,7 @@ from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
+from medpfl.tasks.evaluation import cases
 from medpfl.tasks.further import estimates, gains, intervals
 
 logger = logging.getLogger(__name__)
@@ -172,18 +173,14 @@ class Ending:
     def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> dict[str, Any] | None:
         if not self.data.samples("test"):
             return None
-        return self.config.learned.measured(self._used("test", choice, alone, model))
+        return self.config.learned.measured(self._used("test", choice, alone, model), cases(self.data, "test"))
 
     def _further(self, predictions: Callable[[Part], Any]) -> dict[str, np.ndarray]:
         """Under bootstrap draws; empty where the task has none, or the site no test data."""
         if not self.data.samples("test"):
             return {}
         validation = predictions("validation") if self.data.samples("validation") else None
-        # Where patients have several samples, predictions are of patients already.
-        owners = self.data.owners("test") if self.data.bags("test") is None else None
-        return self.config.learned.further(
-            predictions("test"), validation, None if owners is None else owners.cpu().numpy()
-        )
+        return self.config.learned.further(predictions("test"), validation, cases(self.data, "test").whose)
 
     def _detail(self, choice: Choice, alone: Candidate | None, state: State, model: nn.Module) -> dict[str, Any] | None:
         """Of the test of what the site uses; for its own folder."""
@@ -215,19 +212,20 @@ class Ending:
         }
         found: dict[str, Any] = {"alone": None, "alone_round": alone.round, "used": used, "gain": None}
         if self.data.samples("test"):
-            found["alone"] = self.config.learned.measured(alone.predictions("test", self.config, self.data, model))
+            own = alone.predictions("test", self.config, self.data, model)
+            found["alone"] = self.config.learned.measured(own, cases(self.data, "test"))
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
-        own = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
-        if own and more:
-            found["alone"] |= _numbers(own)
-            found["gain"] |= gains(more, own, self.config.learned.signs)
+        others = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
+        if others and more:
+            found["alone"] |= _numbers(others)
+            found["gain"] |= gains(more, others, self.config.learned.signs)
         return found
 
     def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> dict[str, Any] | None:
         if not self.data.samples("test"):
             return None
         own = alone.predictions("test", self.config, self.data, model)
-        return self.config.learned.gained(self._used("test", choice, alone, model), own)
+        return self.config.learned.gained(self._used("test", choice, alone, model), own, cases(self.data, "test"))
 
     def _deliver(
         self,
@@ -241,7 +239,8 @@ class Ending:
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
-                validation = self.config.learned.measured(self._used("validation", choice, alone, model))
+                predicted = self._used("validation", choice, alone, model)
+                validation = self.config.learned.measured(predicted, cases(self.data, "validation"))
             record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
             if alone is not None:
                 said = metrics["verdict"]

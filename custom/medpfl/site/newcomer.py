@@ -34,6 +34,7 @@ from medpfl.site.ending import Candidate, used_predictions, used_state
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
+from medpfl.tasks.evaluation import cases
 from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
@@ -209,7 +210,8 @@ class Newcomer:
         own, other = Candidate("alone", 0, alone), Candidate("adapted", 0, adapted)
 
         def used(part: Part, weight: float) -> dict[str, Any]:
-            return learned.measured(used_predictions(part, config, data, model, own, other, weight))
+            predicted = used_predictions(part, config, data, model, own, other, weight)
+            return learned.measured(predicted, cases(data, part))
 
         weight, validation = 0.0, None
         if data.samples("validation"):

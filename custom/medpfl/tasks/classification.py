@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.further import draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
@@ -47,6 +47,7 @@ class Measures(FurtherMeasures):
     balanced_accuracy: Share | None
     auroc: Share | None
     auroc_ci95: Interval | None
+    auroc_ci95_by: Literal["patient", "sample"] | None = None
     auroc_classes: Annotated[int, Field(ge=0, le=10**5)]
 
 
@@ -119,6 +120,13 @@ class Classification(Task):
         """Of all samples together."""
         return measures(*map(np.concatenate, zip(*predictions, strict=True)))
 
+    def measured(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        found = self.pooled([predictions])
+        if of.whose is not None:
+            found["auroc_ci95"] = measures(*predictions, of.whose)["auroc_ci95"]
+        return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+
     def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
         probabilities, labels = predictions
@@ -133,9 +141,9 @@ class Classification(Task):
         """Of the mixed probabilities."""
         return self.losses(self.mixed(first, second, weight))
 
-    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """:func:`medpfl.tasks.paired.differences`."""
-        return differences(new[0], old[0], new[1])
+        return differences(new[0], old[0], new[1], of.whose)
 
     def further(
         self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.tasks.auc import macro_auc
+from medpfl.tasks.auc import as_log_odds, macro_auc
 
 
-def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+def measures(probabilities: np.ndarray, labels: np.ndarray, whose: np.ndarray | None = None) -> dict[str, Any]:
     """The measures of one site's predictions.
 
     A sample whose probabilities are not all finite counts as wrong, and leaves the AUC undefined.
@@ -20,10 +20,12 @@ def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     Args:
         probabilities: (n, classes); the class with the highest one is the prediction (the first of equals).
         labels: (n,) whole numbers in [0, classes).
+        whose: (n,) which patient each sample is of; None where each is of its own.
 
     Returns:
         ``n``; ``accuracy``; ``balanced_accuracy``: mean recall over the classes present; ``auroc``: mean over the
-        classes that have both positives and negatives; ``auroc_ci95``: [low, high]; ``auroc_classes``: their number.
+        classes that have both positives and negatives, ranked by log-odds; ``auroc_ci95``: [low, high];
+        ``auroc_classes``: their number.
 
     Raises:
         ValueError: shapes that do not fit, or a label outside the classes.
@@ -50,7 +52,9 @@ def measures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     counts = np.bincount(labels, minlength=classes)
     recalls = np.bincount(labels, weights=right, minlength=classes)[counts > 0] / counts[counts > 0]
     used = np.flatnonzero((counts > 0) & (counts < n)) if finite.all() else np.empty(0, dtype=int)
-    area, interval = macro_auc(probabilities[:, used].T, labels == used[:, None])[:2] if len(used) else (None, None)
+    area = interval = None
+    if len(used):
+        area, interval, _ = macro_auc(as_log_odds(probabilities)[:, used].T, labels == used[:, None], whose=whose)
     return {
         "n": n,
         "accuracy": float(right.mean()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import Interval, Share
-from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
@@ -31,6 +31,7 @@ class Measures(BaseModel):
     n: Annotated[int, Field(ge=0, le=10**9)]
     auroc: Share | None
     auroc_ci95: Interval | None
+    auroc_ci95_by: Literal["patient", "sample"] | None = None
     auroc_by_label: Annotated[list[Share | None], Field(max_length=10**4)]
     accuracy: Share | None
 
@@ -76,7 +77,14 @@ class MultiLabel(Task):
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
-        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        return self._of(*map(np.concatenate, zip(*predictions, strict=True)))
+
+    def measured(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        found = self._of(*predictions, of.whose)
+        return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+
+    def _of(self, probabilities: np.ndarray, labels: np.ndarray, whose: np.ndarray | None = None) -> dict[str, Any]:
         known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
         right = ((probabilities > 0.5) == positive) & finite
         both = (positive & known).any(0) & (~positive & known).any(0)
@@ -84,7 +92,7 @@ class MultiLabel(Task):
         by_label: list[float | None] = [None] * labels.shape[1]
         area, interval = None, None
         if len(used):
-            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
+            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, whose)
             for label, value in zip(used, each, strict=True):
                 by_label[label] = float(value)
         return {
@@ -111,7 +119,7 @@ class MultiLabel(Task):
         """Of the mixed probabilities."""
         return self.losses(self.mixed(first, second, weight))
 
-    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """DeLong's interval of the AUC; Student's of each case's share of right labels."""
         labels, known = new[1], new[1] >= 0
         if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
@@ -119,8 +127,8 @@ class MultiLabel(Task):
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
-        ends = mean_interval(change)
+        ends = mean_interval(change, None if of.whose is None else of.whose[cases])
         return {
-            "auroc": auroc_gain(new[0], old[0], (labels == 1).T, known.T),
+            "auroc": auroc_gain(new[0], old[0], (labels == 1).T, known.T, of.whose),
             "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
         }

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from medpfl.core.measure import Measure
 from medpfl.core.site_data import Part, SiteData
+from medpfl.tasks.evaluation import UNKNOWN, Cases, cases
 
 
 class Task(ABC):
@@ -98,10 +99,15 @@ class Task(ABC):
 
     def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> dict[str, Any] | None:
         """The measures of a model on a part of a site's data; None if the site has no such samples."""
-        return self.measured(self.predict(model, data, part)) if data.samples(part) else None
+        return self.measured(self.predict(model, data, part), cases(data, part)) if data.samples(part) else None
 
-    def measured(self, predictions: Any) -> dict[str, Any]:
-        """The measures on predictions, as :meth:`evaluate` gives them."""
+    def measured(self, predictions: Any, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """The measures on predictions, as :meth:`evaluate` gives them.
+
+        Args:
+            predictions: of one site.
+            of: whose they are; a task with intervals makes them over patients where these are known, and says so.
+        """
         return self.pooled([predictions])
 
     @abstractmethod
@@ -121,7 +127,7 @@ class Task(ABC):
         """:meth:`losses` of :meth:`mixed`, of every task."""
 
     @abstractmethod
-    def gained(self, new: Any, old: Any) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Any, old: Any, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """By measure what predictions gain over others on the same cases: ``difference``, ``low`` and ``high``.
 
         Above 0 is better, also where less of a measure is.
