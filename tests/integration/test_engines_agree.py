@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-FIGURES = ("rounds", "final", "selected_round", "mixing", "traffic", "failures", "new", "heads")
+FIGURES = ("rounds", "final", "selected_round", "selected_rounds", "mixing", "traffic", "failures", "new", "heads")
 
 
 def figures(folder: Path) -> dict:

@@ -85,7 +85,7 @@ class Federation:
         if start:
             model.load_state_dict(start.state)
         split = split_of(config, model, x)
-        if config.resolved_mixing != "identity" and not split.shared_names:
+        if config.mixes and not split.shared_names:
             frozen = f" with --frozen {config.frozen}" if config.frozen else ""
             raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
         if odd := next((name for name in split.shared_names if "/" in name), None):
@@ -194,7 +194,7 @@ class Federation:
             rival=rival,
             channels=self.channels,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
-            selects=policy.measures == "none",
+            selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
         )
 

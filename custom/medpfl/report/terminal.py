@@ -167,6 +167,8 @@ def _title(results: Results) -> Text:
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
     text = printable(text)
+    if results.get("selected_rounds"):
+        return Text(f"{text}; each site's own round of {len(results['rounds'])}")
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
 
 

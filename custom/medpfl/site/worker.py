@@ -61,7 +61,7 @@ class Site:
         channels: what travels besides the shared part, with the part of the method that each is of.
         delivery: where its models go at the end, to be used; None for nowhere.
         rival: what the site trains alone, beside; None for nothing.
-        selects: the site selects its round by its own validation data, since its measures do not leave.
+        selects: the site selects its round by its own validation data: measures do not leave, or the model does not.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
     """
 
