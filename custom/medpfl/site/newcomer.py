@@ -300,6 +300,8 @@ def repeat_shared_heads(model: nn.Module, split: ParameterSplit) -> None:
 def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = None) -> None:
     """Sets batch norm's running statistics to those of its inputs over the training data, pooled exactly.
 
+    The variance is the unbiased one, as torch's own running variance is.
+
     Layer after layer in the model's order, so that each sees what it will see in use.
 
     Args:
@@ -309,6 +311,7 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
     """
     for path, layer in batch_norm_layers(model).items():
         if (paths is None or path in paths) and layer.running_mean is not None:
-            for mean, variance in input_statistics(model, {path: layer}, training_inputs(data)).values():
+            found = input_statistics(model, {path: layer}, training_inputs(data), unbiased=True)
+            for mean, variance in found.values():
                 layer.running_mean.copy_(mean)
                 layer.running_var.copy_(variance)
