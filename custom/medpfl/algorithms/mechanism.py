@@ -332,6 +332,9 @@ class Mixing(Mechanism, ABC):
     def hello(self, parts: ServerParts) -> State | None:
         """The whole state of the model f that goes with the hello."""
 
+    def judged(self, parts: ServerParts, f: State) -> dict[str, Any] | None:
+        """What results say of how good f is, as plain values; None where the server has no data to tell by."""
+
     def given(self, parts: ServerParts) -> State | None:
         """The same where the user gave it, checked; None where it is made or not needed."""
 

@@ -132,6 +132,7 @@ class Federation:
         self.config.privacy()
         parts, mixer = self._parts(stop), self.config.mixer
         pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
+        judged = mixer.judged(parts, pretrained) if pretraining and pretrained is not None else None
         made = {part: part.server_step(parts) for part in self.config.mechanisms} if steps else {}
         return Plan(
             self.config,
@@ -141,6 +142,7 @@ class Federation:
             pretrained,
             {part: step for part, step in made.items() if step},
             self.start,
+            judged,
         )
 
     def _parts(self, stop: Callable[[], bool] = lambda: False) -> ServerParts:

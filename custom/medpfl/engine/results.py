@@ -56,6 +56,7 @@ def build_results(
         **({"init": dict(plan.start.report)} if plan.start else {}),
         **_shown(plan, state),
         "privacy": config.privacy() or None,
+        **({"pretrained": dict(state.judged)} if state.judged else {}),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
         "environment": environment(env),
         "data": dict(data),

@@ -93,7 +93,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
-            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f)
+            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f, judged=plan.judged)
         case "train":
             return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
         case "validate":

@@ -28,7 +28,7 @@ def statistics_under(
     split: ParameterSplit,
     data: SiteData,
     settings: Mapping[str, Value],
-    source: NoiseSource,
+    source: NoiseSource | None,
 ) -> State:
     """What FedAP's similarity rests on: statistics of layers' inputs over the training data.
 
@@ -39,7 +39,7 @@ def statistics_under(
         data: its training part is used.
         settings: with ``statistics_epsilon`` the statistics are noised
         (:mod:`medpfl.algorithms.fedap.private_statistics`).
-        source: of the noise.
+        source: of the noise, where the settings have any.
 
     Returns:
         As :func:`statistics_entries`: of all those layers; one that the model holds and does not use has zeros, the
@@ -49,7 +49,7 @@ def statistics_under(
         StateError: the site has too few patients for the noise.
     """
     layers = _layers(kind, model, split)
-    if settings.get("statistics_epsilon"):
+    if settings.get("statistics_epsilon") and source is not None:
         found = private_statistics(model, layers, data, settings, source)
     else:
         found = input_statistics(model, layers, training_inputs(data))
