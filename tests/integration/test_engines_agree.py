@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-FIGURES = ("rounds", "final", "selected_round", "selection", "mixing", "traffic", "failures", "new", "heads")
+FIGURES = ("rounds", "final", "selected_round", "selected_rounds", "selection", "mixing", "traffic", "failures", "new")
+FIGURES += ("heads",)
 
 
 def figures(folder: Path) -> dict:

@@ -30,7 +30,7 @@ SITES = ["site-1", "site-2", "site-3"]
 
 
 def small(algorithm="fedap", **fields):
-    settings = {"pretrain_epochs": 1} if algorithm == "fedap" else {}
+    settings = ({"pretrain_epochs": 1} if algorithm == "fedap" else {}) | fields.pop("settings", {})
     defaults = {
         "sites": 3,
         "rounds": 2,
@@ -94,7 +94,7 @@ def test_results_keep_the_contract(finished):
         assert final.keys() >= {"sites", "mean", "worst", "std"}
         assert list(final["sites"]) == SITES
         for name, site in final["sites"].items():
-            plain = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes"}
+            plain = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_ci95_by", "auroc_classes"}
             assert site.keys() == plain | ({*FURTHER, "intervals"} if which == "selected" else set())
             assert site["n"] == results["data"]["sites"][name]["test"]
     assert results["mixing"]["sites"] == SITES
@@ -132,11 +132,26 @@ def test_the_model_trained_alone_is_local_trainings_of_its_own_best_round(finish
         assert all(torch.equal(tensor, alone[key]) for key, tensor in kept.get("alone", 2).items())
         said = results["verdict"]["sites"][name]
         assert said["used"] == {"candidate": "as published", "round": results["selected_round"], "weight": 1.0}
-        if said["alone_round"] == local["selected_round"]:
+        if said["alone_round"] == local["selected_rounds"][name]:
             assert results["reference"]["final"]["selected"]["sites"][name] == local["final"]["selected"]["sites"][name]
     assert sum(results["verdict"]["counts"].values()) == 3
     assert local["mixing"] is None
     assert "verdict" not in local
+
+
+def test_each_site_that_trains_alone_selects_its_own_round(tmp_path):
+    """Rates so large that sites do not all end best in the same round; each has its best, and its test is of that."""
+    results = start(tmp_path, small("local", rounds=4, settings={"lr": 0.2}))
+    course = {s: [r["sites"][s]["validation"]["accuracy"] for r in results["rounds"]] for s in SITES}
+    own = {site: 1 + values.index(max(values)) for site, values in course.items()}
+    assert results["selected_rounds"] == own
+    assert len(set(own.values())) > 1
+    assert results["selected_round"] is None
+    assert not any("was absent" in note for note in results["notes"])
+    for site, round_ in own.items():
+        kept = DiskStore(tmp_path / "state" / site, durable=False)
+        assert set(kept.rounds("model")) == {round_, 4}
+    assert "own round" in (tmp_path / "report.html").read_text()
 
 
 def test_a_finished_run_is_only_read(finished):

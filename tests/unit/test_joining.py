@@ -141,17 +141,29 @@ def test_batch_norm_is_the_first_models_with_statistics_of_the_own_data(tmp_path
     x = torch.cat([x for x, _ in data.batches("train", 29)]).flatten(1)
     inputs = x @ found["fc1.weight"].T + found["fc1.bias"]
     assert torch.allclose(found["norm.running_mean"], inputs.mean(0), atol=1e-5)
-    assert torch.allclose(found["norm.running_var"], inputs.var(0, correction=0), rtol=1e-4)
+    assert torch.allclose(found["norm.running_var"], inputs.var(0, correction=1), rtol=1e-4)
 
 
 def test_statistics_are_those_that_each_layer_sees_in_use():
     model = torch.nn.Sequential(Net(), torch.nn.BatchNorm1d(3))
     data = images(train=40)
     take_statistics(model, data)
-    seen = input_statistics(model, batch_norm_layers(model), (x for x, _ in data.batches("train", 7)))
+    seen = input_statistics(model, batch_norm_layers(model), (x for x, _ in data.batches("train", 7)), unbiased=True)
     for path, layer in batch_norm_layers(model).items():
         assert torch.allclose(layer.running_mean.double(), seen[path][0], atol=1e-5)
         assert torch.allclose(layer.running_var.double(), seen[path][1], rtol=1e-4)
+
+
+def test_a_newcomers_running_statistics_are_as_torchs_own():
+    """One batch of all samples with momentum 1 leaves in torch what a newcomer takes; of few samples that shows."""
+    data = images(train=5)
+    own, torchs = Net(), Net()
+    torchs.load_state_dict(own.state_dict())
+    torchs.norm.momentum = 1.0
+    torchs.train()(next(data.batches("train", 5))[0])
+    take_statistics(own, data)
+    for name in ("running_mean", "running_var"):
+        assert torch.allclose(getattr(own.norm, name), getattr(torchs.norm, name), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("p", "sources"), [(0.6, {0: 2, 1: 2}), (0.34, {0: 1})])

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.core.errors import UserError
-from medpfl.core.layers import classification_layer
-from medpfl.core.parameters import State
+from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
 from medpfl.training.loop import Loss
@@ -68,9 +67,9 @@ class LabelPrior(Mechanism):
         """Step 1."""
         return f"with {self.settings.prior:g} log p_site added to the logits"
 
-    def suits(self, model: nn.Module, x: Tensor) -> None:
+    def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
         """The network must end in its classifier: what is added to that one's bias is added to the logits."""
-        bias = _bias(model)
+        bias = _bias(model, split)
         as_it_is, shift = bias.detach().clone(), torch.arange(len(bias), dtype=bias.dtype)
         with torch.no_grad():
             before = logits(model(x))
@@ -92,13 +91,13 @@ class LabelPrior(Mechanism):
     def in_use(self, round_: LocalRound) -> State | None:
         """Step 2."""
         state = dict(round_.model.state_dict())
-        path, layer = classification_layer(round_.model)
+        path, layer = round_.split.classification_layer(round_.model)
         name = f"{path}.bias" if path else "bias"
         state[name] = layer.bias.detach() + self._adjustment(round_)
         return state
 
     def _adjustment(self, round_: LocalRound) -> Tensor:
-        bias = _bias(round_.model)
+        bias = _bias(round_.model, round_.split)
         counts = round_.data.class_counts(len(bias)).to(bias)
         return self.settings.prior * log_frequencies(counts, self.settings.prior_smoothing)
 
@@ -114,8 +113,8 @@ def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
     return (smoothed / smoothed.sum()).clamp(min=_NEVER).log().to(counts.dtype)
 
 
-def _bias(model: nn.Module) -> Any:
-    _, layer = classification_layer(model)
+def _bias(model: nn.Module, split: ParameterSplit) -> Any:
+    _, layer = split.classification_layer(model)
     if layer.bias is None:
         raise UserError(f"{type(model).__name__}'s last linear layer has no bias, and prior needs one")
     return layer.bias

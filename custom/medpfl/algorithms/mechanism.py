@@ -260,11 +260,12 @@ class Mechanism:
         """Whether a site is asked for a channel's tensors in the next message."""
         return True
 
-    def suits(self, model: nn.Module, x: torch.Tensor) -> None:
+    def suits(self, model: nn.Module, split: ParameterSplit, x: torch.Tensor) -> None:
         """Raises UserError, in words, if it cannot go with a network.
 
         Args:
             model: in eval mode; is afterwards what it was.
+            split: what of it is shared.
             x: a batch of inputs.
         """
 
@@ -334,6 +335,9 @@ class Mixing(Mechanism, ABC):
 
     def hello(self, parts: ServerParts) -> State | None:
         """The whole state of the model f that goes with the hello."""
+
+    def judged(self, parts: ServerParts, f: State) -> dict[str, Any] | None:
+        """What results say of how good f is, as plain values; None where the server has no data to tell by."""
 
     def given(self, parts: ServerParts) -> State | None:
         """The same where the user gave it, checked; None where it is made or not needed."""

@@ -12,6 +12,7 @@ from math import ceil
 import torch
 
 from medpfl.algorithms.mechanism import CommonMixing, Rule, Run
+from medpfl.core.mixing import reckoned_in
 from medpfl.core.parameters import State
 from medpfl.core.settings import Settings, setting
 
@@ -86,6 +87,6 @@ def middle(updates: Sequence[State], out: int) -> State:
     mixed: State = {}
     for name in list(updates[0]):
         stack = torch.stack([u.pop(name) for u in updates])
-        kept = stack.to(torch.float32).sort(dim=0).values[out : count - out]
+        kept = stack.to(reckoned_in(stack.dtype)).sort(dim=0).values[out : count - out]
         mixed[name] = kept.mean(dim=0).to(stack.dtype)
     return mixed

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.audit.prior import prior_images
 from medpfl.audit.victim import Foothold, Known, Line
-from medpfl.core.layers import classification_layer
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State
 from medpfl.core.seeding import generator
@@ -72,7 +71,7 @@ def constant_state(known: Known, label: int, margin: float) -> State:
     """
     if not _sets_classifier(known):
         return _steered(known, label)
-    path, _ = classification_layer(known.make_model())
+    path, _ = known.split.classification_layer(known.make_model())
     state = {name: tensor.clone() for name, tensor in known.initial_shared.items()}
     state[f"{path}.weight"].zero_()
     state[f"{path}.bias"].zero_()[label] = margin
@@ -80,7 +79,7 @@ def constant_state(known: Known, label: int, margin: float) -> State:
 
 
 def _sets_classifier(known: Known) -> bool:
-    path, layer = classification_layer(known.make_model())
+    path, layer = known.split.classification_layer(known.make_model())
     return layer.bias is not None and {f"{path}.weight", f"{path}.bias"} <= known.whole
 
 

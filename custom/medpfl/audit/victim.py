@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.core.layers import classification_layer
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.seeding import generator
 from medpfl.core.site_data import Part, SiteData
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
@@ -228,7 +228,7 @@ def honest_rounds(line: Line, known: Known, rounds: int) -> list[Exchange]:
 
 def known_of(federation: Federation, name: str, data: SiteData, policy: SitePolicy) -> Known:
     """What the server of this federation knows."""
-    x, _ = next(iter(data.batches("train", 1)))
+    x, _ = next(iter(data.training_batches(1, generator(federation.config.seed, "audit", "shape"))))
     channel = next((c for c in federation.channels if c.to_server and "prepare" in c.tasks), None)
     layers = {entry.rpartition("/")[0] for entry in channel.entries} if channel else set()
     return Known(
@@ -243,7 +243,7 @@ def known_of(federation: Federation, name: str, data: SiteData, policy: SitePoli
         policy=policy,
         f=_honest_f(federation),
         statistics=channel.name if channel else "",
-        of_classifier=bool(channel) and layers == {classification_layer(federation.model())[0]},
+        of_classifier=bool(channel) and layers == {federation.split.classification_layer(federation.model())[0]},
     )
 
 

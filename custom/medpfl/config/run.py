@@ -208,9 +208,14 @@ class RunConfig(RunFields):
         return self.mixing or algorithm(self.algorithm).mixing.name
 
     @property
+    def mixes(self) -> bool:
+        """Whether the sites' models reach each other; where not, each site selects its own round."""
+        return self.resolved_mixing != "identity"
+
+    @property
     def has_rival(self) -> bool:
         """Whether every site trains alone too."""
-        return self.alone == "yes" and self.resolved_mixing != "identity"
+        return self.alone == "yes" and self.mixes
 
     @property
     def resolved_use(self) -> Literal["received", "best", "blend"]:

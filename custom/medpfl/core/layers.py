@@ -40,8 +40,18 @@ def how_to_get_batch_norm(model: nn.Module) -> str:
     return f"give it batch norm{instead} with --model-arg {argument}=batch"
 
 
-def classification_layer(model: nn.Module) -> tuple[str, nn.Linear]:
+def any_linear(model: nn.Module) -> bool:
+    """Whether the model has a linear layer."""
+    return any(isinstance(module, nn.Linear) for module in model.modules())
+
+
+def classification_layer(model: nn.Module, x: Tensor | None = None) -> tuple[str, nn.Linear]:
     """Path and module of the last linear layer, which is what classifies.
+
+    Args:
+        model: is afterwards what it was.
+        x: a batch of inputs. The last layer is then the one that a forward pass comes to last; without it the one that
+            is registered last, which is another one in a model that registers its head first.
 
     Raises:
         UserError: the model has no linear layer.
@@ -52,7 +62,9 @@ def classification_layer(model: nn.Module) -> tuple[str, nn.Linear]:
             f"{type(model).__name__} has no linear layer that classifies: choose a model that ends in one, "
             "or a method that does not need it"
         )
-    return linear[-1]
+    used = _first_uses(model, x) if x is not None and len(linear) > 1 else {}
+    places = [max((used[id(t)] for t in layer.parameters() if id(t) in used), default=-1) for _, layer in linear]
+    return max(zip(places, range(len(linear)), linear, strict=True))[2]
 
 
 def weighted_layers(model: nn.Module, x: Tensor | None = None) -> list[list[str]]:

@@ -53,7 +53,9 @@ def restrict(weights: np.ndarray, present: Sequence[int]) -> np.ndarray:
 
 
 def mix(weights: np.ndarray, updates: Sequence[State]) -> list[State]:
-    """One matrix product per tensor: next_i = sum_j W_ij update_j (Lu et al. 2022, eq. 2), in float32.
+    """One matrix product per tensor: next_i = sum_j W_ij update_j (Lu et al. 2022, eq. 2).
+
+    In float32, a tensor in float64 in float64.
 
     Rows that are equal are computed once and share their tensors; nothing may modify them in place.
 
@@ -66,14 +68,19 @@ def mix(weights: np.ndarray, updates: Sequence[State]) -> list[State]:
         N states.
     """
     rows, of_site = np.unique(weights, axis=0, return_inverse=True)
-    w = torch.from_numpy(rows).to(torch.float32)
     mixed: list[State] = [{} for _ in rows]
     for name in list(updates[0]):
         stack = torch.stack([u.pop(name) for u in updates])
-        product = (w.to(stack.device) @ stack.reshape(len(updates), -1).to(torch.float32)).to(stack.dtype)
+        w = torch.from_numpy(rows).to(stack.device, reckoned_in(stack.dtype))
+        product = (w @ stack.reshape(len(updates), -1).to(w.dtype)).to(stack.dtype)
         for state, row in zip(mixed, product, strict=True):
             state[name] = row.reshape(stack.shape[1:])
     return [mixed[i] for i in np.ravel(of_site)]
+
+
+def reckoned_in(dtype: torch.dtype) -> torch.dtype:
+    """The type in which tensors of a type are joined: float32, and float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def cap_others(weights: np.ndarray, own: Sequence[int | None], cap: float) -> np.ndarray:

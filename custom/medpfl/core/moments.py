@@ -37,14 +37,15 @@ class _Moments:
 
 
 def input_statistics(
-    model: nn.Module, layers: Mapping[str, nn.Module], batches: Iterable[Tensor]
+    model: nn.Module, layers: Mapping[str, nn.Module], batches: Iterable[Tensor], *, unbiased: bool = False
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and (biased) variance of every channel of the layers' inputs, with the model in eval mode.
+    """Mean and variance of every channel of the layers' inputs, with the model in eval mode.
 
     Args:
         model: run on every batch; its mode is restored.
         layers: modules of the model by path; a layer's input is (B, channels, ...), a linear one's (B, ..., channels).
         batches: model inputs.
+        unbiased: divide by the number of values less one, as batch norm's running variance does.
 
     Returns:
         By path: mean and variance, float64, shape (channels,), on the CPU; of the layers that a batch reached.
@@ -59,7 +60,8 @@ def input_statistics(
         model.eval()
         for batch in batches:
             model(batch)
-    return {path: (m.mean.cpu(), (m.squares / m.count).cpu()) for path, m in moments.items() if m.count}
+    fewer = int(unbiased)
+    return {path: (m.mean.cpu(), (m.squares / max(1, m.count - fewer)).cpu()) for path, m in moments.items() if m.count}
 
 
 def training_inputs(data: SiteData) -> Iterator[Tensor]:

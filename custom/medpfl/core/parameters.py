@@ -14,12 +14,14 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from medpfl.core.declarations import Declaration, Slice, joined, personal_heads
 from medpfl.core.errors import UserError
+from medpfl.core.layers import any_linear, classification_layer
 
 State = dict[str, Tensor]
 
@@ -78,6 +80,20 @@ class ParameterSplit:
             for name, tensor in state.items()
         }
         self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+        self._classifier = classification_layer(model, x)[0] if any_linear(model) else None
+
+    def classification_layer(self, model: nn.Module) -> tuple[str, nn.Linear]:
+        """Path and module of the layer that classifies, the last along the way of the split's input.
+
+        Args:
+            model: of the architecture.
+
+        Raises:
+            UserError: see :func:`medpfl.core.layers.classification_layer`.
+        """
+        if self._classifier is None:
+            return classification_layer(model)
+        return self._classifier, cast(nn.Linear, model.get_submodule(self._classifier))
 
     @property
     def heads_divided(self) -> bool:

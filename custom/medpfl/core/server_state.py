@@ -34,6 +34,7 @@ class ServerState:
         traffic: bytes that the sites sent and received in all tasks, hello and tests included.
         final: results on test data.
         pretrained: fingerprint of the model f that the user gave, under which sites took statistics.
+        judged: how good f is, as results say it; None where there is none, or the server cannot tell.
     """
 
     phase: Phase = "prepare"
@@ -50,3 +51,4 @@ class ServerState:
     traffic: Mapping[str, int] = field(default_factory=lambda: {"sent_bytes": 0, "received_bytes": 0})
     final: Mapping[str, Any] | None = None
     pretrained: str | None = None
+    judged: Mapping[str, Any] | None = None

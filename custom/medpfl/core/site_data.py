@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from medpfl.core.errors import UserError
 
@@ -38,7 +39,7 @@ class SiteData(Protocol):
         """
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
-        """A part in fixed order, unaugmented."""
+        """A part in fixed order, each sample once, unaugmented."""
 
     def class_counts(self, classes: int) -> Tensor:
         """How many training samples each class has, (classes,) int64, on the device."""
@@ -142,25 +143,28 @@ class SiteLoaders:
         train: training batches, in a new order at every iteration.
         validation: used to select the round; may be empty.
         test: read once, at the end; may be empty.
+        plain: the training samples in a fixed order, each once and as it is: what statistics of a site's data are taken
+            from. Not needed where ``train`` is that itself.
         device: where batches are moved; filled in by the engine.
     """
 
     train: Iterable[Batch]
     validation: Iterable[Batch] = ()
     test: Iterable[Batch] = ()
+    plain: Iterable[Batch] | None = None
     device: torch.device = field(default=torch.device("cpu"), init=False)
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
+    _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
-        """See :class:`SiteData`."""
-        loader = getattr(self, part)
-        return (
-            len(dataset)
-            if (dataset := getattr(loader, "dataset", None)) is not None
-            else sum(len(y) for _, y in loader)
-        )
+        """See :class:`SiteData`: what the loader yields in an epoch; it is read for that once, unless it tells."""
+        if part not in self._samples:
+            loader = getattr(self, part)
+            told = _told(loader)
+            self._samples[part] = sum(len(y) for _, y in loader) if told is None else told
+        return self._samples[part]
 
     def training_batches(
         self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
@@ -169,20 +173,33 @@ class SiteLoaders:
         if balanced:
             raise UserError("sampling=balanced: loaders of one's own draw their samples themselves; balance them there")
         torch.manual_seed(generator.initial_seed())
-        return self.batches("train", batch_size)
+        return self._moved(self.train)
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
-        """See :class:`SiteData`."""
-        for x, y in getattr(self, part):
+        """See :class:`SiteData`.
+
+        Raises:
+            NotPlain: these are the training samples, there is no ``plain``, and ``train`` shuffles, augments or drops.
+        """
+        if part != "train":
+            return self._moved(getattr(self, part))
+        if self.plain is None:
+            if _varies(self.train) or _drops(self.train):
+                raise NotPlain(NOT_PLAIN)
+            self.plain = self.train
+        return self._moved(self.plain)
+
+    def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        for x, y in loader:
             labels = y.to(self.device, torch.long, non_blocking=True)
             # A channel of one, as MONAI's masks and MedMNIST's labels have it.
             single = labels.dim() in (2, x.dim()) and labels.shape[1] == 1
             yield x.to(self.device, non_blocking=True), labels.squeeze(1) if single else labels
 
     def class_counts(self, classes: int) -> Tensor:
-        """See :class:`SiteData`; the loader is read once for it."""
+        """See :class:`SiteData`: of what the loader yields in an epoch; it is read once for that."""
         if self._labels is None:
-            self._labels = torch.cat([y for _, y in self.batches("train", 1)])
+            self._labels = torch.cat([y for _, y in self._moved(self.train)])
         return torch.bincount(self._labels.flatten(), minlength=classes)
 
     def digest(self) -> None:
@@ -195,6 +212,39 @@ class SiteLoaders:
     def owners(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`: a loader does not tell."""
         return None
+
+
+class NotPlain(UserError):
+    """A loader made for training is no source of statistics."""
+
+
+NOT_PLAIN = (
+    "its training loader shuffles, augments or drops samples, and statistics need each sample once, as it is: give "
+    "SiteLoaders a second loader of them, plain="
+)
+
+
+def _told(loader: Iterable[Batch]) -> int | None:
+    """How many samples torch's own loader yields in an epoch; None where that depends on what it reads."""
+    if not (isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler):
+        return None
+    if loader.collate_fn is not default_collate or isinstance(loader.dataset, IterableDataset):
+        return None
+    drawn = len(loader.batch_sampler.sampler)
+    return drawn - drawn % loader.batch_sampler.batch_size if loader.batch_sampler.drop_last else drawn
+
+
+def _varies(loader: Iterable[Batch]) -> bool:
+    """Whether it begins in another way each time."""
+    first, again = (next(iter(loader), None) for _ in range(2))
+    if first is None or again is None:
+        return first is not again
+    return not all(map(torch.equal, first, again))
+
+
+def _drops(loader: Iterable[Batch]) -> bool:
+    batches = getattr(loader, "batch_sampler", None)
+    return bool(getattr(batches, "drop_last", False)) and len(batches.sampler) % batches.batch_size > 0
 
 
 def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:

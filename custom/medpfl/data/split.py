@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -51,6 +52,16 @@ def split_sites(
         _split(f"site-{number}", indices, fractions, train_fraction, seed)
         for number, indices in enumerate(parts, start=1)
     ]
+
+
+def fewest_with_training(fractions: Sequence[float]) -> int:
+    """How many images a site needs, so that :func:`split_sites` leaves it one for training.
+
+    Raises:
+        UserError: see :func:`split_sites`.
+    """
+    _check_fractions(fractions)
+    return math.ceil((1 - 1e-9) / fractions[0])
 
 
 def split_own(name: str, total: int, fractions: Sequence[float], train_fraction: float, seed: int) -> SiteIndices:

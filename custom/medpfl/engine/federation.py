@@ -24,7 +24,7 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
-from medpfl.engine.first_model import blank, pick_device, require_affordable, seeded_model, split_of, try_out
+from medpfl.engine.first_model import blank, meet, pick_device, require_affordable, seeded_model, split_of, try_out
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start, start_weights
 from medpfl.server.rounds import Plan
@@ -94,11 +94,13 @@ class Federation:
         if start:
             model.load_state_dict(start.state)
         split = split_of(config, model, x)
-        if config.resolved_mixing != "identity" and not split.shared_names:
+        if config.mixes and not split.shared_names:
             frozen = f" with --frozen {config.frozen}" if config.frozen else ""
             raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
         if odd := next((name for name in split.shared_names if "/" in name), None):
             raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
+        if shape:
+            meet(config, model, split, blank(config, shape, number=2))
         channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
@@ -139,6 +141,7 @@ class Federation:
         self.config.privacy()
         parts, mixer = self._parts(stop), self.config.mixer
         pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
+        judged = mixer.judged(parts, pretrained) if pretraining and pretrained is not None else None
         made = {part: part.server_step(parts) for part in self.config.mechanisms} if steps else {}
         return Plan(
             self.config,
@@ -148,6 +151,7 @@ class Federation:
             pretrained,
             {part: step for part, step in made.items() if step},
             self.start,
+            judged,
         )
 
     def _parts(self, stop: Callable[[], bool] = lambda: False) -> ServerParts:
@@ -202,7 +206,7 @@ class Federation:
             rival=rival,
             channels=self.channels,
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
-            selects=policy.measures == "none",
+            selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
         )
 

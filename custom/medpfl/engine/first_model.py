@@ -92,9 +92,13 @@ def try_out(config: RunConfig, model: nn.Module, x: torch.Tensor, classes: int) 
         model.train()
     if reason := config.learned.misfit(scores.shape, x.shape, classes):
         raise UserError(f"{where} gives an output of shape {list(scores.shape)}: {reason}")
+
+
+def meet(config: RunConfig, model: nn.Module, split: ParameterSplit, x: torch.Tensor) -> None:
+    """The run's mechanisms look at the network; UserError, in words, from one that cannot go with it."""
     model.eval()
     for part in config.parts:
-        part.suits(model, x)
+        part.suits(model, split, x)
     model.train()
 
 

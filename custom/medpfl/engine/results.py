@@ -57,11 +57,12 @@ def build_results(
         **({"init": dict(plan.start.report)} if plan.start else {}),
         **_shown(plan, state),
         "privacy": config.privacy() or None,
+        **({"pretrained": dict(state.judged)} if state.judged else {}),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
         "environment": environment(env),
         "data": dict(data),
         "rounds": rounds,
-        "selected_round": (state.best_round or state.round) if state.phase == "done" else None,
+        **_selected(config, state),
         **({"selection": dict(state.selection)} if state.selection else {}),
         "final": _final(plan, state),
         **({"reference": alone} if (alone := reference(plan, state)) else {}),
@@ -95,6 +96,14 @@ def environment(env: str) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON atomically; NaN and infinity, which JSON does not have, are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), durable=False)
+
+
+def _selected(config: RunConfig, state: ServerState) -> dict[str, Any]:
+    """The round; where nothing is mixed each site's own, as it told with its test."""
+    if config.mixes or state.phase != "done":
+        return {"selected_round": (state.best_round or state.round) if state.phase == "done" else None}
+    told = {site: metrics["tested"]["selected"] for site, metrics in (state.final or {}).items()}
+    return {"selected_round": None, "selected_rounds": told}
 
 
 def _heads(plan: Plan) -> dict[str, Any] | None:
@@ -144,7 +153,7 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
-        if state.best_round and tested["selected"] != state.best_round:
+        if config.mixes and state.best_round and tested["selected"] != state.best_round:
             notes.append(
                 f"{site} was absent when round {state.best_round} was validated, or its file is damaged; its last "
                 "model was tested instead."

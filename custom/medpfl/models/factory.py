@@ -51,7 +51,7 @@ _OWN: dict[str, tuple[Callable[..., nn.Module], ModelRow]] = {
         (ImpressionCNN, ModelRow("impression-cnn", "CNN with batch norm", "FedImpres (2024)", "3x32x32")),
         (resnet32, ModelRow("resnet32", "ResNet of 32 layers for small images", "He et al. (2016)", "3x32x32")),
         (resnet110, ModelRow("resnet110", "ResNet of 110 layers for small images", "He et al. (2016)", "3x32x32")),
-        (vit_tiny, ModelRow("vit-tiny", "ViT for 28 to 64 pixels (MONAI's)", "Dosovitskiy et al. (2021)", "1x28x28")),
+        (vit_tiny, ModelRow("vit-tiny", "ViT for 28 to 64 pixels (MONAI's)", "this package's own size", "1x28x28")),
         (vit_small, ModelRow("vit-small", "ViT-S/16 (MONAI's)", "Dosovitskiy et al. (2021)", "3x224x224")),
         (unet, ModelRow("unet", "U-Net with batch norm, 2-D or 3-D (MONAI's)", "Ronneberger et al. (2015)", "1x64x64")),
         (

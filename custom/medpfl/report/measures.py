@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from medpfl.core.measure import LOSS, Measure
@@ -71,6 +71,13 @@ def with_interval(measure: Measure, entry: Mapping[str, Any]) -> str:
     if value is None or not ends or None in ends:
         return printed(measure, value)
     return f"{measure.number(value)} [{measure.number(ends[0])}, {measure.number(ends[1])}]"
+
+
+def interval_by(measure: Measure, entries: Iterable[Mapping[str, Any]]) -> str:
+    """What a measure's intervals are over, " by patient" or " by sample"; empty where sites differ or do not say."""
+    if len(found := {entry.get(f"{measure.interval}_by") for entry in entries} - {None}) != 1:
+        return ""
+    return f" by {found.pop()}"
 
 
 def change(measure: Measure, gain: float | None, sd: float | None = None) -> str:

@@ -117,8 +117,11 @@ def _site_note(run: Results) -> str:
     lowest = worst_site(last, measure)
     chosen = run.get("selected_round")
     validated = round_series(run, *courses_of(selecting(run))[0].keys)
+    own = run.get("selected_rounds")
     when = (
-        "the reported round"
+        ("each site's own round" + ", chosen on its validation data" * bool(validated))
+        if own
+        else "the reported round"
         if chosen is None
         else f"round {chosen}" + (", chosen on validation data" * bool(validated))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from medpfl.core.measure import Measure
@@ -17,6 +17,7 @@ from medpfl.report.measures import (
     counting_classes,
     first,
     head,
+    interval_by,
     measures_of,
     printed,
     short_head,
@@ -68,7 +69,7 @@ def site_table(run: Results) -> Table:
     measures, begun = measures_of(run), first(run)
     gains = differences(scores, reference, begun)
     counted, classes = counting_classes(measures, scores["sites"]), len(class_names(run))
-    heads = ["Site", "Train", "Test", *(short_head(m) + " [95 % CI]" * bool(m.interval) for m in measures)]
+    heads = ["Site", "Train", "Test", *(_interval_head(m, scores["sites"]) for m in measures)]
     heads += [f"Classes in {m.title}" for m in counted]
     local = f"Local {begun.title}" + f" ({begun.unit})" * bool(begun.unit)
     heads += [local, change_head("To local", begun)] if reference else []
@@ -96,6 +97,12 @@ def site_table(run: Results) -> Table:
             f"{change(begun, gains[least])} ({least})" if least else NONE,
         ]
     return Table("Test results of every site", heads, rows, foot)
+
+
+def _interval_head(measure: Measure, sites: Mapping[str, Any]) -> str:
+    if not measure.interval:
+        return short_head(measure)
+    return f"{short_head(measure)} [95 % CI{interval_by(measure, sites.values())}]"
 
 
 def further_table(run: Results) -> Table | None:

@@ -108,7 +108,7 @@ def _summarise(
         "to_fedavg": None
         if algorithm == "fedavg" or fedavg is None
         else _paired(scores, fedavg, fedavg_label, measures),
-        "selected_round": _over_seeds(run.get("selected_round") for run in runs),
+        "selected_round": _over_seeds(map(_selected_round, runs)),
         "seconds": _over_seeds((run.get("seconds") or {}).get("total") for run in runs),
         "sent_bytes_per_site_round": _over_seeds(_per_site_round(run, "sent_bytes") for run in runs),
         "received_bytes_per_site_round": _over_seeds(_per_site_round(run, "received_bytes") for run in runs),
@@ -119,6 +119,12 @@ def _summarise(
 
 def _with_earlier_names(measures: Sequence[Measure]) -> bool:
     return as_earlier([m for m in measures if not m.further])
+
+
+def _selected_round(run: Results) -> float | None:
+    """The round, or the mean of the sites' own."""
+    own = run.get("selected_rounds")
+    return fmean(own.values()) if own else run.get("selected_round")
 
 
 def _earlier(over: dict[str, Over], new: dict[str, Over], held_out: dict[str, Over]) -> dict[str, Over]:

@@ -34,6 +34,7 @@ from medpfl.report.measures import (
     classes_in,
     counting_classes,
     first,
+    interval_by,
     measures_of,
     short_head,
     spread,
@@ -137,6 +138,8 @@ def run_table(results: Results, width: int = 80) -> Table:
         sites_of = {name: [t for t, n in zip(titles, whose, strict=False) if n == name] for name in whose if name}
         below += [f"worst in {', '.join(of)}: {name}" for name, of in sites_of.items()]
     table.add_row("worst\nsite" if max(map(len, whose)) <= _CELL else "worst", "", *lowest)
+    said = {by for m in measures if m.interval and (by := interval_by(m, scores["sites"].values()))}
+    below += [f"95% CI{by}" for by in sorted(said)]
     table.caption = Text("\n".join(below)) if below else None
     return table
 
@@ -164,6 +167,8 @@ def _title(results: Results) -> Text:
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
     text = printable(text)
+    if results.get("selected_rounds"):
+        return Text(f"{text}; each site's own round of {len(results['rounds'])}")
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")
 
 

@@ -61,6 +61,7 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
         "traffic": dict(state.traffic),
         "final": state.final,
         "pretrained": state.pretrained,
+        "judged": state.judged,
     }
     fresh = path.with_name(f"{path.stem}.next{path.suffix}")
     try:
@@ -134,6 +135,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         traffic=info["traffic"],
         final=info["final"],
         pretrained=info.get("pretrained"),
+        judged=info.get("judged"),
     )
 
 

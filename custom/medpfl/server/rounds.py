@@ -21,7 +21,7 @@ from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
 from medpfl.server.magnitude import check_magnitudes
 from medpfl.server.state import Plan
-from medpfl.server.updates import check_update, in_words
+from medpfl.server.updates import bytes_of, check_update, in_words
 from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mixing_matrix, with_sent
 from medpfl.tasks.selection import selection
 
@@ -61,12 +61,14 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     expected = messages(plan, state)
     failures = [r for r in replies if isinstance(r, Failure)]
     usable: list[Update] = []
+    refused: list[Update] = []
     # The order of arrival must not decide the order of summation.
     order = {site: i for i, site in enumerate(plan.config.site_names)}
     for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
             usable.append(check_update(plan, expected, update, usable))
         except StateError as error:
+            refused.append(update)
             failures.append(Failure(update.site, state.round, str(error)))
     answered = {r.site for r in replies}
     failures += [Failure(s, m.round, "no answer in time") for s, m in expected.items() if s not in answered]
@@ -76,8 +78,10 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
     if state.phase == "train":
-        working, large = check_magnitudes(plan.config, expected, working, plan.means)
+        kept, large = check_magnitudes(plan.config, expected, working, plan.means)
+        refused += [u for u in working if all(u is not other for other in kept)]
         failures += large
+        working = kept
         usable = newcomers + working
     failures += [
         Failure(u.site, u.round, f"its personal state was damaged; it went on from that of round {earlier}")
@@ -86,12 +90,14 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
-    traffic = {k: n + sum(of_site[k] for of_site in sizes.values()) for k, n in state.traffic.items()}
+    travelled = [*sizes.values(), *_sizes_of_refused(expected, refused, usable)]
+    traffic = {k: n + sum(of_one[k] for of_one in travelled) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
         case "prepare":
-            chosen = _selection(plan, newcomers)
-            return replace(_join(plan, state, newcomers), phase="train", pretrained=plan.given_f, selection=chosen)
+            joined = _join(plan, state, newcomers)
+            said = {"pretrained": plan.given_f, "judged": plan.judged, "selection": _selection(plan, newcomers)}
+            return replace(joined, phase="train", **said)
         case "train":
             return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
         case "validate":
@@ -157,6 +163,19 @@ def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> Server
 def _sizes(message: Message, update: Update) -> dict[str, int]:
     """Bytes of the tensors that travelled, as serialised: counted here, so that no site can say otherwise."""
     return {"sent_bytes": serialised_bytes(update.tensors), "received_bytes": serialised_bytes(message.tensors)}
+
+
+def _sizes_of_refused(
+    expected: Mapping[str, Message], refused: Sequence[Update], usable: Sequence[Update]
+) -> list[dict[str, int]]:
+    """What is not used has travelled, too; a message counts once, however many answers a site gives to it."""
+    told, counted = [], {u.site for u in usable}
+    for update in refused:
+        here = update.site in expected and update.site not in counted
+        counted.add(update.site)
+        received = serialised_bytes(expected[update.site].tensors) if here else 0
+        told.append({"sent_bytes": bytes_of(update.tensors), "received_bytes": received})
+    return told
 
 
 def _finish_round(

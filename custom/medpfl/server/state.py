@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from medpfl.algorithms.mechanism import Mechanism, ServerStep
 from medpfl.config.run import RunConfig
@@ -29,6 +30,7 @@ class Plan:
         channels: what travels besides it, with the part of the method that each is of.
         pretrained: the whole state of the model f that goes with the hello, where the mixing needs it.
         start: what the run begins with, where it is not random.
+        judged: how good f is (:meth:`~medpfl.algorithms.mechanism.Mixing.judged`).
         steps: of the mechanisms after each round, by mechanism; each may raise :class:`~medpfl.core.errors.Stopped`.
     """
 
@@ -39,6 +41,7 @@ class Plan:
     pretrained: State | None = None
     steps: Mapping[Mechanism, ServerStep] = field(default_factory=dict)
     start: Start | None = None
+    judged: Mapping[str, Any] | None = None
 
     @cached_property
     def given_f(self) -> str | None:

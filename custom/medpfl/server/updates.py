@@ -13,6 +13,7 @@ from torch import Tensor
 from medpfl.core.answers import MOST_SECONDS, answers
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import State, StateError
+from medpfl.core.statefile import serialised_bytes
 from medpfl.server.state import Plan
 
 _WORDS = 500
@@ -53,6 +54,15 @@ def check_update(
         raise
     except Exception as error:  # whatever a site sends: it must not end the run
         raise StateError(f"malformed answer: {type(error).__name__}") from error
+
+
+def bytes_of(tensors: Any) -> int:
+    """Of the tensors of an answer, as serialised, whatever it holds; 0 where these are no plain tensors by name."""
+    try:
+        _check_tensors(tensors)
+        return serialised_bytes(tensors)
+    except Exception:  # whatever a site sends: it must not end the run
+        return 0
 
 
 def _checked(

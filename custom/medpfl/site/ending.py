@@ -19,9 +19,10 @@ from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
+from medpfl.tasks.evaluation import cases
 from medpfl.tasks.further import estimates, gains, intervals
 from medpfl.tasks.selection import seen
-from medpfl.tasks.told import Measured, whose
+from medpfl.tasks.told import Measured
 
 logger = logging.getLogger(__name__)
 
@@ -174,18 +175,14 @@ class Ending:
     def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> Measured | None:
         if not self.data.samples("test"):
             return None
-        return self.config.learned.measured(self._used("test", choice, alone, model), whose(self.data, "test"))
+        return self.config.learned.measured(self._used("test", choice, alone, model), cases(self.data, "test"))
 
     def _further(self, predictions: Callable[[Part], Any]) -> dict[str, np.ndarray]:
         """Under bootstrap draws; empty where the task has none, or the site no test data."""
         if not self.data.samples("test"):
             return {}
         validation = predictions("validation") if self.data.samples("validation") else None
-        # Where patients have several samples, predictions are of patients already.
-        owners = self.data.owners("test") if self.data.bags("test") is None else None
-        return self.config.learned.further(
-            predictions("test"), validation, None if owners is None else owners.cpu().numpy()
-        )
+        return self.config.learned.further(predictions("test"), validation, cases(self.data, "test").whose)
 
     def _detail(self, choice: Choice, alone: Candidate | None, state: State, model: nn.Module) -> dict[str, Any] | None:
         """Of the test of what the site uses; for its own folder."""
@@ -218,19 +215,19 @@ class Ending:
         found: dict[str, Any] = {"alone": None, "alone_round": alone.round, "used": used, "gain": None}
         if self.data.samples("test"):
             own_test = alone.predictions("test", self.config, self.data, model)
-            found["alone"] = self.config.learned.measured(own_test, whose(self.data, "test"))
+            found["alone"] = self.config.learned.measured(own_test, cases(self.data, "test"))
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
-        own = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
-        if own and more:
-            found["alone"] |= _numbers(own)
-            found["gain"] |= gains(more, own, self.config.learned.signs)
+        others = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
+        if others and more:
+            found["alone"] |= _numbers(others)
+            found["gain"] |= gains(more, others, self.config.learned.signs)
         return found
 
     def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> Measured | None:
         if not self.data.samples("test"):
             return None
         own = alone.predictions("test", self.config, self.data, model)
-        return self.config.learned.compared(self._used("test", choice, alone, model), own, whose(self.data, "test"))
+        return self.config.learned.compared(self._used("test", choice, alone, model), own, cases(self.data, "test"))
 
     def _deliver(
         self,
@@ -246,7 +243,8 @@ class Ending:
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
-                validation = learned.measured(self._used("validation", choice, alone, model))
+                predicted = self._used("validation", choice, alone, model)
+                validation = learned.measured(predicted, cases(self.data, "validation"))
             record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
             if one_sided:
                 record["lead"] = learned.for_one_sided

@@ -34,7 +34,7 @@ from medpfl.site.ending import Candidate, used_predictions, used_state
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
-from medpfl.tasks.told import whose
+from medpfl.tasks.evaluation import cases
 from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ class Newcomer:
 
         def used(part: Part, weight: float) -> dict[str, Any]:
             predicted = used_predictions(part, config, data, model, own, other, weight)
-            return learned.measured(predicted, whose(data, part))
+            return learned.measured(predicted, cases(data, part))
 
         weight, validation = 0.0, None
         if data.samples("validation"):
@@ -300,6 +300,8 @@ def repeat_shared_heads(model: nn.Module, split: ParameterSplit) -> None:
 def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = None) -> None:
     """Sets batch norm's running statistics to those of its inputs over the training data, pooled exactly.
 
+    The variance is the unbiased one, as torch's own running variance is.
+
     Layer after layer in the model's order, so that each sees what it will see in use.
 
     Args:
@@ -309,6 +311,7 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
     """
     for path, layer in batch_norm_layers(model).items():
         if (paths is None or path in paths) and layer.running_mean is not None:
-            for mean, variance in input_statistics(model, {path: layer}, training_inputs(data)).values():
+            found = input_statistics(model, {path: layer}, training_inputs(data), unbiased=True)
+            for mean, variance in found.values():
                 layer.running_mean.copy_(mean)
                 layer.running_var.copy_(variance)

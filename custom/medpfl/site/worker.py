@@ -62,7 +62,7 @@ class Site:
         channels: what travels besides the shared part, with the part of the method that each is of.
         delivery: where its models go at the end, to be used; None for nowhere.
         rival: what the site trains alone, beside; None for nothing.
-        selects: the site selects its round by its own validation data, since its measures do not leave.
+        selects: the site selects its round by its own validation data: measures do not leave, or the model does not.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
     """
 
@@ -122,10 +122,11 @@ class Site:
         picky = [part for part in self.config.parts if type(part).suits is not Mechanism.suits]
         if not picky:
             return
-        x, _ = next(iter(self.data.batches("train", 2)))
+        order = generator(self.config.seed, self.name, "try")
+        x, _ = next(iter(self.data.training_batches(2, order)))
         try:
             for part in picky:
-                part.suits(model.eval(), x)
+                part.suits(model.eval(), self.split, x)
         except UserError as error:
             raise StateError(str(error)) from None
         finally:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, logit
 
+from medpfl.tasks.intervals import by_patient
+
 _Z95 = 1.959963984540054
+_TINIEST, _NEAR = 5e-324, 1e-6
 
 
 def macro_auc(
-    scores: np.ndarray, positive: np.ndarray, known: np.ndarray | None = None
+    scores: np.ndarray, positive: np.ndarray, known: np.ndarray | None = None, whose: np.ndarray | None = None
 ) -> tuple[float, list[float], np.ndarray]:
     """Mean of the classes' AUCs, its 95 % interval, and the AUCs, (classes,).
 
@@ -30,6 +33,8 @@ def macro_auc(
         scores: (classes, n), finite.
         positive: (classes, n) bool, each row with both values.
         known: (classes, n) bool, where it is known whether a sample is positive; by default everywhere.
+        whose: (n,) which patient each sample is of, where some have several: a patient's components are summed before
+            they are squared (Obuchowski, Biometrics 53, 1997), if that is more than by sample.
     """
     m, k = counts(positive, known)
     area, components = _components(scores, positive, known)
@@ -38,7 +43,7 @@ def macro_auc(
     silent = (m == 1) | (k == 1) | (np.square(components).sum(1) < 1e-20)
     margin = 1 / (2 * np.sqrt(m * k))
     centre = np.where(silent, np.clip(area, margin, 1 - margin), area)
-    variance = np.square(components[~silent].sum(0)).sum()
+    variance = _spread(components[~silent].sum(0), whose)
     variance += np.sqrt(hanley_mcneil(centre, m, k)[silent]).sum() ** 2
 
     estimate, middle = float(area.mean()), centre.mean()
@@ -48,7 +53,11 @@ def macro_auc(
 
 
 def paired_auc(
-    new: np.ndarray, old: np.ndarray, positive: np.ndarray, known: np.ndarray | None = None
+    new: np.ndarray,
+    old: np.ndarray,
+    positive: np.ndarray,
+    known: np.ndarray | None = None,
+    whose: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """What the mean AUC of one model is above another's on the same cases, and its standard error.
 
@@ -57,15 +66,43 @@ def paired_auc(
         old: the other's.
         positive: see :func:`macro_auc`.
         known: likewise.
+        whose: likewise.
     """
     m, k = counts(positive, known)
     areas, parts = zip(*(_components(scores, positive, known) for scores in (new, old)), strict=True)
     change = (parts[0] - parts[1]) * _weights(positive, m, k)
     single = (m == 1) | (k == 1)  # one case tells nothing of its own spread: as if the two models were independent
-    variance = np.square(change[~single].sum(0)).sum()
+    variance = _spread(change[~single].sum(0), whose)
     kept = [np.clip(a, margin := 1 / (2 * np.sqrt(m * k)), 1 - margin) for a in areas]
     variance += np.sqrt(sum(hanley_mcneil(a, m, k) for a in kept)[single]).sum() ** 2
     return float((areas[0] - areas[1]).mean()), float(np.sqrt(variance)) / len(m)
+
+
+def as_log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """Scores that rank cases as the log-odds log p - log(1 - p) of each class do, (n, classes), finite.
+
+    That is p itself, but near 1, where float64 has no room for 1 - p, less the logarithm of the sum of the other
+    classes' probabilities, which is the same down to 5e-324. Equal probabilities elsewhere stay equal.
+
+    Args:
+        probabilities: (n, classes).
+    """
+    others = _sums_of_others(probabilities)
+    certain = (probabilities > 1 - _NEAR) & (others >= 0) & (others < 2 * _NEAR)
+    return np.where(certain, 1 - np.log(np.maximum(others, _TINIEST)), probabilities)
+
+
+def _sums_of_others(p: np.ndarray) -> np.ndarray:
+    """From both ends: 1 - p, or the sum of all less p, would lose what is looked for."""
+    none = np.zeros((len(p), 1))
+    below = np.hstack([none, np.cumsum(p, axis=1)[:, :-1]])
+    above = np.hstack([np.cumsum(p[:, ::-1], axis=1)[:, -2::-1], none])
+    return below + above
+
+
+def _spread(components: np.ndarray, whose: np.ndarray | None) -> float:
+    """Sum of squares of what each sample adds, or each patient, whichever is more."""
+    return max(float(np.square(by_patient(components, w)).sum()) for w in (None, whose))
 
 
 def counts(positive: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.further import draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
@@ -48,6 +48,7 @@ class Measures(FurtherMeasures):
     balanced_accuracy: Share | None
     auroc: Share | None
     auroc_ci95: Interval | None
+    auroc_ci95_by: Literal["patient", "sample"] | None = None
     auroc_classes: Annotated[int, Field(ge=0, le=10**5)]
 
 
@@ -121,6 +122,10 @@ class Classification(Task):
         """Of all samples together."""
         return measures(*map(np.concatenate, zip(*predictions, strict=True)))
 
+    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        return _figures(predictions, of)
+
     def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
         probabilities, labels = predictions
@@ -135,16 +140,16 @@ class Classification(Task):
         """Of the mixed probabilities."""
         return self.losses(self.mixed(first, second, weight))
 
-    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """:func:`medpfl.tasks.paired.differences`."""
-        return differences(new[0], old[0], new[1])
+        return differences(new[0], old[0], new[1], of.whose)
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """The AUC of the classes that enough patients are of and enough are not; balanced accuracy if all are so."""
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
-        return measures(probabilities, labels, counting(labels, probabilities.shape[1], enough))
+        return _figures(predictions, enough.of, counting(labels, probabilities.shape[1], enough))
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -152,7 +157,7 @@ class Classification(Task):
         """As :meth:`told`."""
         if not enough.patients(len(new[1])):
             return None
-        return differences(new[0], old[0], new[1], counting(new[1], new[0].shape[1], enough))
+        return differences(new[0], old[0], new[1], enough.of.whose, counting(new[1], new[0].shape[1], enough))
 
     def further(
         self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
@@ -168,6 +173,11 @@ class Classification(Task):
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""
         return {"reliability": reliability(*test)} if len(test[1]) and np.isfinite(test[0]).all() else {}
+
+
+def _figures(predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
+    found = measures(*predictions, of.whose, counting)
+    return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
 
 
 def counting(labels: np.ndarray, classes: int, enough: Enough) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +49,34 @@ def predict(
     if (bags := data.bags(part)) is not None:
         scores, classes = _by_patient(scores, classes, bags.cpu())
     return scores.numpy(), classes.numpy()
+
+
+class Cases(NamedTuple):
+    """What the rows of predictions are.
+
+    Attributes:
+        by: whether patients are known; else each sample stands for itself.
+        whose: (n,) the number of the patient that each row is of; None where each is of its own.
+    """
+
+    by: Literal["patient", "sample"] = "sample"
+    whose: np.ndarray | None = None
+
+
+UNKNOWN = Cases()
+"""Each sample stands for itself."""
+
+
+def cases(data: SiteData, part: Part) -> Cases:
+    """Of the predictions of a part, in their order."""
+    owners, bags = data.owners(part), data.bags(part)
+    if owners is None and bags is None:
+        return UNKNOWN
+    whose = bags if owners is None else owners
+    if bags is not None:
+        whose = torch.zeros(int(bags.max()) + 1, dtype=whose.dtype, device=whose.device).index_copy_(0, bags, whose)
+    found = whose.cpu().numpy()
+    return Cases("patient", found if len(np.unique(found)) < len(found) else None)
 
 
 def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, Tensor]:

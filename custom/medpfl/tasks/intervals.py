@@ -1,4 +1,7 @@
-"""95 % intervals over cases."""
+"""95 % intervals over cases, or over patients where some have several of them.
+
+``whose`` is everywhere the number of the patient that each case is of, (n,); None where each is of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,60 @@ import numpy as np
 from scipy.special import stdtrit
 
 
-def mean_interval(values: np.ndarray) -> list[float] | None:
-    """Student's interval of the mean of values (n,), [low, high]; None for fewer than two."""
-    n = len(values)
-    if n < 2:
+def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
+    """Sums over each patient's cases, (..., n) to (..., patients)."""
+    if whose is None:
+        return values
+    number = np.unique(whose, return_inverse=True)[1]
+    sums = np.zeros((*values.shape[:-1], int(number.max(initial=-1)) + 1))
+    np.add.at(sums, (..., number), values)
+    return sums
+
+
+def variance_by_patient(influences: np.ndarray, whose: np.ndarray | None) -> float:
+    """Of an estimate, from what each case adds to its error, (n,): patients are independent, their cases are not.
+
+    (Liang and Zeger, Biometrika 73, 1986, with K / (K - 1) for K patients.) 0 for a single patient.
+    """
+    sums = by_patient(influences, whose)
+    return float(np.square(sums).sum() * len(sums) / (len(sums) - 1)) if len(sums) > 1 else 0.0
+
+
+def mean_interval(values: np.ndarray, whose: np.ndarray | None = None) -> list[float] | None:
+    """Student's interval of the mean of values (n,), [low, high]; None for fewer than two patients."""
+    patients = len(values) if whose is None else len(np.unique(whose))
+    if patients < 2:
         return None
-    half = float(stdtrit(n - 1, 0.975) * values.std(ddof=1) / np.sqrt(n))
     middle = float(values.mean())
+    error = np.sqrt(variance_by_patient((values - middle) / len(values), whose))
+    half = float(stdtrit(patients - 1, 0.975) * error)
     return [middle - half, middle + half]
 
 
 def bootstrap_interval(
-    statistic: Callable[[np.ndarray], float | None], n: int, *, draws: int = 1000
+    statistic: Callable[[np.ndarray], float | None], n: int, whose: np.ndarray | None = None, *, draws: int = 1000
 ) -> list[float] | None:
-    """Percentile interval of a statistic of cases drawn with replacement, [low, high].
+    """Percentile interval of a statistic of patients drawn with replacement, each with all cases, [low, high].
 
     The same cases get the same interval: they are drawn from a fixed seed.
 
     Args:
         statistic: of the chosen cases' numbers (n,); None where it is not defined, which draws are left out.
         n: how many cases there are.
+        whose: see above.
         draws: of the bootstrap.
     """
     rng = np.random.default_rng(0)
-    found = [value for _ in range(draws) if (value := statistic(rng.integers(n, size=n))) is not None]
+    rows = _rows(n, whose)
+    drawn = (rows(rng.integers(size, size=size)) for size in [n if whose is None else len(np.unique(whose))] * draws)
+    found = [value for chosen in drawn if (value := statistic(chosen)) is not None]
     return [float(end) for end in np.percentile(found, (2.5, 97.5))] if len(found) > draws / 2 else None
+
+
+def _rows(n: int, whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+    """From patients to the cases that are theirs."""
+    if whose is None:
+        return lambda patients: patients
+    number = np.unique(whose, return_inverse=True)[1]
+    own = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    return lambda patients: np.concatenate([own[patient] for patient in patients])

@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.tasks.auc import macro_auc
+from medpfl.tasks.auc import as_log_odds, macro_auc
 
 
-def measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray | None = None) -> dict[str, Any]:
+def measures(
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    whose: np.ndarray | None = None,
+    counting: np.ndarray | None = None,
+) -> dict[str, Any]:
     """The measures of one site's predictions.
 
     A sample whose probabilities are not all finite counts as wrong, and leaves the AUC undefined.
@@ -20,12 +25,14 @@ def measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray
     Args:
         probabilities: (n, classes); the class with the highest one is the prediction (the first of equals).
         labels: (n,) whole numbers in [0, classes).
+        whose: (n,) which patient each sample is of; None where each is of its own.
         counting: (classes,) bool, which classes means over classes may take; by default all. The balanced accuracy
             takes all or is None: of some alone it would praise a model that never answers the others.
 
     Returns:
         ``n``; ``accuracy``; ``balanced_accuracy``: mean recall over the classes present; ``auroc``: mean over the
-        classes that have both positives and negatives; ``auroc_ci95``: [low, high]; ``auroc_classes``: their number.
+        classes that have both positives and negatives, ranked by log-odds; ``auroc_ci95``: [low, high];
+        ``auroc_classes``: their number.
 
     Raises:
         ValueError: shapes that do not fit, or a label outside the classes.
@@ -53,7 +60,9 @@ def measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray
     recalls = np.bincount(labels, weights=right, minlength=classes)[counts > 0] / counts[counts > 0]
     every = np.ones(classes, dtype=bool) if counting is None else counting
     used = np.flatnonzero((counts > 0) & (counts < n) & every) if finite.all() else np.empty(0, dtype=int)
-    area, interval = macro_auc(probabilities[:, used].T, labels == used[:, None])[:2] if len(used) else (None, None)
+    area = interval = None
+    if len(used):
+        area, interval, _ = macro_auc(as_log_odds(probabilities)[:, used].T, labels == used[:, None], whose=whose)
     return {
         "n": n,
         "accuracy": float(right.mean()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
-from medpfl.tasks.evaluation import Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.further import draws
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_interval
@@ -32,6 +32,7 @@ class Measures(FurtherMeasures):
     n: Annotated[int, Field(ge=0, le=10**9)]
     auroc: Share | None
     auroc_ci95: Interval | None
+    auroc_ci95_by: Literal["patient", "sample"] | None = None
     auroc_by_label: Annotated[list[Share | None], Field(max_length=10**4)]
     accuracy: Share | None
 
@@ -78,16 +79,19 @@ class MultiLabel(Task):
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
-        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
-        return _measures(probabilities, labels, np.ones(labels.shape[1], dtype=bool))
+        return _measures(*map(np.concatenate, zip(*predictions, strict=True)))
+
+    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        return _figures(predictions, of)
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
-        probabilities, labels = predictions
+        labels = predictions[1]
         if not enough.patients(len(labels)):
             return None
         accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
-        return _measures(probabilities, labels, _counting(labels, enough)) | accuracy
+        return _figures(predictions, enough.of, _counting(labels, enough)) | accuracy
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -96,9 +100,10 @@ class MultiLabel(Task):
         labels = new[1]
         if not enough.patients(len(labels)):
             return None
-        found = self.gained(new, old)
+        found = self.gained(new, old, enough.of)
         accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
-        return {"auroc": found["auroc"] and _auroc_gain(new, old, _counting(labels, enough)), "accuracy": accuracy}
+        counts = _counting(labels, enough)
+        return {"auroc": found["auroc"] and _auroc_gain(new, old, enough.of.whose, counts), "accuracy": accuracy}
 
     def losses(self, predictions: Predictions) -> np.ndarray:
         """The mean over a case's known labels, 0 where none is: labels go together, so that a sum says too much."""
@@ -116,7 +121,7 @@ class MultiLabel(Task):
         """Of the mixed probabilities."""
         return self.losses(self.mixed(first, second, weight))
 
-    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """DeLong's interval of the AUC; Student's of each case's share of right labels."""
         labels, known = new[1], new[1] >= 0
         if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
@@ -124,9 +129,9 @@ class MultiLabel(Task):
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
-        ends = mean_interval(change)
+        ends = mean_interval(change, None if of.whose is None else of.whose[cases])
         return {
-            "auroc": _auroc_gain(new, old, np.ones(labels.shape[1], dtype=bool)),
+            "auroc": _auroc_gain(new, old, of.whose),
             "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
         }
 
@@ -146,16 +151,26 @@ class MultiLabel(Task):
         return {"reliability": label_reliability(*test)} if sure else {}
 
 
-def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, Any]:
-    """Of one set of cases; the AUC is of the labels that count, (labels,) bool."""
+def _figures(predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
+    found = _measures(*predictions, of.whose, counting)
+    return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+
+
+def _measures(
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    whose: np.ndarray | None = None,
+    counting: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Of one set of cases; the AUC is of the labels that count, (labels,) bool, by default all."""
     known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
     right = ((probabilities > 0.5) == positive) & finite
-    both = (positive & known).any(0) & (~positive & known).any(0) & counting
+    both = (positive & known).any(0) & (~positive & known).any(0) & (True if counting is None else counting)
     used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
     by_label: list[float | None] = [None] * labels.shape[1]
     area, interval = None, None
     if len(used):
-        area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T)
+        area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, whose)
         for label, value in zip(used, each, strict=True):
             by_label[label] = float(value)
     return {
@@ -172,6 +187,9 @@ def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:
     return enough(labels == 1) & enough(labels == 0)
 
 
-def _auroc_gain(new: Predictions, old: Predictions, counting: np.ndarray) -> dict[str, float] | None:
-    labels = new[1][:, counting]
-    return auroc_gain(new[0][:, counting], old[0][:, counting], (labels == 1).T, (labels >= 0).T)
+def _auroc_gain(
+    new: Predictions, old: Predictions, whose: np.ndarray | None, counting: np.ndarray | None = None
+) -> dict[str, float] | None:
+    those = slice(None) if counting is None else counting
+    labels = new[1][:, those]
+    return auroc_gain(new[0][:, those], old[0][:, those], (labels == 1).T, (labels >= 0).T, whose)

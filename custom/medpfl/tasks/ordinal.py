@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
-from medpfl.tasks.evaluation import Predictions
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions
 from medpfl.tasks.intervals import bootstrap_interval, mean_interval
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
@@ -67,6 +67,10 @@ class Ordinal(Classification):
             "balanced_accuracy": plain["balanced_accuracy"],
         }
 
+    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`; none of these has an interval."""
+        return self.pooled([predictions])
+
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """Kappa, whose errors count by their square, where :func:`no_grade_rules`; balanced accuracy as in a
         classification.
@@ -82,7 +86,7 @@ class Ordinal(Classification):
         """As :meth:`told`."""
         if not enough.patients(len(new[1])):
             return None
-        return self.gained(new, old) | self._withheld(new[1], new[0].shape[1], enough)
+        return self.gained(new, old, enough.of) | self._withheld(new[1], new[0].shape[1], enough)
 
     @staticmethod
     def _withheld(labels: np.ndarray, classes: int, enough: Enough) -> dict[str, None]:
@@ -92,19 +96,19 @@ class Ordinal(Classification):
         }
         return {name: None for name, may in told.items() if not may}
 
-    def gained(self, new: Predictions, old: Predictions) -> dict[str, dict[str, float] | None]:
-        """Kappa's interval is a bootstrap's over cases; the mean error's is Student's of paired differences."""
-        found = differences(new[0], old[0], new[1])
+    def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
+        """Kappa's interval is a bootstrap's over patients; the mean error's is Student's of paired differences."""
+        found = differences(new[0], old[0], new[1], of.whose)
         (labels, classes), grades = (new[1], new[0].shape[1]), [_grades(p[0], p[1]) for p in (new, old)]
         error = np.abs(grades[1] - labels) - np.abs(grades[0] - labels)
-        ends = mean_interval(error)
+        ends = mean_interval(error, of.whose)
 
         def kappa(rows: np.ndarray) -> float | None:
             one, two = (quadratic_kappa(g[rows], labels[rows], classes) for g in grades)
             return None if one is None or two is None else one - two
 
         difference = kappa(np.arange(len(labels)))
-        low_high = None if difference is None else bootstrap_interval(kappa, len(labels))
+        low_high = None if difference is None else bootstrap_interval(kappa, len(labels), of.whose)
         return {
             "kappa": low_high and {"difference": difference, "low": low_high[0], "high": low_high[1]},
             "mae": ends and {"difference": float(error.mean()), "low": ends[0], "high": ends[1]},

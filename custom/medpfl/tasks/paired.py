@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from medpfl.core.gain import verdict
-from medpfl.tasks.auc import counts, paired_auc
+from medpfl.tasks.auc import as_log_odds, counts, paired_auc
+from medpfl.tasks.intervals import variance_by_patient
 
 _Z95 = 1.959963984540054
 Difference = dict[str, float]
@@ -21,7 +22,11 @@ Difference = dict[str, float]
 
 
 def differences(
-    new: np.ndarray, old: np.ndarray, labels: np.ndarray, counting: np.ndarray | None = None
+    new: np.ndarray,
+    old: np.ndarray,
+    labels: np.ndarray,
+    whose: np.ndarray | None = None,
+    counting: np.ndarray | None = None,
 ) -> dict[str, Difference | None]:
     """What the model with probabilities ``new`` gains over that with ``old``.
 
@@ -29,6 +34,8 @@ def differences(
         new: (n, classes).
         old: (n, classes).
         labels: (n,) whole numbers in [0, classes).
+        whose: (n,) which patient each case is of, where some have several; deviations are then those over patients, if
+            that is more than over cases.
         counting: see :func:`medpfl.tasks.measures.measures`.
 
     Returns:
@@ -40,18 +47,25 @@ def differences(
     classes = [change[labels == c] for c in np.unique(labels)]
     recalls = np.mean([c.mean() for c in classes])
     spread = np.sqrt(sum(_variance(c)[1] for c in classes)) / len(classes)
+    middle, variance = _variance(change)
+    if whose is not None:
+        variance = max(variance, variance_by_patient((change - change.mean()) / len(change), whose))
+        spread = max(spread, np.sqrt(variance_by_patient(_influences(change, labels), whose)))
     every = np.ones(new.shape[1], dtype=bool) if counting is None else counting
+    odds = (as_log_odds(p)[:, every] for p in (new, old))
     positive = labels == np.arange(new.shape[1])[:, None]
     return {
-        "accuracy": _interval(float(change.mean()), *_adjusted(change)),
+        "accuracy": _interval(float(change.mean()), middle, float(np.sqrt(variance))),
         "balanced_accuracy": _interval(float(recalls), float(recalls), float(spread)) if every.all() else None,
-        "auroc": auroc_gain(new[:, every], old[:, every], positive[every]),
+        "auroc": auroc_gain(*odds, positive[every], whose=whose),
     }
 
 
-def _adjusted(change: np.ndarray) -> tuple[float, float]:
-    middle, variance = _variance(change)
-    return middle, float(np.sqrt(variance))
+def _influences(change: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """What each case adds to the error of the mean over classes of the class's mean, (n,)."""
+    _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    means = np.bincount(which, weights=change) / sizes
+    return (change - means[which]) / sizes[which] / len(sizes)
 
 
 def _variance(change: np.ndarray) -> tuple[float, float]:
@@ -71,20 +85,26 @@ def _interval(estimate: float, middle: float, deviation: float) -> Difference:
 
 
 def auroc_gain(
-    new: np.ndarray, old: np.ndarray, positive: np.ndarray, known: np.ndarray | None = None
+    new: np.ndarray,
+    old: np.ndarray,
+    positive: np.ndarray,
+    known: np.ndarray | None = None,
+    whose: np.ndarray | None = None,
 ) -> Difference | None:
     """Of mean AUCs, over the classes that have both positives and negatives; None where there is none.
 
     Args:
-        new: (n, classes).
-        old: (n, classes).
+        new: scores (n, classes).
+        old: scores (n, classes).
         positive: (classes, n) bool.
         known: see :func:`medpfl.tasks.auc.macro_auc`.
+        whose: likewise.
     """
     used = np.flatnonzero(np.minimum(*counts(positive, known)))
     if not len(used):
         return None
-    gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], None if known is None else known[used])
+    there = None if known is None else known[used]
+    gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], there, whose)
     return _interval(gained, gained, error)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from medpfl.core.measure import LOSS, Measure
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.told import Enough, Measured, whose
+from medpfl.tasks.evaluation import UNKNOWN, Cases, cases
+from medpfl.tasks.told import Enough, Measured
 
 
 class Task(ABC):
@@ -103,16 +104,23 @@ class Task(ABC):
 
     def evaluate(self, model: nn.Module, data: SiteData, part: Part) -> Measured | None:
         """The measures of a model on a part of a site's data; None if the site has no such samples."""
-        return self.measured(self.predict(model, data, part), whose(data, part)) if data.samples(part) else None
+        return self.measured(self.predict(model, data, part), cases(data, part)) if data.samples(part) else None
 
-    def measured(self, predictions: Any, owners: np.ndarray | None = None) -> Measured:
+    def measured(self, predictions: Any, of: Cases = UNKNOWN) -> Measured:
         """The measures on predictions, as :meth:`evaluate` gives them.
 
         Args:
-            predictions: of :meth:`predict`.
-            owners: (n,) of which patient each case is; None where each is of its own.
+            predictions: of one site.
+            of: whose they are.
         """
-        return Measured(self.pooled([predictions]), lambda enough: self.told(predictions, enough), owners)
+        return Measured(self.figures(predictions, of), lambda enough: self.told(predictions, enough), of)
+
+    def figures(self, predictions: Any, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """The same as plain numbers; a task with intervals makes them over patients where these are known, and says so.
+
+        By default :meth:`pooled` of these predictions alone.
+        """
+        return self.pooled([predictions])
 
     def told(self, predictions: Any, enough: Enough) -> dict[str, Any] | None:
         """The measures that may leave where fewer patients than ``enough`` says may not count for any.
@@ -139,15 +147,15 @@ class Task(ABC):
         """:meth:`losses` of :meth:`mixed`, of every task."""
 
     @abstractmethod
-    def gained(self, new: Any, old: Any) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Any, old: Any, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """By measure what predictions gain over others on the same cases: ``difference``, ``low`` and ``high``.
 
         Above 0 is better, also where less of a measure is.
         """
 
-    def compared(self, new: Any, old: Any, owners: np.ndarray | None = None) -> Measured:
+    def compared(self, new: Any, old: Any, of: Cases = UNKNOWN) -> Measured:
         """:meth:`gained`, as :meth:`measured` has measures."""
-        return Measured(self.gained(new, old), lambda enough: self.gain_told(new, old, enough), owners)
+        return Measured(self.gained(new, old, of), lambda enough: self.gain_told(new, old, enough), of)
 
     def gain_told(self, new: Any, old: Any, enough: Enough) -> dict[str, dict[str, float] | None] | None:
         """:meth:`gained`, as :meth:`told` has measures."""
@@ -190,7 +198,8 @@ class Task(ABC):
         if not data.samples("validation"):
             return {"validation": None, "validation_loss": None}
         predictions = self.predict(model, data, "validation")
-        return {"validation": self.measured(predictions), "validation_loss": float(self.losses(predictions).mean())}
+        found = self.measured(predictions, cases(data, "validation"))
+        return {"validation": found, "validation_loss": float(self.losses(predictions).mean())}
 
     def score(self, told: Mapping[str, Any], by: str) -> float | None:
         """What :meth:`validated` told, as the number by which rounds are compared: more is better."""

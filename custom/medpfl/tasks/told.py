@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.core.site_data import Part, SiteData
+from medpfl.tasks.evaluation import UNKNOWN, Cases
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Enough:
 
     Attributes:
         least: patients.
-        owners: (n,) of which patient each case is; None where each is of its own.
+        of: whose the cases are.
     """
 
     least: int
-    owners: np.ndarray | None = None
+    of: Cases = UNKNOWN
 
     def __call__(self, there: np.ndarray) -> np.ndarray:
         """For each group whether its cases are of enough patients, (groups,) bool.
@@ -55,9 +55,9 @@ class Enough:
         Args:
             values: of each case, (n, groups), none below 0.
         """
-        if self.owners is None:
+        if self.of.whose is None:
             return values
-        whose = np.unique(self.owners, return_inverse=True)[1]
+        whose = np.unique(self.of.whose, return_inverse=True)[1]
         found = np.zeros((int(whose.max(initial=-1)) + 1, values.shape[1]))
         np.add.at(found, whose, values)
         return found
@@ -69,34 +69,17 @@ class Measured(dict[str, Any]):
     Args:
         values: by name.
         told: makes them again; None if there is nothing of them.
-        owners: (n,) of which patient each case is; None where each is of its own.
+        of: whose the cases are.
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        told: Callable[[Enough], dict[str, Any] | None],
-        owners: np.ndarray | None = None,
-    ):
+    def __init__(self, values: Mapping[str, Any], told: Callable[[Enough], dict[str, Any] | None], of: Cases = UNKNOWN):
         super().__init__(values)
-        self._told, self._owners = told, owners
+        self._told, self._of = told, of
 
     def told(self, least: int) -> dict[str, Any] | None:
         """As they may be told where fewer than ``least`` patients may not count for any."""
-        return self._told(Enough(least, self._owners))
+        return self._told(Enough(least, self._of))
 
     def with_more(self, values: Mapping[str, Any]) -> Measured:
         """With others beside them, which are not told."""
-        return Measured({**self, **values}, self._told, self._owners)
-
-
-def whose(data: SiteData, part: Part) -> np.ndarray | None:
-    """For each case of a part, as a task predicts it, the number of its patient, (n,); None where each is of its own.
-
-    A case is a sample, or all samples of one bag.
-    """
-    owners, bags = data.owners(part), data.bags(part)
-    if owners is None:
-        return None
-    found = owners.cpu().numpy()
-    return found if bags is None else found[np.unique(bags.cpu().numpy(), return_index=True)[1]]
+        return Measured({**self, **values}, self._told, self._of)

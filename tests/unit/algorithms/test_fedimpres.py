@@ -8,15 +8,17 @@ import pytest
 import torch
 from PIL import Image
 from tiny import config, last_models, objective_with, same, sites_of
+from tiny import images as tiny_images
 from torch.nn.functional import cross_entropy
 
 from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import noise, start_images
+from medpfl.algorithms.mechanism import LocalRound
 from medpfl.config.run import make_config
 from medpfl.core import scratch
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import Stopped, UserError
-from medpfl.core.messages import named
+from medpfl.core.messages import Message, named
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import endless_batches
@@ -28,7 +30,10 @@ from medpfl.models import build_model, logits
 from medpfl.runs.experiment import run_experiment
 from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.server.weighing import mixing_matrix
 from medpfl.site.store import MemoryStore
+from medpfl.tasks import TASKS
+from medpfl.training.objective import objective_of
 
 SMALL = {"warmup": 1, "images": 6, "admm_iterations": 2, "inner_steps": 2}
 
@@ -146,22 +151,74 @@ def test_endless_batches_show_every_image_once_a_pass():
     assert [y.tolist() for _, y in first] != [y.tolist() for _, y in second]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"personal": "batch-norm"},
-        {"settings": {"mu": 0.01}},
-        {"mixing": "similarity", "personal": "batch-norm", "settings": {"pretrain_epochs": 1}},
-        {"mixing": "uniform", "personal": "top:1"},
-        {"settings": {"constraint": 0}},
-        {"settings": {"admm_iterations": 0}},
-    ],
-    ids=str,
-)
-def test_it_composes(fields):
+def test_with_personal_batch_norm():
+    """What is shared is the mean by samples, the same at both sites; batch norm is each one's own."""
+    state, sites = run(small(personal="batch-norm"))
+    first, second = last_models(state, sites).values()
+    own = {name for name in first if name.startswith("bn")}
+    assert {name for name in first if not torch.equal(first[name], second[name])} >= own - {
+        f"bn{k}.num_batches_tracked" for k in (1, 2)
+    }
+    assert all(torch.equal(first[name], second[name]) for name in first if name not in own)
+    assert own.isdisjoint(state.shared["site-1"])
+
+
+def test_with_a_proximal_term():
+    """CE(local) + beta CE(impression) + mu/2 of the squared distance, each written down here."""
+    torch.manual_seed(0)
+    model = build_model("lenet5", in_channels=1, num_classes=3, image_size=28).eval()
+    split, received = ParameterSplit(model, Nothing()), {n: p.detach().clone() for n, p in model.named_parameters()}
+    x, y = torch.randn(5, 1, 28, 28), torch.tensor([0, 1, 2, 0, 1])
+    images, labels = torch.randn(8, 1, 28, 28), torch.arange(8) % 3
+    both = config(settings={"beta": 0.5, "mu": 0.2, "batch_size": 8})
+    brought = split.shared_state(model) | named("impression", {"images": images, "labels": labels})
+    message = Message("train", 1, brought)
+    round_ = LocalRound("site-1", both, 1, message, model, split, tiny_images(), lambda: None, lambda: None)
+    parts = [part for mechanism in both.mechanisms if (part := mechanism.begin(round_))]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    _, minimised = objective_of(model, parts, TASKS["classification"].loss)(x, y)
+    squares = sum(float((p.detach() - received[n]).square().sum()) for n, p in model.named_parameters())
+    with torch.no_grad():
+        expected = cross_entropy(model(x), y) + 0.5 * cross_entropy(model(images), labels) + 0.2 / 2 * squares
+    torch.testing.assert_close(minimised.detach(), expected)
+
+
+def test_with_similarity():
+    """W is FedAP's own, to the bit, and the sites' next parts are mixed by it; the impression is of their mean."""
+    fields = {"mixing": "similarity", "personal": "batch-norm", "settings": {"pretrain_epochs": 1}, "sites": 3}
     state, _ = run(small(**fields))
-    assert state.phase == "done"
-    assert all(record["impression"]["images"] == 6 for record in state.history[:2])
+    without, _ = run(small(**fields | {"settings": {"pretrain_epochs": 1, "beta": 0}}))
+    assert state.weights.tolist() == without.weights.tolist()
+    assert np.ptp(state.weights[~np.eye(3, dtype=bool)]) > 0
+    assert state.history[0]["impression"]["images"] == 6
+    first = {site: record["train_loss"] for site, record in state.history[0]["sites"].items()}
+    assert first == {site: record["train_loss"] for site, record in without.history[0]["sites"].items()}
+
+
+def test_with_uniform_weights():
+    """Two sites with lambda 0.5 count the same, whatever their numbers of samples: both get the plain mean."""
+    plan, states = steps(small(mixing="uniform", personal="top:1", partition="dirichlet:1"))
+    assert states[-1][0].weights is None
+    samples = states[-1][0].samples
+    assert len(set(samples.values())) == 2
+    assert mixing_matrix(plan, states[-1][0], range(2)).tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    shared = states[-1][0].shared
+    assert same(shared["site-1"], shared["site-2"])
+    assert not any(name.startswith("fc3") for name in shared["site-1"])
+
+
+def test_without_constraint_or_synthesis():
+    plain, only_ce, none = (run(small(settings=s))[0] for s in ({}, {"constraint": 0}, {"admm_iterations": 0}))
+    reports = [state.history[0]["impression"] for state in (plain, only_ce, none)]
+    assert all(report["images"] == 6 for report in reports)
+    # The model is the same after the warm-up: all begin with the same loss and constraint, and end with others.
+    assert len({report["loss"][0] for report in reports}) == len({r["constraint"][0] for r in reports}) == 1
+    assert [len(report["loss"]) for report in reports] == [3, 3, 1]
+    assert plain.history[0]["impression"]["loss"][-1] != only_ce.history[0]["impression"]["loss"][-1]
+    assert reports[0]["dual"][-1] > 0 and set(reports[1]["dual"]) == {0.0}
+    assert reports[0]["moved"] > 0 and reports[1]["moved"] > 0 and reports[2]["moved"] == 0.0
 
 
 def test_a_failing_synthesis_ends_no_run():

@@ -5,11 +5,12 @@ import torch
 from tiny import Net
 
 from medpfl.algorithms.fedimpres.impress import impression_maker
+from medpfl.config.run import make_config
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import Stopped
 from medpfl.core.parameters import ParameterSplit
 
-SETTINGS = {"admm_iterations": 1, "inner_steps": 2, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "batch_size": 4}
+SETTINGS = {"admm_iterations": 1, "inner_steps": 2, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "synthesis_batch": 4}
 
 
 def make_model():
@@ -33,6 +34,23 @@ def test_any_number_of_images_where_batch_norm_is_personal(images):
     assert tensors["images"].dtype == torch.float16
     assert report["images"] == images
     assert "failed" not in report
+
+
+def test_images_are_moved_in_batches_of_their_own(monkeypatch):
+    """Training's batch size has no say in it: the paper's Retina runs have 20 and 40 here, 30 and 60 there."""
+    seen = []
+    monkeypatch.setattr(
+        "medpfl.algorithms.fedimpres.impress.synthesise", lambda model, start, how, stop: seen.append(how) or 1 / 0
+    )
+    for run in (make_config(algorithm="fedimpres", settings={"synthesis_batch": 20, "batch_size": 30}),
+                make_config(algorithm="fedavg", settings={"beta": 0.5, "batch_size": 60})):  # fmt: skip
+        split = ParameterSplit(make_model(), parse_declaration("nothing"))
+        with pytest.raises(ZeroDivisionError):
+            start = torch.zeros(3, 1, 4, 4)
+            impression_maker(split, make_model, {"norm.num_batches_tracked": torch.tensor(0)}, start, run.all_settings)(
+                split.shared_state(make_model())
+            )
+    assert [how.batch_size for how in seen] == [20, 16]
 
 
 @pytest.mark.parametrize("personal", ["nothing", "batch-norm"])

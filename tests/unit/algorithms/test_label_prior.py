@@ -12,8 +12,11 @@ from tiny import Net, config, run
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
 from medpfl.algorithms.label_prior import LabelPrior, PriorSettings, log_frequencies
+from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.models import build_model, model_rows
 from medpfl.site.store import MODEL, RECEIVED
@@ -93,10 +96,11 @@ def test_a_network_that_does_not_end_in_its_classifier_is_refused_and_left_as_it
     model = Scaled()
     before = model.layer.bias.detach().clone()
     with pytest.raises(UserError, match="does not end in its last linear layer"):
-        part.suits(model, torch.zeros(2, 4))
+        part.suits(model, ParameterSplit(model, Nothing()), torch.zeros(2, 4))
     assert torch.equal(model.layer.bias, before)
     with pytest.raises(UserError, match="has no bias"):
-        part.suits(nn.Sequential(nn.Linear(4, 3, bias=False)), torch.zeros(2, 4))
+        bare = nn.Sequential(nn.Linear(4, 3, bias=False))
+        part.suits(bare, ParameterSplit(bare, Nothing()), torch.zeros(2, 4))
 
 
 MASKS = ("unet", "segresnet-small")
@@ -107,7 +111,10 @@ MASKS = ("unet", "segresnet-small")
 def test_own_networks_suit_it(name):
     size = 64
     model = build_model(name, in_channels=1, num_classes=3, image_size=size, model_args={}, pooling="mean").eval()
-    LabelPrior(PriorSettings(prior=1.0)).suits(model, torch.zeros(2, 1, size, size))
+    x = torch.zeros(2, 1, size, size)
+    split = ParameterSplit(model, Nothing(), x)
+    LabelPrior(PriorSettings(prior=1.0)).suits(model, split, x)
+    Impression(ImpressionSettings()).suits(model, split, x)
 
 
 def test_class_counts_of_tensors_and_loaders():

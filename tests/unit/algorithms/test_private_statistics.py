@@ -11,10 +11,11 @@ from torch import nn
 
 from medpfl.algorithms.fedap.private_statistics import clipped, patient_vectors, private_statistics, released, scales_of
 from medpfl.algorithms.fedap.statistics import statistics_under
+from medpfl.core.declarations import Nothing
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.noise import STEPS, on_grid
-from medpfl.core.parameters import StateError
+from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.site_data import ImageTensors
 from medpfl.site.noise import noise_source
 from medpfl.site.words import listed
@@ -129,6 +130,7 @@ def test_variances_stay_positive_and_finite():
 def test_one_patient_can_be_computed_from_exact_statistics_and_not_from_private_ones():
     # The attack: statistics of a site with and without one patient; n * mean - (n - 1) * mean is the patient.
     model, n = pretrained(), 200
+    split = ParameterSplit(model, Nothing())
     whole = tiny.images(train=n)
     images = {part: x[: n - 1] if part == "train" else x for part, x in whole.images.items()}
     less = ImageTensors(images, {part: y[: n - 1] if part == "train" else y for part, y in whole.labels.items()})
@@ -136,8 +138,8 @@ def test_one_patient_can_be_computed_from_exact_statistics_and_not_from_private_
         target = model.fc1(next(whole.batches("train", n))[0].flatten(1)[-1]).double()
 
     def attacked(settings):
-        with_it = statistics_under("batch-norm", model, whole, settings, source())["norm/mean"]
-        without = statistics_under("batch-norm", model, less, settings, source())["norm/mean"]
+        with_it = statistics_under("batch-norm", model, split, whole, settings, source())["norm/mean"]
+        without = statistics_under("batch-norm", model, split, less, settings, source())["norm/mean"]
         return (n * with_it - (n - 1) * without - target).abs().max()
 
     assert attacked({}) < 1e-3

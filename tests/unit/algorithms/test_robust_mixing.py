@@ -27,6 +27,12 @@ def mixed(mixing, *rows, **options):
     return kind(kind.settings_class(**options)).mixed(states(*rows))["w"].tolist()
 
 
+def test_float64_stays_float64():
+    values = [{"w": torch.tensor([v], dtype=torch.float64)} for v in (1.0, 2.0 + 1e-12, 5.0)]
+    kind = mixings()["median"]
+    assert kind(kind.settings_class()).mixed(values)["w"].item() == 2.0 + 1e-12
+
+
 def test_median_of_each_coordinate():
     assert mixed("median", [1, 30], [2, 10], [100, 20]) == [2, 20]
 

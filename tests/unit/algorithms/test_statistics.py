@@ -13,8 +13,10 @@ from medpfl.algorithms.fedap.statistics import (
     statistics_entries,
     statistics_under,
 )
+from medpfl.core.declarations import Nothing
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.moments import input_statistics
+from medpfl.core.parameters import ParameterSplit
 from medpfl.models import build_model
 from medpfl.site.noise import noise_source
 
@@ -138,7 +140,7 @@ class HasUnused(nn.Module):
 
 
 def shapes(kind, model):
-    entries = statistics_entries(kind, model)
+    entries = statistics_entries(kind, model, ParameterSplit(model, Nothing()))
     assert {entry.dtypes for entry in entries.values()} <= {(torch.float64,)}
     return {name: entry.shape for name, entry in entries.items()}
 
@@ -147,7 +149,7 @@ def shapes(kind, model):
 @pytest.mark.parametrize("model", [Net(), HasUnused()], ids=["all are used", "one is not"])
 def test_what_a_site_sends_has_the_shapes_that_follow_from_the_model(kind, model):
     source = noise_source(config("fedap"), "site-1", "statistics", 0, None)
-    asked = (kind, model, tiny_images(), {}, source)
+    asked = (kind, model, ParameterSplit(model, Nothing()), tiny_images(), {}, source)
     sent = running_statistics(model) if kind == "running" else statistics_under(*asked)
     assert {name: tuple(t.shape) for name, t in sent.items()} == shapes(kind, model)
     assert {t.dtype for t in sent.values()} == {torch.float64}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.npz.npz_file import load
@@ -73,6 +74,25 @@ def test_dirichlet_shares_have_the_right_moments():
     assert shares.var() == pytest.approx((sites - 1) / (sites**2 * (sites * alpha + 1)), rel=0.1)
 
 
+def test_equal_dirichlet_counts_have_the_right_moments():
+    """The first site's n = 100 of 2,000: as long as no class is used up its counts are Dirichlet-multinomial.
+
+    With A = C alpha, p = 1 / C and v = n (n + A) / (1 + A): mean n p, variance v p (1 - p), covariance -v p^2.
+    """
+    classes, alpha, n = 4, 0.5, 100
+    labels, spec = np.arange(2_000) % classes, PartitionSpec("equal-dirichlet", alpha)
+    draws = (draw(spec, labels, len(labels) // n, seed)[0] for seed in range(600))
+    counts = np.array([np.bincount(labels[part], minlength=classes) for part in draws])
+    p, a = 1 / classes, classes * alpha
+    factor = n * (n + a) / (1 + a)
+    assert (counts.sum(1) == n).all()
+    np.testing.assert_allclose(counts.mean(0), n * p, rtol=0.1)
+    covariance = np.cov(counts.T)
+    np.testing.assert_allclose(np.diag(covariance), factor * p * (1 - p), rtol=0.2)
+    assert np.diag(covariance).mean() == pytest.approx(factor * p * (1 - p), rel=0.06)
+    assert covariance[~np.eye(classes, dtype=bool)].mean() == pytest.approx(-factor * p**2, rel=0.06)
+
+
 @pytest.mark.parametrize("spec", ["dirichlet:0.1", "equal-dirichlet:0.001", "equal-dirichlet:100", "iid"])
 def test_fast(spec):
     labels = np.random.default_rng(0).integers(0, 11, 60_000)
@@ -102,7 +122,7 @@ def test_impossible_requests(dataset):
     with pytest.raises(UserError, match="--sites 1001: there are only 1000 images"):
         make_partition(dataset, "iid", 1001)
     with pytest.raises(
-        UserError, match=r"site-\d+ \(and \d+ more\) would have no training image: .*equal-dirichlet:0.001"
+        UserError, match=r"site-\d+ \(and \d+ more\) would have no training image: 1000 draws .*equal-dirichlet:0.001"
     ):
         make_partition(dataset, "dirichlet:0.001", 20)
     with pytest.raises(UserError, match=r"site-1 .*no training image: use fewer sites"):
@@ -195,20 +215,94 @@ def test_natural(write):
         make_partition(dataset, "natural", 3)
 
 
+PRINTED = """
+| Client 1 | 5 | 0 | 0 | 0 | 22 | 577 | 185 | 58 | 11 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
+| Client 2 | 0 | 386 | 67 | 2 | 73 | 304 | 3 | 0 | 0 | 0 | 533 | 0 | 0 | 0 | 0 | 0 |
+| Client 3 | 0 | 0 | 0 | 0 | 0 | 0 | 1195 | 181 | 0 | 0 | 0 | 996 | 0 | 0 | 0 | 0 |
+| Client 4 | 0 | 120 | 0 | 0 | 6 | 1 | 0 | 768 | 0 | 0 | 0 | 0 | 0 | 483 | 0 | 0 |
+| Client 5 | 0 | 28 | 6 | 0 | 4 | 1 | 687 | 486 | 0 | 0 | 0 | 0 | 0 | 0 | 1207 | 0 |
+| Client 6 | 0 | 1 | 705 | 0 | 661 | 0 | 0 | 0 | 407 | 0 | 0 | 0 432 | 0 | 0 | 0 | 0 |
+| Client 7 | 760 | 1418 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | 0 | 856 |
+| Client 8 | 1 | 8 | 208 | 1836 | 0 | 0 | 1 | 0 | 0 | 1054 | 0 | 0 | 0 | 0 | 0 | 0 |
+"""
+"""FedImpres' supplement, both tables side by side, cell by cell as its text has them."""
+OFFICIAL = np.array([852, 2181, 1085, 2026, 849, 993, 2330, 1643])
+"""BloodMNIST's training images by class."""
+
+
+def test_fedimpres_tables_are_the_printed_ones():
+    moderate, severe = [], []
+    for line in PRINTED.strip().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")][1:]
+        moderate.append([int(cell) for cell in cells[:8]])
+        # "0 432" is two numbers in one cell, the ninth of its row; the last 0 is the one too many.
+        severe.append([int(number) for cell in cells[8:] for number in cell.split()][:8])
+    assert {"0.01": moderate, "0.005": severe} == COUNTS
+
+
 def test_fedimpres_tables():
     moderate, severe = (np.array(COUNTS[key]) for key in ("0.01", "0.005"))
-    assert moderate.shape == severe.shape == (8, 8)
     # Sums over what the paper prints, and their share of BloodMNIST's training part (90 % and half).
     assert moderate.sum(axis=0).tolist() == [766, 1961, 986, 1838, 766, 883, 2071, 1493]
-    assert severe.sum(axis=0).tolist() == [418, 1054, 533, 996, 432, 484, 1207, 856]
-    official = np.array([852, 2181, 1085, 2026, 849, 993, 2330, 1643])
-    np.testing.assert_allclose(moderate.sum(axis=0) / official, 0.9, atol=0.02)
-    np.testing.assert_allclose(severe.sum(axis=0) / official, 0.5, atol=0.03)
-    labels = np.repeat(np.arange(8), official)
+    assert severe.sum(axis=0).tolist() == [418, 1054, 533, 996, 433, 483, 1207, 856]
+    np.testing.assert_allclose(moderate.sum(axis=0) / OFFICIAL, 0.9, atol=0.02)
+    np.testing.assert_allclose(severe.sum(axis=0) / OFFICIAL, 0.5, atol=0.03)
+    labels = np.repeat(np.arange(8), OFFICIAL)
     for key, table in (("0.01", moderate), ("0.005", severe)):
         parts = draw_printed(key, labels, "abcdefgh", 0)
         assert [np.bincount(labels[p], minlength=8).tolist() for p in parts] == table.tolist()
         assert len(np.unique(np.concatenate(parts))) == table.sum()
+
+
+def likeliest_alpha(tables):
+    """The Dirichlet parameter under which counts (sites, classes) are likeliest, and the 95 % by likelihood ratio."""
+    alphas = np.geomspace(1e-4, 1, 400)
+
+    def log_likelihood(table, a):
+        n, sites = table.sum(0), len(table)
+        return (gammaln(sites * a) - gammaln(n + sites * a)).sum() + (gammaln(table + a) - gammaln(a)).sum()
+
+    found = np.array([sum(log_likelihood(np.array(table), a) for table in tables) for a in alphas])
+    kept = alphas[found > found.max() - 1.92]
+    return alphas[found.argmax()], kept[0], kept[-1]
+
+
+def test_which_alpha_the_printed_tables_fit():
+    best, low, high = likeliest_alpha([COUNTS["0.01"]])
+    assert best == pytest.approx(0.082, rel=0.03) and 0.05 < low < high < 0.12
+    best, low, high = likeliest_alpha([COUNTS["0.005"]])
+    assert best == pytest.approx(0.0051, rel=0.03) and low < 0.001 and 0.015 < high < 0.016
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.005])
+def test_bloodmnist_can_be_drawn_for_every_seed(alpha):
+    labels = np.repeat(np.arange(8), OFFICIAL)
+    tables = []
+    for seed in range(40):
+        parts = draw(PartitionSpec("dirichlet", alpha), labels, 8, seed)
+        tables.append([np.bincount(labels[part], minlength=8) for part in parts])
+    assert np.array(tables).sum(axis=-1).min() >= 1
+    # Leaving out draws with an empty site makes the others a little more even.
+    assert alpha < likeliest_alpha(tables)[0] < 2 * alpha
+
+
+def test_a_draw_without_an_empty_site_is_kept_and_others_are_drawn_again_as_a_whole(monkeypatch):
+    labels, spec = np.arange(600) % 6, PartitionSpec("dirichlet", 0.1)
+    drawn = {seed: draw(spec, labels, 6, seed, least=30) for seed in range(30)}
+    monkeypatch.setattr("medpfl.data.partition.draw.REDRAWS", 0)
+    first = {seed: draw(spec, labels, 6, seed, least=30) for seed in range(30)}
+    small = {seed for seed, parts in first.items() if min(map(len, parts)) < 30}
+    assert 0 < len(small) < 30
+    for seed in range(30):
+        assert min(map(len, drawn[seed])) >= 30
+        assert (seed in small) == (list(map(len, drawn[seed])) != list(map(len, first[seed])))
+
+
+def test_every_site_has_an_image_to_train_with(write):
+    dataset = load(write(train=300, val=50, test=50, classes=5))
+    for seed in range(20):
+        sites = make_partition(dataset, "dirichlet:0.05", 5, seed, fractions=(0.05, 0.05, 0.9)).sites
+        assert min(len(site.train) for site in sites) >= 1
 
 
 def test_fedimpres_needs_bloodmnist(dataset, write):

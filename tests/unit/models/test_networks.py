@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from medpfl.core.errors import UserError
@@ -46,6 +47,46 @@ def test_widths(network, channels, linear):
     dense = [m for m in network.modules() if isinstance(m, nn.Linear)]
     assert [convs[0].in_channels, *(m.out_channels for m in convs)] == channels
     assert [dense[0].in_features, *(m.out_features for m in dense)] == linear
+
+
+def test_alexnets_kernels_strides_and_padding():
+    """Conv2D(in, out, kernel, stride, padding) and MaxPool2D(kernel, stride) as FedImpres' supplement prints them."""
+    network = AlexNetBN(num_classes=2)
+    convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
+    assert [(m.in_channels, m.out_channels, *m.kernel_size, *m.stride, *m.padding) for m in convs] == [
+        (3, 64, 11, 11, 4, 4, 2, 2),
+        (64, 192, 5, 5, 1, 1, 2, 2),
+        (192, 384, 3, 3, 1, 1, 1, 1),
+        (384, 256, 3, 3, 1, 1, 1, 1),
+        (256, 256, 3, 3, 1, 1, 1, 1),
+    ]
+    assert all(m.dilation == (1, 1) and m.groups == 1 and m.bias is not None for m in convs)
+    sizes = []
+    for module in (*convs, network.pool, network.average):
+        module.register_forward_hook(lambda m, inputs, output: sizes.append(output.shape[-1]))
+    network.eval()(torch.zeros(1, 3, 224, 224))
+    # 224 -> (224 + 2 * 2 - 11) // 4 + 1 = 55 -> 27, 27 -> 13, 13, 13, 13 -> 6, 6
+    assert sizes == [55, 27, 27, 13, 13, 13, 13, 6, 6]
+
+
+def test_alexnet_as_written_down_in_functions():
+    torch.manual_seed(0)
+    network, x = AlexNetBN(num_classes=2, size=63).eval(), torch.randn(2, 3, 63, 63)
+    state, y = network.state_dict(), x
+
+    def norm(y, k):
+        mean, variance = state[f"bn{k}.running_mean"], state[f"bn{k}.running_var"]
+        shape = (1, -1, *[1] * (y.dim() - 2))
+        return torch.relu((y - mean.view(shape)) / torch.sqrt(variance.view(shape) + 1e-5))
+
+    for k, (stride, padding, pooled) in enumerate([(4, 2, 1), (1, 2, 1), (1, 1, 0), (1, 1, 0), (1, 1, 1)], start=1):
+        y = norm(F.conv2d(y, state[f"conv{k}.weight"], state[f"conv{k}.bias"], stride, padding), k)
+        y = F.max_pool2d(y, 3, 2) if pooled else y
+    y = F.adaptive_avg_pool2d(y, 6).flatten(1)
+    for k in (1, 2):
+        y = norm(y @ state[f"fc{k}.weight"].T + state[f"fc{k}.bias"], k + 5)
+    expected = y @ state["fc3.weight"].T + state["fc3.bias"]
+    torch.testing.assert_close(network(x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

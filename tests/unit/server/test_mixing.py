@@ -50,6 +50,17 @@ def test_two_sites_by_hand():
     assert torch.equal(second["b"], torch.tensor([7.0, -7.0]))
 
 
+def test_float64_is_mixed_in_float64():
+    """1/3 in float32 is off in the eighth digit."""
+    weights = np.full((1, 3), 1 / 3)
+    updates = [{"w": torch.tensor([v], dtype=torch.float64)} for v in (1.0, 2.0, 6.0 + 3e-12)]
+    (mixed,) = mix(weights, updates)
+    assert mixed["w"].dtype == torch.float64
+    assert abs(mixed["w"].item() - (3 + 1e-12)) < 1e-14
+    halves = mix(weights, [{"w": torch.tensor([v], dtype=torch.bfloat16)} for v in (1.0, 2.0, 6.0)])
+    assert halves[0]["w"].dtype == torch.bfloat16
+
+
 def test_three_sites_by_hand():
     weights = np.array([[0.5, 0.375, 0.125], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
     mixed = mix(weights, states(8, 16, 32))

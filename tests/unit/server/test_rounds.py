@@ -140,6 +140,24 @@ def test_f_fedap_turns_after_half_of_the_rounds_and_asks_once():
     assert mixes == [fedbn, fedbn, pytest.approx(fedap), pytest.approx(fedap)]
 
 
+@pytest.mark.parametrize(("rounds", "first_half"), [(2, 1), (3, 1), (5, 2), (7, 3)])
+def test_f_fedap_with_an_odd_number_of_rounds_turns_before_the_middle_one(rounds, first_half):
+    """The first half is rounded down, and at least one round: the statistics come with its last update."""
+    plan = make_plan("f-fedap", rounds=rounds, settings={"lambda": 0.5})
+    state, asked, mixes = joined(plan, samples=(10, 10, 20)), [], []
+    for _ in range(rounds):
+        replies = []
+        for i, (site, message) in enumerate(messages(plan, state).items()):
+            asked += [message.round] if message.asked else []
+            extra = statistics(MEANS[i]) if message.asked else {}
+            replies.append(trained(plan, site, message.round, (8, 16, 32)[i], extra=extra))
+        state = advance(plan, state, replies, 0)
+        mixes.append([round(t["0.bias"][0].item(), 4) for t in state.shared.values()])
+    assert asked == [first_half] * 3
+    # The mix of the last FedBN round is by samples still.
+    assert mixes == [[22.0] * 3] * first_half + [[14.0, 16.0, 22.4]] * (rounds - first_half)
+
+
 def test_f_fedap_asks_a_site_again_that_was_absent():
     plan = make_plan("f-fedap", rounds=4)
     state = round_of(plan, joined(plan), 1, 2, 3)

@@ -59,6 +59,30 @@ def test_a_bad_update_harms_nobody(kind, reason):
     assert state.history == alone.history
 
 
+def test_what_is_refused_has_travelled_too():
+    """Malformed, and far larger than the others: the update counts as sent, its message as received, once."""
+    plan = make_plan("fedbn", large_updates="refuse")
+    start = joined(plan, samples=(10, 20, 30))
+    usual = advance(plan, start, [trained(plan, s, 1, 2) for s in plan.config.site_names], 0).traffic
+    added = {way: (usual[way] - start.traffic[way]) // 3 for way in usual}
+
+    def others():
+        return [trained(plan, s, 1, 2) for s in ("site-1", "site-3")]
+
+    for odd in (bad_update("nan", plan), trained(plan, "site-2", 1, 1e9)):
+        state = advance(plan, start, [odd, *others()], 0)
+        assert [f.site for f in state.failures] == ["site-2"]
+        assert state.history[-1]["participants"] == ["site-1", "site-3"]
+        assert state.traffic == usual
+    twice = advance(plan, start, [trained(plan, "site-2", 1, 2), trained(plan, "site-2", 1, 2), *others()], 0)
+    assert twice.traffic["received_bytes"] == usual["received_bytes"]
+    assert twice.traffic["sent_bytes"] == usual["sent_bytes"] + added["sent_bytes"]
+    nothing = Update("site-2", 1, "no tensors", {})
+    assert (
+        advance(plan, start, [nothing, *others()], 0).traffic["sent_bytes"] == usual["sent_bytes"] - added["sent_bytes"]
+    )
+
+
 def test_answers_nobody_asked_for():
     plan = make_plan()
     replies = [trained(plan, s, 1, 2) for s in ("site-1", "site-2", "site-3")]

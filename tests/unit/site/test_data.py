@@ -1,12 +1,25 @@
 import pytest
+import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import images
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
+from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import ImageTensors, SiteLoaders, batch_sizes, scale
+from medpfl.core.site_data import NOT_PLAIN, ImageTensors, NotPlain, SiteLoaders, batch_sizes, scale
+from medpfl.server.rounds import QuorumNotMet
+from medpfl.site.words import listed
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
@@ -69,6 +82,81 @@ def test_loaders_of_the_users_own():
     again, other = (next(data.training_batches(32, generator(seed)))[1] for seed in (0, 1))
     assert torch.equal(y, again)
     assert not torch.equal(y, other)
+
+
+def numbered(n=100):
+    return TensorDataset(torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64))
+
+
+def pairs(batch):
+    """A collation that gives every sample twice, as MONAI's random crops do."""
+    x, y = default_collate(batch)
+    return torch.cat([x, x]), torch.cat([y, y])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(1), 0)] * 7)
+
+
+LOADERS = {
+    "all": (lambda: DataLoader(numbered(), 8, shuffle=True), 100),
+    "a part of them": (lambda: DataLoader(numbered(), 8, sampler=SubsetRandomSampler(range(20))), 20),
+    "more than there are": (lambda: DataLoader(numbered(9), 8, sampler=RandomSampler(range(9), True, 30)), 30),
+    "whole batches": (lambda: DataLoader(numbered(), 8, shuffle=True, drop_last=True), 96),
+    "each twice": (lambda: DataLoader(numbered(10), 8, collate_fn=pairs), 20),
+    "a stream": (lambda: DataLoader(Stream(), 2), 7),
+    "a list": (lambda: [(torch.zeros(3, 1), torch.zeros(3)), (torch.zeros(2, 1), torch.zeros(2))], 5),
+}
+
+
+@pytest.mark.parametrize("which", LOADERS)
+def test_a_loader_counts_what_it_yields_in_an_epoch(which):
+    made, n = LOADERS[which]
+    data = SiteLoaders(made(), made(), made())
+    assert [data.samples(part) for part in ("train", "validation", "test")] == [n] * 3
+    assert sum(len(y) for _, y in data.training_batches(32, generator(0))) == n
+    assert data.class_counts(2).tolist() == [n, 0]
+
+
+class Noisy(Dataset):
+    """Augments."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.randn(1), 0
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), DataLoader(numbered(), 8, drop_last=True)],
+    ids=["shuffles", "augments", "drops"],
+)
+def test_statistics_need_samples_once_and_as_they_are(loader):
+    with pytest.raises(NotPlain, match="shuffles, augments or drops samples"):
+        next(training_inputs(SiteLoaders(loader)))
+    plain = DataLoader(numbered(), 8)
+    layer = nn.BatchNorm1d(1)
+    mean, variance = input_statistics(layer, {"": layer}, training_inputs(SiteLoaders(loader, plain=plain)))[""]
+    assert (mean.item(), variance.item()) == (49.5, 833.25)
+
+
+def test_a_loader_in_order_serves_for_statistics():
+    for loader in (DataLoader(numbered(), 8), [(torch.arange(100.0)[:, None], torch.zeros(100))]):
+        assert torch.cat(list(training_inputs(SiteLoaders(loader)))).flatten().tolist() == list(range(100))
+
+
+def test_a_site_says_why_it_sends_no_statistics():
+    def shuffled(sites):
+        for site in sites.values():
+            of = TensorDataset(site.data.images["train"].float(), site.data.labels["train"])
+            site.data = SiteLoaders(DataLoader(of, 4, shuffle=True))
+
+    with pytest.raises(QuorumNotMet, match="statistics need each sample once"):
+        tiny.run(tiny.config("fedap"), shuffled)
+    assert listed(NOT_PLAIN, ()) == NOT_PLAIN
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32])

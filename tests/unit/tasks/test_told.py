@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from medpfl.core.site_data import ImageTensors
 from medpfl.tasks import TASKS
+from medpfl.tasks.evaluation import Cases, cases
 from medpfl.tasks.segmentation.judging import Judged
-from medpfl.tasks.told import Enough, whose
+from medpfl.tasks.told import Enough
 
 LEAST = 20
 
@@ -135,9 +136,9 @@ def test_kappa_is_not_told_where_one_far_grade_decides_it():
 def test_patients_count_and_not_their_pictures(task):
     rng = np.random.default_rng(0)
     found = predicted(task, rng, 60)
-    assert TASKS[task].measured(found, np.arange(60)).told(LEAST) is not None
-    assert TASKS[task].measured(found, np.arange(60) // 4).told(LEAST) is None
-    assert TASKS[task].compared(found, found, np.arange(60) // 4).told(LEAST) is None
+    assert TASKS[task].measured(found, Cases("patient", np.arange(60))).told(LEAST) is not None
+    assert TASKS[task].measured(found, Cases("patient", np.arange(60) // 4)).told(LEAST) is None
+    assert TASKS[task].compared(found, found, Cases("patient", np.arange(60) // 4)).told(LEAST) is None
 
 
 def test_the_positives_of_one_patient_are_one():
@@ -146,7 +147,10 @@ def test_the_positives_of_one_patient_are_one():
     owners = np.r_[np.zeros(25, int), np.arange(1, 36)]
     scores = np.random.default_rng(0).random((60, 2))
     assert TASKS["multi-label"].measured((scores, labels)).told(LEAST)["auroc_by_label"][1] is not None
-    assert TASKS["multi-label"].measured((scores, labels), owners).told(LEAST)["auroc_by_label"] == [None, None]
+    assert TASKS["multi-label"].measured((scores, labels), Cases("patient", owners)).told(LEAST)["auroc_by_label"] == [
+        None,
+        None,
+    ]
 
 
 def test_the_patient_of_a_case_is_that_of_its_samples():
@@ -154,19 +158,19 @@ def test_the_patient_of_a_case_is_that_of_its_samples():
     images = {"test": torch.zeros(5, 1, 2, 2)}
     labels = {"test": torch.tensor([0, 0, 1, 0, 1])}
     plain = ImageTensors(images, labels)
-    assert whose(plain, "test") is None
+    assert cases(plain, "test").whose is None
     persons = {"test": torch.tensor([4, 4, 4, 2, 9])}
-    assert whose(ImageTensors(images, labels, persons=persons), "test").tolist() == [4, 4, 4, 2, 9]
+    assert cases(ImageTensors(images, labels, persons=persons), "test").whose.tolist() == [4, 4, 4, 2, 9]
     bags = {"test": torch.tensor([0, 0, 1, 2, 3])}
-    assert whose(ImageTensors(images, labels, bags, persons), "test").tolist() == [4, 4, 2, 9]
+    assert cases(ImageTensors(images, labels, bags, persons), "test").whose.tolist() == [4, 4, 2, 9]
 
 
 def test_enough_counts_by_hand():
-    enough = Enough(2, np.array([0, 0, 1, 2]))
+    enough = Enough(2, Cases("patient", np.array([0, 0, 1, 2])))
     there = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
     assert enough(there).tolist() == [False, True, False]
     assert enough.patients(4)
-    assert not Enough(4, enough.owners).patients(4)
+    assert not Enough(4, enough.of).patients(4)
     assert enough.share(np.array([1.0, 0.0, 1.0, 0.0]))
     assert not enough.share(np.array([1.0, 1.0, 1.0, 0.0]))
     assert not enough.share(np.zeros(4))

@@ -11,6 +11,7 @@ from torch import nn
 
 from medpfl.algorithms.fedap.pretraining import load_pretrained, pretrain
 from medpfl.algorithms.fedap.privacy import WORDS, StatisticsPrivacy, account, lacking, refusal
+from medpfl.algorithms.fedap.quality import doubtful, judge, stability
 from medpfl.algorithms.fedap.similarity import LayerStatistics, copies, similarity_weights, wasserstein_distances
 from medpfl.algorithms.fedap.statistics import (
     layers_of,
@@ -26,6 +27,7 @@ from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import setting
+from medpfl.core.threads import intra_op_threads
 
 STATISTICS = "statistics"
 """Name of the channel: mean and variance of each layer's input."""
@@ -48,6 +50,9 @@ class FromModel(SelfWeight, StatisticsPrivacy):
     )
     pretrain_share: float = setting(0.2, "share of the sites' training data for pooled pretraining", ge=0, le=1)
     pretrain_epochs: int = setting(5, "epochs of pooled pretraining", gt=0)
+    pretrain_check: int = setting(
+        0, "1 trains f as long again, and says how far W moves by it", at_server=True, ge=0, le=1
+    )
 
 
 class _Similarity(WeighsSites, MeasuredMixing):
@@ -57,7 +62,7 @@ class _Similarity(WeighsSites, MeasuredMixing):
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
         """The statistics, once; UserError where the model has no such layer."""
-        entries = statistics_entries(self.statistics, model)
+        entries = statistics_entries(self.statistics, model, split)
         if not entries:
             which = " with running statistics" if self.statistics == "running" and batch_norm_layers(model) else ""
             raise UserError(
@@ -140,6 +145,13 @@ class _UnderModel(_Similarity):
             f"{self.settings.pretrain_share:.0%} of all sites' training images pooled, as in the paper; the "
             "server holds this whole data set. Sites with data of their own need a checkpoint or f-FedAP."
         ]
+        if state.judged and doubtful(state.judged):
+            found.append(
+                f"The pretrained model f is right on {state.judged['pooled']:.1%} of the sites' validation samples, "
+                f"and always naming the most frequent class is right on {state.judged['most_frequent']:.1%}: W "
+                "compares the sites by features that have hardly been trained. More pretrain_epochs, or more "
+                "pretrain_share, help."
+            )
         if self.settings.statistics_epsilon:
             found.append("That pretraining saw the patients whom epsilon is for, and epsilon does not count it.")
         return found
@@ -163,10 +175,27 @@ class _UnderModel(_Similarity):
             raise UserError(f"{error} to pretrain f: give a checkpoint (--set pretrain=PATH) or use f-fedap") from error
         return pretrain(parts.run, self.settings.pretrain_epochs, parts.model(), share)
 
+    def judged(self, parts: ServerParts, f: State) -> dict[str, Any] | None:
+        """How f does on the sites' validation data, and with ``pretrain_check`` how W moves if it is trained on."""
+        if self.settings.pretrain != "pooled":
+            return None
+        run, sites = parts.run, {name: parts.source.site(name, parts.device) for name in parts.run.site_names}
+        with intra_op_threads(run.intra_op_threads):
+            found = judge(run, f, parts.model(), sites)
+            if not self.settings.pretrain_check or run.sites < 3:
+                return found
+            share = parts.source.pooled_training(self.settings.pretrain_share, parts.device)
+            epochs = 2 * self.settings.pretrain_epochs
+            longer = pretrain(run, epochs, parts.model(), share)
+            moved = stability(self.statistics, (f, longer), parts.model(), parts.split, sites, self.settings.lambda_)
+            return found | {"longer": {"epochs": epochs, **judge(run, longer, parts.model(), sites), **moved}}
+
     def measured(self, channel: str, round_: LocalRound) -> State:
         """Step 2: under f, which came with the message."""
         round_.model.load_state_dict(round_.message.shared)
-        return statistics_under(self.statistics, round_.model, round_.data, round_.run.all_settings, round_.noise())
+        return statistics_under(
+            self.statistics, round_.model, round_.split, round_.data, round_.run.all_settings, round_.noise()
+        )
 
 
 class Similarity(_UnderModel):

@@ -14,26 +14,32 @@ from torch import Tensor, nn
 from medpfl.algorithms.fedap.private_statistics import private_statistics
 from medpfl.algorithms.fedap.similarity import LayerStatistics
 from medpfl.core.channels import Entry
-from medpfl.core.layers import batch_norm_layers, classification_layer
+from medpfl.core.layers import batch_norm_layers
 from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.noise import NoiseSource
-from medpfl.core.parameters import State
+from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
 
 
 def statistics_under(
-    kind: str, model: nn.Module, data: SiteData, settings: Mapping[str, Value], source: NoiseSource
+    kind: str,
+    model: nn.Module,
+    split: ParameterSplit,
+    data: SiteData,
+    settings: Mapping[str, Value],
+    source: NoiseSource | None,
 ) -> State:
     """What FedAP's similarity rests on: statistics of layers' inputs over the training data.
 
     Args:
         kind: ``batch-norm``: of every batch-norm layer; ``classifier``: of the classification layer.
         model: f.
+        split: of its architecture; knows the layer that classifies.
         data: its training part is used.
         settings: with ``statistics_epsilon`` the statistics are noised
         (:mod:`medpfl.algorithms.fedap.private_statistics`).
-        source: of the noise.
+        source: of the noise, where the settings have any.
 
     Returns:
         As :func:`statistics_entries`: of all those layers; one that the model holds and does not use has zeros, the
@@ -42,8 +48,8 @@ def statistics_under(
     Raises:
         StateError: the site has too few patients for the noise.
     """
-    layers = _layers(kind, model)
-    if settings.get("statistics_epsilon"):
+    layers = _layers(kind, model, split)
+    if settings.get("statistics_epsilon") and source is not None:
         found = private_statistics(model, layers, data, settings, source)
     else:
         found = input_statistics(model, layers, training_inputs(data))
@@ -61,19 +67,20 @@ def _channels(layer: nn.Module) -> int:
     return layer.in_features if isinstance(layer, nn.Linear) else layer.num_features
 
 
-def statistics_entries(kind: str, model: nn.Module) -> dict[str, Entry]:
+def statistics_entries(kind: str, model: nn.Module, split: ParameterSplit) -> dict[str, Entry]:
     """What a site sends, which follows from the model alone.
 
     Args:
         kind: ``batch-norm``, ``classifier`` (:func:`statistics_under`) or ``running`` (:func:`running_statistics`).
         model: f, or the run's model for ``running``.
+        split: of the architecture.
 
     Returns:
         By ``LAYER/mean`` and ``LAYER/variance``: (channels,) float64.
     """
     return {
         f"{path}/{which}": Entry((_channels(layer),), (torch.float64,), **({"least": 0} if which == "variance" else {}))
-        for path, layer in _layers(kind, model).items()
+        for path, layer in _layers(kind, model, split).items()
         for which in ("mean", "variance")
     }
 
@@ -93,13 +100,15 @@ def layers_of(tensors: State) -> LayerStatistics:
     return {layer: (tensors[f"{layer}/mean"].numpy(), tensors[f"{layer}/variance"].numpy()) for layer in layers}
 
 
-def _layers(kind: str, model: nn.Module) -> dict[str, nn.Module]:
+def _layers(kind: str, model: nn.Module, split: ParameterSplit) -> dict[str, nn.Module]:
     if kind == "classifier":
-        return dict([classification_layer(model)])
+        return dict([split.classification_layer(model)])
+    return _keep_running(model) if kind == "running" else batch_norm_layers(model)
+
+
+def _keep_running(model: nn.Module) -> dict[str, nn.Module]:
     layers = batch_norm_layers(model)
-    if kind == "running":
-        return {k: m for k, m in layers.items() if m.running_mean is not None and m.running_var is not None}
-    return layers
+    return {k: m for k, m in layers.items() if m.running_mean is not None and m.running_var is not None}
 
 
 def running_statistics(model: nn.Module) -> State:
@@ -107,6 +116,6 @@ def running_statistics(model: nn.Module) -> State:
     return named_statistics(
         {
             path: (layer.running_mean.double().cpu(), layer.running_var.double().cpu())
-            for path, layer in _layers("running", model).items()
+            for path, layer in _keep_running(model).items()
         }
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedimpres.impress import impression_maker
@@ -26,10 +26,12 @@ from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Run, ServerParts, ServerStep, Step, Turn
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.channels import Channel, Entry
+from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import endless_batches
+from medpfl.models import logits
 from medpfl.training.part import Beside, Part
 
 _BRIGHTEST = 8.0
@@ -49,6 +51,7 @@ class ImpressionSettings(Settings):
         words=("noise", "holdout"),
     )
     admm_iterations: int = setting(5, "outer iterations; 0 leaves the start images with their pseudo-labels", ge=0)
+    synthesis_batch: int = setting(16, "images that are moved together, apart from training's `batch_size`", gt=0)
     inner_steps: int = setting(10, "steps on the pixels in each of them", gt=0)
     pixel_lr: float = setting(0.1, "their learning rate", gt=0)
     rho: float = setting(0.2, "penalty of the constraint", ge=0)
@@ -63,6 +66,7 @@ class Impression(Mechanism):
     name = "impression"
     switch = "beta"
     resists_forgetting = True
+    words = ("{model} does not end in its last linear layer: an impression needs a net that does",)
 
     def refuses(self, run: Run) -> str | None:
         """Nothing to start from, or a task whose labels are no single classes."""
@@ -81,7 +85,11 @@ class Impression(Mechanism):
         return "a federated impression after every round from the warm-up on"
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
-        """Images to train with, as many as the method has, and no brighter than images are."""
+        """Images to train with, as many as the method has, and no brighter than images are.
+
+        UserError where the model has no linear layer that classifies: its gradient is the constraint.
+        """
+        split.classification_layer(model)
         many = self.settings.images
         entries = {
             "images": Entry((None, -1, -1, -1), (torch.float16,), -_BRIGHTEST, _BRIGHTEST, longest=many),
@@ -89,6 +97,21 @@ class Impression(Mechanism):
         }
         what = "images to train with that the server has made of its model"
         return (Channel(self.name, False, entries, ("train", "join"), what, from_round=self.settings.warmup + 1),)
+
+    def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
+        """M is the gradient of the last layer's weight only if the network ends in that layer."""
+        _, layer = split.classification_layer(model)
+        given: list[Tensor] = []
+        hook = layer.register_forward_hook(lambda _, inputs, output: given.append(output))
+        try:
+            with torch.no_grad():
+                scores = logits(model(x))
+        finally:
+            hook.remove()
+        if not given or given[-1].shape != scores.shape or not torch.equal(given[-1], scores):
+            raise UserError(
+                f"{type(model).__name__} does not end in its last linear layer: an impression needs a net that does"
+            )
 
     def begin(self, round_: LocalRound) -> Part | None:
         """Step 2: batches of the impression beside the site's own."""

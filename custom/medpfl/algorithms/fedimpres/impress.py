@@ -52,7 +52,7 @@ def impression_maker(
         pixel_lr=float(settings["pixel_lr"]),
         rho=float(settings["rho"]),
         gamma=float(settings["gamma"]),
-        batch_size=int(settings["batch_size"]),
+        batch_size=int(settings["synthesis_batch"]),
         constrained=bool(settings["constraint"]),
     )
 

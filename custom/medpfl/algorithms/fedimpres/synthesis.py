@@ -108,7 +108,7 @@ def synthesise(
     worked on need not fit into memory (:func:`medpfl.core.scratch.allocate`).
 
     Args:
-        model: whose last linear layer classifies; left as it is.
+        model: whose last linear layer on the way of the images classifies; left as it is.
         start: (n, C, H, W), n > 0, as the model takes them; not changed.
         how: the settings.
         stop: asked before each step, and before each chunk that is only looked at.
@@ -118,8 +118,8 @@ def synthesise(
         Stopped: ``stop`` said so.
         OSError: no space for the file that a large set needs.
     """
-    _, layer = classification_layer(model)
-    device = layer.weight.device
+    device = next(model.parameters()).device
+    _, layer = classification_layer(model, start[:1].to(device))
     chunks = list(range(0, len(start), how.batch_size * _TOGETHER))
     images = scratch.allocate(start.shape, layer.weight.dtype).copy_(start)
 

@@ -11,9 +11,17 @@ from medpfl.core.seeding import derive_seed
 from medpfl.data.partition.published_counts import COUNTS, NAME
 from medpfl.data.partition.spec import PartitionSpec
 
+REDRAWS = 1000
+"""How often shares by Dirichlet are drawn again at most."""
+
 
 def draw(
-    spec: PartitionSpec, labels: np.ndarray, sites: int, seed: int, site_ids: np.ndarray | None = None
+    spec: PartitionSpec,
+    labels: np.ndarray,
+    sites: int,
+    seed: int,
+    site_ids: np.ndarray | None = None,
+    least: int = 1,
 ) -> list[np.ndarray]:
     """Draws a partition of all images.
 
@@ -23,6 +31,8 @@ def draw(
         sites: number of sites.
         seed: the run's seed; the draw's own derives from it, the spec and the number of sites.
         site_ids: (n,) the site each image comes from, for ``natural``.
+        least: with ``dirichlet`` all sites' shares are drawn again, :data:`REDRAWS` times at most, until every site has
+            so many images; where no draw gives them, the first stands.
 
     Raises:
         UserError: fewer than one site, more sites than images, or no site ids where they are needed.
@@ -37,7 +47,7 @@ def draw(
     if spec.kind == "iid":
         return np.array_split(rng.permutation(len(labels)), sites)
     if spec.kind == "dirichlet":
-        return _dirichlet(rng, spec.alpha, labels, sites)
+        return _dirichlet(rng, spec.alpha, labels, sites, least)
     if spec.kind == "equal-dirichlet":
         return _equal_dirichlet(rng, spec.alpha, labels, sites)
     raise ValueError(f"{spec} is not drawn from labels alone")
@@ -104,13 +114,23 @@ def _natural(site_ids: np.ndarray | None, sites: int) -> list[np.ndarray]:
     return [np.flatnonzero(site == k) for k in range(sites)]
 
 
-def _dirichlet(rng: np.random.Generator, alpha: float, labels: np.ndarray, sites: int) -> list[np.ndarray]:
+def _dirichlet(rng: np.random.Generator, alpha: float, labels: np.ndarray, sites: int, least: int) -> list[np.ndarray]:
     """For each class, proportions over the sites ~ Dir(alpha)."""
-    by_class = []
-    for pool in _pools(rng, labels, int(labels.max()) + 1):
-        proportions = _proportions(*_log_gamma_draws(rng, alpha, sites))
-        by_class.append(np.split(pool, _cuts(proportions, len(pool))))
-    return _collect(by_class)
+    pools = _pools(rng, labels, int(labels.max()) + 1)
+    shares = np.stack([_proportions(*_log_gamma_draws(rng, alpha, sites)) for _ in pools])
+    if _sizes(shares, pools).min() < least <= len(labels) // sites:
+        again = _proportions(*_log_gamma_draws(rng, alpha, (REDRAWS, len(pools), sites)))
+        if len(good := np.flatnonzero(_sizes(again, pools).min(-1) >= least)):
+            shares = again[good[0]]
+    return _collect([np.split(pool, _cuts(share, len(pool))) for share, pool in zip(shares, pools, strict=True)])
+
+
+def _sizes(shares: np.ndarray, pools: list[np.ndarray]) -> np.ndarray:
+    """How many images each site would have, (..., sites), by shares of each class (..., classes, sites)."""
+    sizes = np.array([len(pool) for pool in pools])[:, None]
+    cuts = _cuts(shares, sizes)
+    ends = np.broadcast_to(sizes, (*cuts.shape[:-1], 1))
+    return np.diff(np.concatenate([np.zeros_like(ends), cuts, ends], -1), axis=-1).sum(-2)
 
 
 def _equal_dirichlet(rng: np.random.Generator, alpha: float, labels: np.ndarray, sites: int) -> list[np.ndarray]:
@@ -133,7 +153,7 @@ def _equal_dirichlet(rng: np.random.Generator, alpha: float, labels: np.ndarray,
     return parts
 
 
-def _log_gamma_draws(rng: np.random.Generator, alpha: float, size: int) -> tuple[np.ndarray, float]:
+def _log_gamma_draws(rng: np.random.Generator, alpha: float, size: int | tuple[int, ...]) -> tuple[np.ndarray, float]:
     """Logarithms of Gamma(alpha) draws, as ``(z, scale)`` with log x = z / scale.
 
     Gamma(alpha) = Gamma(alpha + 1) U^(1/alpha). At small alpha x itself underflows to 0, which turns a Dirichlet draw
@@ -145,10 +165,10 @@ def _log_gamma_draws(rng: np.random.Generator, alpha: float, size: int) -> tuple
 
 
 def _proportions(z: np.ndarray, scale: float) -> np.ndarray:
-    """Normalised: sums to 1, never NaN, because the largest entry is exp(0) before it is divided."""
+    """Along the last axis: sums to 1, never NaN, because the largest entry is exp(0) before it is divided."""
     with np.errstate(over="ignore"):
-        weights = np.exp((z - z.max()) / scale)
-    return weights / weights.sum()
+        weights = np.exp((z - z.max(-1, keepdims=True)) / scale)
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def _pools(rng: np.random.Generator, labels: np.ndarray, classes: int) -> list[np.ndarray]:
@@ -156,10 +176,10 @@ def _pools(rng: np.random.Generator, labels: np.ndarray, classes: int) -> list[n
     return [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
 
 
-def _cuts(shares: np.ndarray, size: int) -> np.ndarray:
+def _cuts(shares: np.ndarray, size: int | np.ndarray) -> np.ndarray:
     """Where to cut ``size`` images so that the pieces have these shares, rounded at the cuts so that none is lost."""
-    running = np.cumsum(shares)
-    return np.rint(running[:-1] / running[-1] * size).astype(np.int64)
+    running = np.cumsum(shares, axis=-1)
+    return np.rint(running[..., :-1] / running[..., -1:] * size).astype(np.int64)
 
 
 def _collect(by_class: list[list[np.ndarray]]) -> list[np.ndarray]:

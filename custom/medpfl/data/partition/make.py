@@ -9,11 +9,11 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.partition.draw import draw, draw_like, draw_printed
+from medpfl.data.partition.draw import REDRAWS, draw, draw_like, draw_printed
 from medpfl.data.partition.partition_file import Partition
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
-from medpfl.data.split import SiteIndices, join_official, split_sites
+from medpfl.data.split import SiteIndices, fewest_with_training, join_official, split_sites
 
 
 def make_partition(
@@ -58,7 +58,7 @@ def make_partition(
         if pooled:
             remaining = np.setdiff1d(source, aside)
             ids = None if dataset.site_ids is None else dataset.site_ids[remaining]
-            parts = draw(parsed, dataset.strata[remaining], sites, seed, ids)
+            parts = draw(parsed, dataset.strata[remaining], sites, seed, ids, fewest_with_training(fractions))
             divided = split_sites([remaining[part] for part in parts], fractions, train_fraction, seed)
         else:
             divided = draw_official(dataset, parsed, sites, seed, train_fraction, without=aside)
@@ -150,7 +150,8 @@ def _require_training(sites: list[SiteIndices], spec: PartitionSpec) -> None:
         return
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
     remedy = {
-        "dirichlet": f"use fewer sites, a larger alpha, another seed, or equal-dirichlet:{spec.alpha!r}",
+        "dirichlet": f"{REDRAWS} draws more gave no better one: use fewer sites, a larger alpha, or "
+        f"equal-dirichlet:{spec.alpha!r}",
         "natural": "leave the site out of the file, or raise the share of training images",
     }.get(spec.kind, "use fewer sites or a larger share of training images")
     raise UserError(f"partition {spec}: {empty[0]}{more} would have no training image: {remedy}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 
 from medpfl.core.site_data import Part, SiteData
+from medpfl.tasks.evaluation import UNKNOWN, Cases
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.segmentation.judging import Judged, judge
 from medpfl.tasks.segmentation.outlines import outlined
@@ -32,6 +33,7 @@ class Measures(BaseModel):
     n: Annotated[int, Field(ge=0, le=10**9)]
     dice: _Share | None
     dice_ci95: Annotated[list[_Share], Field(min_length=2, max_length=2)] | None
+    dice_ci95_by: Literal["patient", "sample"] | None = None
     dice_by_class: Annotated[list[_Share | None], Field(max_length=1000)]
     hd95: _Length | None
     volume_error: _Share | None
@@ -95,14 +97,19 @@ class Segmentation(Task):
         """Of all cases together."""
         found = Judged.together(predictions)
         by_case = _by_case(found)
-        dice = by_case["dice"][np.isfinite(by_case["dice"])]
-        low_high = mean_interval(dice)
         return {
             "n": len(found.true),
             **{name: _mean(values) for name, values in by_case.items()},
-            "dice_ci95": low_high and [max(0.0, low_high[0]), min(1.0, low_high[1])],
+            "dice_ci95": _dice_interval(by_case["dice"]),
             "dice_by_class": [_mean(column) for column in found.dice.T],
         }
+
+    def figures(self, predictions: Judged, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        found = self.pooled([predictions])
+        if of.whose is not None:
+            found["dice_ci95"] = _dice_interval(_by_case(predictions)["dice"], of.whose)
+        return found | {"dice_ci95_by": of.by if found["dice_ci95"] else None}
 
     def losses(self, predictions: Judged) -> np.ndarray:
         """Minus log of a case's mean soft Dice, at least :data:`_LEAST_DICE`; 0 for a case without any structure."""
@@ -117,20 +124,22 @@ class Segmentation(Task):
         """Known for one of the two alone: no voxel is kept."""
         return {0: first, 1: second}.get(weight)
 
-    def gained(self, new: Judged, old: Judged) -> dict[str, dict[str, float] | None]:
+    def gained(self, new: Judged, old: Judged, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """Means of paired differences with Student's interval."""
         one, two = _by_case(new), _by_case(old)
-        return {m.name: _gain(one[m.name] - two[m.name], 1 if m.better == "higher" else -1) for m in self.measures}
+        return {
+            m.name: _gain(one[m.name] - two[m.name], 1 if m.better == "higher" else -1, of.whose) for m in self.measures
+        }
 
     def told(self, predictions: Judged, enough: Enough) -> dict[str, Any] | None:
         """Of the structures that enough patients have; distances of those of which enough have a known one."""
-        return self.pooled([_of(predictions, enough)]) if enough.patients(len(predictions.true)) else None
+        return self.figures(_of(predictions, enough), enough.of) if enough.patients(len(predictions.true)) else None
 
     def gain_told(self, new: Judged, old: Judged, enough: Enough) -> dict[str, dict[str, float] | None] | None:
         """As :meth:`told`."""
         if not enough.patients(len(new.true)):
             return None
-        return self.gained(_of(new, enough), _of(old, enough))
+        return self.gained(_of(new, enough), _of(old, enough), enough.of)
 
     def detail(self, test: Judged, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """``cases``: each one's measures; ``pictures``: :func:`medpfl.tasks.segmentation.outlines.outlined`."""
@@ -157,6 +166,12 @@ def _by_case(found: Judged) -> dict[str, np.ndarray]:
     }
 
 
+def _dice_interval(dice: np.ndarray, whose: np.ndarray | None = None) -> list[float] | None:
+    there = np.isfinite(dice)
+    ends = mean_interval(dice[there], None if whose is None else whose[there])
+    return ends and [max(0.0, ends[0]), min(1.0, ends[1])]
+
+
 def _mean_of_rows(values: np.ndarray) -> np.ndarray:
     known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
@@ -168,9 +183,10 @@ def _mean(values: np.ndarray) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def _gain(differences: np.ndarray, sign: int) -> dict[str, float] | None:
-    known = sign * differences[np.isfinite(differences)]
-    if (ends := mean_interval(known)) is None:
+def _gain(differences: np.ndarray, sign: int, whose: np.ndarray | None) -> dict[str, float] | None:
+    there = np.isfinite(differences)
+    known = sign * differences[there]
+    if (ends := mean_interval(known, None if whose is None else whose[there])) is None:
         return None
     return {"difference": float(known.mean()), "low": ends[0], "high": ends[1]}
 
