@@ -11,6 +11,8 @@ from medpfl.flare.job.recipes import FedBNRecipe
 from medpfl.flare.transport.executor import TASKS
 from medpfl.server.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
@@ -21,7 +23,6 @@ def results(tmp_path_factory):
     return json.loads((workspace / "faults" / "server" / "simulate_job" / "results.json").read_text())
 
 
-@pytest.mark.slow
 def test_others_finish_and_one_comes_back(results):
     assert results["status"] == "finished"
     participants = [r["participants"] for r in results["rounds"]]
@@ -61,7 +62,6 @@ def test_no_path_or_patient_leaves(results):
 
 
 # The limits are long for sites that have all to import on a busy machine, and short for a site that sleeps 25 s.
-@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "value"), [("grace", 10), ("timeout", 20)], ids=["grace", "timeout"])
 def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     recipe = FedBNRecipe(model=Net, data=slow_site_data, sites=3, rounds=1, min_sites=2, name="slow", **{limit: value})
@@ -73,7 +73,6 @@ def test_a_site_that_stops_answering_is_left_behind(tmp_path, limit, value):
     assert results["failures"][0]["reason"] == "no answer in time"
 
 
-@pytest.mark.slow
 def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
     recipe = FedBNRecipe(
         model=Net, data=site_data, sites=3, rounds=2, min_sites=3, name="quorum", experiment="kept", state_dir=tmp_path
@@ -86,7 +85,6 @@ def test_too_few_sites_end_the_run_with_a_reason(tmp_path):
     assert (tmp_path / "kept" / "server" / "server.safetensors").exists()  # the state before the round
 
 
-@pytest.mark.slow
 def test_too_few_answers_in_time_end_the_run(tmp_path):
     recipe = FedBNRecipe(
         model=Net,
@@ -107,7 +105,6 @@ def test_too_few_answers_in_time_end_the_run(tmp_path):
     assert (state.phase, state.round, len(state.samples)) == ("train", 0, 3)
 
 
-@pytest.mark.slow
 def test_a_second_job_of_the_same_experiment_is_refused(tmp_path):
     folder = tmp_path / "kept" / "server"
     folder.mkdir(parents=True)

@@ -26,7 +26,7 @@ RUNS = {
 SITES = ("site-1", "site-2", "site-3")
 MEASURES = {"n", "accuracy", "balanced_accuracy", "auroc", "auroc_ci95", "auroc_classes", "intervals", *FURTHER}
 NUMBERS = {"metrics", "samples", "train", "validation", "test", "train_loss", "tested", "selected", "last"} | MEASURES
-NUMBERS |= {"selecting", "cases", "majority", "validation_loss"}
+NUMBERS |= {"selecting", "cases", "majority", "validation_loss", "auroc_ci95_by"}
 NUMBERS |= {
     "seconds",
     "verdict",
@@ -120,7 +120,7 @@ def test_beside_tensors_there_are_numbers_under_known_names(seen):
     for answer, _ in seen.answers:
         for path, value in leaves(answer.get("meta", {}).get("medpfl_info", {})):
             assert set(path) <= NUMBERS | {"candidate"}, path
-            word = path[-1] == "candidate" and value in CANDIDATES
+            word = value in {"candidate": CANDIDATES, "auroc_ci95_by": ("patient", "sample")}.get(path[-1], ())
             assert word or value is None or isinstance(value, int | float), (path, value)
 
 

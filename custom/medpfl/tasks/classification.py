@@ -124,7 +124,7 @@ class Classification(Task):
 
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`."""
-        return _figures(predictions, of)
+        return self.pooled([predictions]) | _interval(predictions, of)
 
     def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
@@ -149,7 +149,8 @@ class Classification(Task):
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
-        return _figures(predictions, enough.of, counting(labels, probabilities.shape[1], enough))
+        counted = counting(labels, probabilities.shape[1], enough)
+        return measures(probabilities, labels, counting=counted) | _interval(predictions, enough.of, counted)
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -175,9 +176,9 @@ class Classification(Task):
         return {"reliability": reliability(*test)} if len(test[1]) and np.isfinite(test[0]).all() else {}
 
 
-def _figures(predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
-    found = measures(*predictions, of.whose, counting)
-    return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+def _interval(predictions: Predictions, of: Cases, counted: np.ndarray | None = None) -> dict[str, Any]:
+    ends = measures(*predictions, of.whose, counted)["auroc_ci95"]
+    return {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
 
 def counting(labels: np.ndarray, classes: int, enough: Enough) -> np.ndarray:

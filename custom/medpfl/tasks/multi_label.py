@@ -83,7 +83,7 @@ class MultiLabel(Task):
 
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`."""
-        return _figures(predictions, of)
+        return self.pooled([predictions]) | _interval(predictions, of)
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
@@ -91,7 +91,8 @@ class MultiLabel(Task):
         if not enough.patients(len(labels)):
             return None
         accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
-        return _figures(predictions, enough.of, _counting(labels, enough)) | accuracy
+        counted = _counting(labels, enough)
+        return _measures(*predictions, None, counted) | _interval(predictions, enough.of, counted) | accuracy
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -151,9 +152,9 @@ class MultiLabel(Task):
         return {"reliability": label_reliability(*test)} if sure else {}
 
 
-def _figures(predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
-    found = _measures(*predictions, of.whose, counting)
-    return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+def _interval(predictions: Predictions, of: Cases, counted: np.ndarray | None = None) -> dict[str, Any]:
+    ends = _measures(*predictions, of.whose, counted)["auroc_ci95"]
+    return {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
 
 def _measures(

@@ -77,8 +77,9 @@ class Measured(dict[str, Any]):
         self._told, self._of = told, of
 
     def told(self, least: int) -> dict[str, Any] | None:
-        """As they may be told where fewer than ``least`` patients may not count for any."""
-        return self._told(Enough(least, self._of))
+        """As they may be told where fewer than ``least`` patients may not count for any; None for one that may not."""
+        found = self._told(Enough(least, self._of))
+        return None if found is None else dict.fromkeys(self) | found
 
     def with_more(self, values: Mapping[str, Any]) -> Measured:
         """With others beside them, which are not told."""

@@ -211,6 +211,6 @@ def test_a_recipe_learns_what_its_data_say():
 
 
 def test_a_job_carries_the_sample_that_it_names_and_no_other(tmp_path):
-    config = make_config(algorithm="fedbn", data="sarcoma-sample", task="segmentation", sites=3)
+    config = make_config(algorithm="fedbn", data="sarcoma-sample", task="segmentation", partition="natural", sites=3)
     job = export_job(config, tmp_path / "job", byoc=True)
     assert [file.name for file in job.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]

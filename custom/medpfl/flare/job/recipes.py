@@ -34,7 +34,9 @@ from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import serialised_bytes
+from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE, other_samples
+from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import task_for
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE, PACKAGE, is_own
@@ -148,8 +150,10 @@ class PersonalizedRecipe(PackageRecipe):
                 fields[key], source = _import_spec(fields[key])
                 sources.add(source)
         if config is None:
-            named = str(fields.get("data", SAMPLE))
-            fields["task"] = task_for(named, fields.get("data_args", {}), fields.get("task"))
+            named, said = str(fields.get("data", SAMPLE)), fields.get("data_args", {})
+            fields["task"] = task_for(named, said, fields.get("task"))
+            if isinstance(kind_of(named, said), CentreKind):
+                fields.setdefault("partition", "natural")
             config = make_config(**{"algorithm": self.algorithm, **fields})
         permit_named(config)
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
