@@ -1,6 +1,6 @@
 """How long the inventory and the deep check of many series take, and how much memory.
 
-    python benchmarks/inventory_scale.py 250 500 1000
+    python benchmarks/inventory_scale.py 250 500 1000          # --deep: the deep check alone
 
 For each number a folder of that many synthetic CT series (20 slices of 128×128, 5 mm apart, each of its own noise) is
 written, and read in a process of its own: headers, a slice of each for copies (all have one shape), thumbnails, and the
@@ -11,15 +11,18 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import TypeVar
 
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 SLICES, EDGE = 20, 128
+T = TypeVar("T")
 
 
 def write(folder: Path, count: int) -> None:
@@ -55,38 +58,37 @@ def _image(number: int) -> Dataset:
     return image
 
 
-def measure(folder: Path) -> None:
-    """Prints seconds and the largest memory so far of each pass."""
+def measure(folder: Path, all_passes: bool) -> None:
+    """Prints seconds on the clock and of the processor, and the largest memory so far, of each pass."""
     from medpfl.data.check import check_deep
     from medpfl.data.kinds.scans.inventory import take_inventory, with_thumbnails
     from medpfl.data.kinds.scans.inventory_copies import with_copies
 
-    def told(what: str, started: float) -> None:
-        print(f"{what} {perf_counter() - started:.1f} s, {getrusage(RUSAGE_SELF).ru_maxrss / 1024:.0f} MB", end="; ")
+    def timed(what: str, work: Callable[[], T]) -> T:
+        clock, processor = perf_counter(), process_time()
+        made = work()
+        seconds = f"{perf_counter() - clock:.1f} s ({process_time() - processor:.1f} s of the processor)"
+        print(f"{what} {seconds}, {getrusage(RUSAGE_SELF).ru_maxrss / 1024:.0f} MB", end="; ", flush=True)
+        return made
 
-    started = perf_counter()
-    inventory = take_inventory(folder)
-    each = (perf_counter() - started) / sum(one.slices for one in inventory.found)
-    told(f"{len(inventory.found)} series: headers ({1000 * each:.2f} ms a file)", started)
-    started = perf_counter()
-    copies = len(with_copies(inventory).copies)
-    told(f"{copies} copies", started)
-    started = perf_counter()
-    with_thumbnails(inventory)
-    told("thumbnails", started)
-    started = perf_counter()
-    found = check_deep(folder, folder.parent / "page.html")
-    told("deep check", started)
+    if all_passes:
+        inventory = timed("headers", lambda: take_inventory(folder))
+        print(f"{len(inventory.found)} series", end="; ")
+        copies = timed("copies", lambda: with_copies(inventory))
+        print(f"{len(copies.copies)} found", end="; ")
+        timed("thumbnails", lambda: with_thumbnails(inventory))
+    found = timed("deep check", lambda: check_deep(folder, folder.parent / "page.html"))
     print(next(f.message for f in found if "lung crop" in f.message))
 
 
 if __name__ == "__main__":
+    deep = "--deep" in sys.argv
     if sys.argv[1:2] == ["--folder"]:
-        measure(Path(sys.argv[2]))
+        measure(Path(sys.argv[2]), not deep)
     else:
-        for count in map(int, sys.argv[1:]):
+        for count in map(int, filter(str.isdecimal, sys.argv[1:])):
             with tempfile.TemporaryDirectory() as place:
                 write(Path(place) / "cohort", count)
                 environment = os.environ | {"XDG_CACHE_HOME": f"{place}/cache"}
-                command = [sys.executable, __file__, "--folder", f"{place}/cohort"]
+                command = [sys.executable, __file__, "--folder", f"{place}/cohort", *["--deep"] * deep]
                 subprocess.run(command, env=environment, check=True)

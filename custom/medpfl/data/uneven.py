@@ -32,7 +32,7 @@ def before_a_run(learned: Task, described: Mapping[str, Any], select_by: str = A
     """
     if not learned.one_class:
         return []
-    known = {name: of for name, site in described["sites"].items() if (of := site.get("judged_classes"))}
+    known = {name: of for name, site in (described.get("sites") or {}).items() if (of := site.get("judged_classes"))}
     told = [counted(list(of["validation"].values())) for of in known.values()]
     classes = described.get("classes", ())
     words = in_words(learned, selection(learned, select_by, told), classes) if told else []

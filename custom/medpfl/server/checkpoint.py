@@ -129,7 +129,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         common=common,
         weights=tensors["weights"].numpy() if "weights" in tensors else None,
         history=tuple(info["history"]),
-        selection=info["selection"],
+        selection=info.get("selection") or {},
         best_round=info["best_round"],
         failures=tuple(Failure(**f) for f in info["failures"]),
         traffic=info["traffic"],

@@ -1,14 +1,17 @@
 """Pictures with labels, patients and parts from a table; a class that is called NA."""
 
 import pytest
-from pictures import config, paint
+import torch
+from pictures import CPU, PARTS, config, paint
 
+from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.registry import kind_of
-from medpfl.data.kinds.scans.label_table import read_rows
+from medpfl.data.kinds.scans.label_table import Columns, read_rows
 from medpfl.data.sites import open_source
+from medpfl.runs.experiment import run_experiment
 
 
 def write_table(folder, rows, head="picture,label,patient", files=True):
@@ -49,8 +52,8 @@ def test_a_class_may_be_called_na_if_it_is_named(tmp_path):
     named = read_layout(root, ("AMD", "NA"))
     assert sum(picture.label for picture in named.centres["eyes"]) == 4
     assert not [f for f in check(root, {"classes": ["AMD", "NA"]}) if f.level == "error"]
-    assert len(read_rows(root / "labels.csv", "picture", ("NA", "AMD")).rows) == 8
-    assert len(read_rows(root / "labels.csv", "picture", ("na", "AMD")).rows) == 4  # as it is written
+    assert len(read_rows(root / "labels.csv", Columns("picture", classes=("NA", "AMD"))).rows) == 8
+    assert len(read_rows(root / "labels.csv", Columns("picture", classes=("na", "AMD"))).rows) == 4  # as it is written
 
 
 def test_the_patients_of_a_table_go_before_the_names_of_files(tmp_path):
@@ -89,3 +92,52 @@ def test_a_label_beside_the_jobs_classes_is_named(tmp_path):
     root = write_table(tmp_path / "eyes", ROWS)
     with pytest.raises(UserError, match=r"line 2: label 'AMD' is neither a class \(NA, dry\) nor its number"):
         read_layout(root, ("NA", "dry"))
+
+
+FINDINGS = ["", "effusion", "nodule|effusion", "nodule", "effusion | nodule", "", "nodule", "effusion"] * 2
+SEVERAL = [f"{n}.png,{labels},p{n // 2}" for n, labels in enumerate(FINDINGS)]
+
+
+def test_several_labels_a_picture_are_a_task_of_their_own(tmp_path):
+    root = write_table(tmp_path / "chest", SEVERAL, head="picture,labels,patient")
+    layout = read_layout(root)
+    assert layout.several and layout.classes == ("effusion", "nodule")
+    assert [p.labels for p in sorted(layout.centres["chest"], key=lambda p: int(p.id[:-4]))[:4]] == [
+        (0, 0), (1, 0), (1, 1), (0, 1)
+    ]  # fmt: skip
+    assert layout.counts(layout.centres["chest"]) == [8, 8]
+    asked = Options(data=str(root), sites="2", partition="iid").config("fedavg")
+    assert asked.task == "multi-label" and asked.learned.labels == "labels"
+    with pytest.raises(UserError, match=r"--task classification: .* has several labels an image"):
+        Options(data=str(root), sites="2", partition="iid", task="classification").config("fedavg")
+    assert any("labels, several a picture: effusion, nodule" in f.message for f in check(root))
+
+
+def test_several_labels_are_learned_by_patient(tmp_path):
+    root = write_table(tmp_path / "chest", SEVERAL, head="picture,labels,patient")
+    run = config(root, sites=2, partition="iid", task="multi-label", alone="no")
+    source = open_source(run)
+    sites = [source.site(name, CPU) for name in run.site_names]
+    labels = torch.cat([site.labels[part] for site in sites for part in PARTS])
+    assert labels.shape == (16, 2) and labels.sum(0).tolist() == [8, 8]
+    results = run_experiment(run, tmp_path / "run", env="inprocess")
+    assert results["status"] == "finished" and results["config"]["task"] == "multi-label"
+    assert "judged_classes" not in results["data"]["sites"]["site-1"]
+    with pytest.raises(UserError, match="say several labels a picture; --task classification needs another"):
+        open_source(config(root, sites=2, partition="iid")).prepare()
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"), [("nodule|NA", "label 'NA' is no class"), ("nodule|mass", "label 'mass' is neither a class")]
+)
+def test_of_several_labels_each_must_be_one(tmp_path, labels, words):
+    root = write_table(tmp_path / "chest", [*SEVERAL, f"x.png,{labels},p9"], head="picture,labels,patient")
+    with pytest.raises(UserError, match=words):
+        read_layout(root, ("effusion", "nodule"))
+
+
+def test_tables_of_one_kind_alone(tmp_path):
+    write_table(tmp_path / "chest" / "a", SEVERAL, head="picture,labels,patient")
+    write_table(tmp_path / "chest" / "b", ["1.png,nodule,p", "2.png,effusion,q"])
+    with pytest.raises(UserError, match="some have a column label and some labels"):
+        read_layout(tmp_path / "chest")

@@ -15,7 +15,7 @@ from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
-from medpfl.data.kinds.folders.xray import person, xray
+from medpfl.data.kinds.folders.xray import is_dicom, person, xray
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import open_source
 from medpfl.runs.experiment import run_experiment
@@ -154,3 +154,17 @@ def test_mutated_files_are_pictures_or_named(tmp_path):
         except UserError as error:
             named += str(file) in str(error)
     assert named > 30
+
+
+def test_no_file_of_pydicoms_ends_in_an_error_of_another_kind():
+    read, refused = [], 0
+    for file in sorted(Path(pydicom.data.__file__).parent.rglob("*")):
+        if not file.is_file() or not is_dicom(file):
+            continue
+        person(file)
+        try:
+            read_picture(file, Reading(size=8))
+            read.append(file.name)
+        except UserError as error:
+            refused += str(file) in str(error)
+    assert read == ["6154", "6247", "6278"] and refused > 90

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -52,8 +51,8 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         layout = read_layout(find_folder(data), asked, reading.patient)
     except UserError as error:
         return [Finding("error", str(error))]
-    number = len(layout.centres)
-    head = f"{layout.root.resolve().name}, {number} centre{'s' * (number != 1)}, classes: {', '.join(layout.classes)}"
+    number, kinds = len(layout.centres), "labels, several a picture" if layout.several else "classes"
+    head = f"{layout.root.resolve().name}, {number} centre{'s' * (number != 1)}, {kinds}: {', '.join(layout.classes)}"
     report = [Finding("ok", head), *(Finding("warning", f"{name}: no picture in it") for name in layout.unused)]
     if not asked:
         report.append(Finding("note", _ORDER))
@@ -79,7 +78,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
 
 def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str, str]]:
     pictures = layout.centres[centre]
-    counts = Counter(picture.label for picture in pictures)
+    counts = layout.counts(pictures)
     listed = ", ".join(f"{name} {counts[label]:,}" for label, name in enumerate(layout.classes))
     people = len({picture.patient for picture in pictures})
     whose = f" of {people:,} patients" if people < len(pictures) else ""
@@ -92,7 +91,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str
     found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
     by = f"the default split ({shares})"
     labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
-    found += [("warning", words) for words in of_a_site(labels, layout.classes, by)]
+    found += [("warning", words) for words in ([] if layout.several else of_a_site(labels, layout.classes, by))]
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:
         found.append(("warning", f"no picture of class {', '.join(absent)}"))
     if single := [name for label, name in enumerate(layout.classes) if counts[label] == 1]:

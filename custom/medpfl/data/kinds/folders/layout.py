@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from medpfl.data.files import (
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
-from medpfl.data.kinds.folders.table import read_tables, tables
+from medpfl.data.kinds.folders.table import read_tables, several_labels, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.places import folders, is_path, places
 from medpfl.data.split import Part
@@ -35,10 +36,11 @@ class Picture:
     Attributes:
         centre: name of the centre's folder.
         patient: what the file's name says, or ``id``; stays at the site.
-        label: index of the class.
+        label: index of the class; of several labels the rarest, by which pictures are divided, or their number if none.
         id: path relative to the centre's folder.
         file: where it is.
         split: the part that a table gives.
+        labels: of several, for each class whether it is there; None of one class.
     """
 
     centre: str
@@ -47,6 +49,12 @@ class Picture:
     id: str
     file: Path
     split: Part | None = None
+    labels: tuple[int, ...] | None = None
+
+    @property
+    def target(self) -> int | tuple[int, ...]:
+        """What a network learns of it."""
+        return self.label if self.labels is None else self.labels
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class Layout:
         unused: sub-folders without a picture where others are classes, relative to ``root``.
         people: patients are known, if not of every picture.
         unread: what else is there and is not read, in words.
+        several: a picture has any number of labels.
     """
 
     root: Path
@@ -68,6 +77,16 @@ class Layout:
     unused: tuple[str, ...]
     people: bool = False
     unread: tuple[str, ...] = ()
+    several: bool = False
+
+    def counts(self, pictures: Iterable[Picture]) -> list[int]:
+        """How many of some pictures each class has."""
+        found = [0] * len(self.classes)
+        for picture in pictures:
+            there = [picture.label] if picture.labels is None else [c for c, yes in enumerate(picture.labels) if yes]
+            for label in there:
+                found[label] += 1
+        return found
 
 
 def find_folder(data: str) -> Path:
@@ -162,20 +181,23 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
     names, labelled = read_tables(root, found, classes)
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
-    centres, known = {}, bool(patient)
+    centres, known, several = {}, bool(patient), several_labels(found)
+    frequent = Counter(label for rows in labelled.values() for _, labels, _ in rows for label in labels)
     for centre, rows in labelled.items():
         folder, pictures = found[centre].parent, []
-        for file, label, row in rows:
+        for file, labels, row in rows:
             said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
-            pictures.append(Picture(centre, composed(said or ident), label, ident, file, row.split))
+            rarest = min(labels, key=lambda label: (frequent[label], label), default=len(names))
+            there = tuple(int(c in labels) for c in range(len(names))) if several else None
+            pictures.append(Picture(centre, composed(said or ident), rarest, ident, file, row.split, there))
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
     files, _, unread = _pictures(root)
     used = {picture.file for pictures in centres.values() for picture in pictures}
     if rest := [file for file in files if file not in used]:
         unread = (*unread, f"{len(rest):,} pictures are in no row of a table and are not read, {rest[0]} first")
-    return Layout(root, names, centres, (), known, unread)
+    return Layout(root, names, centres, (), known, unread, several)
 
 
 def _is_one_centre(root: Path, paths: Sequence[Path], classes: Sequence[str]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,7 +56,11 @@ class Folders(OfCentres):
 
     @cached_property
     def _whole(self) -> Layout:
-        return read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
+        found = read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
+        if found.several != (self.config.learned.labels == "labels"):
+            have = "several labels a picture" if found.several else "one class a picture"
+            raise UserError(f"{found.root}: its tables or folders say {have}; --task {self.config.task} needs another")
+        return found
 
     @property
     def _divided(self) -> bool:
@@ -159,13 +162,11 @@ class Folders(OfCentres):
         sites = {}
         for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
-            counts = Counter(picture.label for part in parts.values() for picture in part)
+            counts = self.layout.counts(picture for part in parts.values() for picture in part)
             sites[name] = {
                 **{part: len(pictures) for part, pictures in parts.items()},
-                "classes": {str(c): counts[c] for c in range(len(self.layout.classes))},
-                "judged_classes": judged_classes(
-                    {part: [picture.label for picture in parts[part]] for part in JUDGED}, len(self.layout.classes)
-                ),
+                "classes": {str(c): n for c, n in enumerate(counts)},
+                **self._judged(parts),
                 "centre": centre,
                 "patients": len({picture.patient for part in parts.values() for picture in part}),
             }
@@ -179,6 +180,12 @@ class Folders(OfCentres):
             "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
             **reading,
         }
+
+    def _judged(self, parts: Mapping[Part, Sequence[Picture]]) -> dict[str, Any]:
+        if self.layout.several:
+            return {}
+        labels = {part: [picture.label for picture in parts[part]] for part in JUDGED}
+        return {"judged_classes": judged_classes(labels, len(self.layout.classes))}
 
     def inputs(self) -> Inputs:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -220,7 +227,9 @@ class Folders(OfCentres):
         return ImageTensors(
             images={part: piece.to(device) for part, piece in zip(PARTS, pieces, strict=True)},
             labels={
-                part: torch.tensor([picture.label for picture in parts[part]], dtype=torch.long, device=device)
+                part: torch.tensor(
+                    [picture.target for picture in parts[part]], dtype=torch.long, device=device
+                ).reshape((-1, len(self.layout.classes)) if self.layout.several else (-1,))
                 for part in PARTS
             },
             # Where nothing says the patients every picture is one, and that is not known.
@@ -230,7 +239,7 @@ class Folders(OfCentres):
     def _checksum(self) -> str:
         """Of which file has which size and class at which centre."""
         lines = [
-            f"{centre}\t{picture.id}\t{picture.label}\t{picture.file.stat().st_size}"
+            f"{centre}\t{picture.id}\t{picture.target}\t{picture.file.stat().st_size}"
             for centre in [*self.centres.sites.values(), *self.centres.held_out]
             for picture in self.layout.centres[centre]
         ]

@@ -46,8 +46,10 @@ def _in_words(pairs: Sequence[tuple[Picture, Picture]], classes: Sequence[str]) 
     one, other = pairs[0]
     more = f" (and {len(pairs) - 1:,} more pairs)" if len(pairs) > 1 else ""
     message = f"{one.file} and {other.file} have the same content{more}: training and test may share them"
-    differ = Counter(tuple(sorted((a.label, b.label))) for a, b in pairs if a.label != b.label)
-    if differ:
+    differ = Counter(tuple(sorted((a.label, b.label))) for a, b in pairs if a.target != b.target)
+    if differ and one.labels is not None:
+        message += f"; {differ.total():,} of them with other labels"
+    elif differ:
         a, b = next(iter(differ))
         message += f"; {differ.total():,} of them in two classes, {classes[a]} and {classes[b]} first"
     return message

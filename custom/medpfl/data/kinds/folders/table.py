@@ -1,19 +1,28 @@
-"""Pictures with labels and patients from a table: ``labels.csv`` with the columns picture and label.
+"""Pictures with labels and patients from a table: ``labels.csv`` with the columns picture and label, or labels.
 
+``labels`` are several a picture, divided by ``|``: ``effusion|nodule``; an empty cell is none of them.
 The reader is that of scans' tables; ``patient`` and ``split`` are optional. Paths are relative to the table's folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.data.files import existing
-from medpfl.data.kinds.scans.label_table import Row, class_number, names_pictures, read_rows
+from medpfl.data.kinds.scans.label_table import (
+    Columns,
+    Row,
+    class_number,
+    names_pictures,
+    read_rows,
+    says_several,
+)
 from medpfl.data.kinds.scans.manifest import TABLE, classes_of
 
-COLUMN = "picture"
+_PICTURE = "picture"
 
 
 def tables(root: Path) -> dict[str, Path]:
@@ -27,10 +36,18 @@ def tables(root: Path) -> dict[str, Path]:
     return {folder.name: folder / TABLE for folder in inside if names_pictures(folder / TABLE)}
 
 
+def several_labels(found: dict[str, Path]) -> bool:
+    """Whether the tables say several labels a picture; UserError if some do and some do not."""
+    said = {says_several(table) for table in found.values()}
+    if len(said) > 1:
+        raise UserError(f"{' and '.join(map(str, found.values()))}: some have a column label and some labels")
+    return said == {True}
+
+
 def read_tables(
     root: Path, found: dict[str, Path], named: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int, Row]]]]:
-    """The classes, and by centre the labelled files with their classes and rows.
+) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, tuple[int, ...], Row]]]]:
+    """The classes, and by centre the labelled files with the numbers of their classes, and rows.
 
     Args:
         root: the data's folder.
@@ -40,24 +57,33 @@ def read_tables(
     Raises:
         UserError: a row that cannot be used, a file that is not there, or labels that make no classes.
     """
-    read = {centre: read_rows(table, COLUMN, named) for centre, table in found.items()}
+    columns = Columns(_PICTURE, "labels" if several_labels(found) else "label", named)
+    read = {centre: read_rows(table, columns) for centre, table in found.items()}
     problems = [problem for rows in read.values() for problem in rows.problems]
     if problems:
         more = f" (and {len(problems) - 1:,} more like it)" if problems[1:] else ""
         raise UserError(f"{problems[0]}{more}")
     labelled = [row for rows in read.values() for row in rows.rows]
-    classes = tuple(named) or classes_of(root, labelled, "pictures", "--data-arg classes=...")
+    each = [replace(row, label=label) for row in labelled for label in _said(row, columns)]
+    classes = tuple(named) or classes_of(root, each, "pictures", "--data-arg classes=...")
     pictures = {}
     for centre, rows in read.items():
-        pictures[centre] = [(_file(found[centre].parent, row), _label(row, classes), row) for row in rows.rows]
+        folder = found[centre].parent
+        pictures[centre] = [(_file(folder, row), _labels(row, columns, classes), row) for row in rows.rows]
     return classes, pictures
 
 
-def _label(row: Row, classes: Sequence[str]) -> int:
-    label = class_number(row.label, classes)
-    if label is None:
-        raise UserError(f"{row.where}: label {row.label!r} is neither a class ({', '.join(classes)}) nor its number")
-    return label
+def _said(row: Row, columns: Columns) -> list[str]:
+    return [part for label in row.label.split("|") if (part := label.strip())] if columns.several else [row.label]
+
+
+def _labels(row: Row, columns: Columns, classes: Sequence[str]) -> tuple[int, ...]:
+    numbers = []
+    for label in _said(row, columns):
+        if (number := class_number(label, classes)) is None:
+            raise UserError(f"{row.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number")
+        numbers.append(number)
+    return tuple(sorted(set(numbers)))
 
 
 def _file(folder: Path, row: Row) -> Path:

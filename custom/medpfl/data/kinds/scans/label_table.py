@@ -46,6 +46,26 @@ class Row:
     where: str
 
 
+@dataclass(frozen=True)
+class Columns:
+    """What a table says in which column.
+
+    Attributes:
+        what: is labelled.
+        label: its class; ``labels`` are several, divided by ``|``, and may be none.
+        classes: known names, which are classes whatever they look like: one may be called NA.
+    """
+
+    what: str = "series"
+    label: str = "label"
+    classes: Sequence[str] = ()
+
+    @property
+    def several(self) -> bool:
+        """Whether there may be any number of labels."""
+        return self.label == "labels"
+
+
 @dataclass
 class Rows:
     """A table's usable rows, what is wrong with it in words, and the series of the rows that cannot be used."""
@@ -73,24 +93,35 @@ def names_pictures(path: Path) -> bool:
             head = file.readline()
     except OSError:
         return False
-    columns = {column.strip().strip('"').lower() for column in head.replace(";", ",").replace("\t", ",").split(",")}
+    columns = _head(head)
     return "picture" in columns and "series" not in columns
 
 
-def read_rows(path: Path, column: str = "series", classes: Sequence[str] = ()) -> Rows:
+def says_several(path: Path) -> bool:
+    """Whether a table has the column ``labels``, and not ``label``."""
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        columns = _head(file.readline())
+    return "labels" in columns and "label" not in columns
+
+
+def _head(line: str) -> set[str]:
+    return {column.strip().strip('"').lower() for column in line.replace(";", ",").replace("\t", ",").split(",")}
+
+
+def read_rows(path: Path, columns: Columns | None = None) -> Rows:
     """Reads ``labels.csv`` or a datalist, whichever the file is.
 
     Args:
         path: the file.
-        column: that says of a table what is labelled.
-        classes: known names, which are classes whatever they look like: one may be called NA.
+        columns: of a table; by default those of series.
 
     Raises:
         UserError: the file cannot be read at all, or lacks a column; what is wrong with single rows is in the result.
     """
-    found = _read_datalist(path, classes) if path.suffix.lower() == ".json" else _read_table(path, column, classes)
+    columns = columns or Columns()
+    found = (_read_datalist if path.suffix.lower() == ".json" else _read_table)(path, columns)
     if not found.rows and not found.problems:
-        raise UserError(f"{path}: has no rows; one for each labelled {column} is needed")
+        raise UserError(f"{path}: has no rows; one for each labelled {columns.what} is needed")
     first: dict[str, Row] = {}
     for row in found.rows:
         key = composed(row.series.replace("\\", "/").removeprefix("./").rstrip("/"))
@@ -141,7 +172,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _read_table(path: Path, named: str, classes: Sequence[str]) -> Rows:
+def _read_table(path: Path, asked: Columns) -> Rows:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
@@ -155,7 +186,7 @@ def _read_table(path: Path, named: str, classes: Sequence[str]) -> Rows:
     delimiter = max(",;\t", key=(lines[0] if lines else "").count)
     table = _records(path, lines, delimiter)
     columns = [column.strip().lower() for column in next(table, (1, []))[1]]
-    for column in (named, "label"):
+    for column in (asked.what, asked.label):
         if columns.count(column) != 1:
             has = ", ".join(columns) or "nothing"
             raise UserError(f"{path}: needs one column {column!r} in its first line, which has: {has}")
@@ -163,7 +194,7 @@ def _read_table(path: Path, named: str, classes: Sequence[str]) -> Rows:
     for line, cells in table:
         if any(cell.strip() for cell in cells):
             values = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
-            _add(found, values, f"{path}, line {line}", named, classes)
+            _add(found, values, f"{path}, line {line}", asked)
     return found
 
 
@@ -182,28 +213,35 @@ def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple
             raise UserError(f"{path}, line {line}: cannot be read as CSV: {error}; {hint}") from None
 
 
-def _add(found: Rows, values: dict[str, str], where: str, named: str, classes: Sequence[str]) -> None:
-    split = values.get("split", "").lower()
-    if problem := _unlabelled(values, named, classes):
+def _add(found: Rows, values: dict[str, str], where: str, columns: Columns) -> None:
+    split, what = values.get("split", "").lower(), values.get(columns.what, "")
+    if problem := _unlabelled(values, columns):
         found.problems.append(f"{where}: {problem}")
-        found.refused.append(values.get(named, ""))
+        found.refused.append(what)
         return
     if split and split not in SPLITS:
         found.problems.append(
             f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
         )
-        found.refused.append(values[named])
+        found.refused.append(what)
         return
     patient = composed(values.get("patient", "")) or None
-    found.rows.append(Row(values[named], composed(values["label"]), patient, split or None, where))
+    found.rows.append(Row(what, composed(values[columns.label]), patient, split or None, where))
 
 
-def _unlabelled(values: Mapping[str, str], named: str, classes: Sequence[str]) -> str | None:
+def _unlabelled(values: Mapping[str, str], columns: Columns) -> str | None:
     """Why a row has nothing to be labelled or no class."""
-    for column in (named, "label"):
-        if not values.get(column):
-            return f"{column} is empty"
-    label = values["label"]
+    if not values.get(columns.what):
+        return f"{columns.what} is empty"
+    if columns.several:
+        several = [label.strip() for label in values.get(columns.label, "").split("|")]
+        return next((why for label in several if label and (why := _no_class(label, columns.classes))), None)
+    if not values.get(columns.label):
+        return f"{columns.label} is empty"
+    return _no_class(values[columns.label], columns.classes)
+
+
+def _no_class(label: str, classes: Sequence[str]) -> str | None:
     if composed(label) in classes:
         return None
     if label.lower() in _NO_LABEL or (label.startswith("-") and is_number(label[1:])):
@@ -216,7 +254,7 @@ def _unlabelled(values: Mapping[str, str], named: str, classes: Sequence[str]) -
     return None
 
 
-def _read_datalist(path: Path, classes: Sequence[str]) -> Rows:
+def _read_datalist(path: Path, columns: Columns) -> Rows:
     content = read_json(path)
     sections = {s: content[s] for s in _SECTIONS if content.get(s)} if isinstance(content, dict) else {}
     if "training" not in sections:
@@ -244,5 +282,5 @@ def _read_datalist(path: Path, classes: Sequence[str]) -> Rows:
             patient = item.get("patient")
             patient = "" if patient is None else str(patient)
             said = {"series": item["image"], "label": str(label), "patient": patient, "split": split}
-            _add(found, said, where, "series", classes)
+            _add(found, said, where, columns)
     return found

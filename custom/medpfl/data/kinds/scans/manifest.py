@@ -21,6 +21,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
 from medpfl.data.files import composed
 from medpfl.data.kinds.scans.label_table import (
+    Columns,
     Row,
     is_nifti,
     is_number,
@@ -241,7 +242,7 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
     entries, labelled, problems = [], [], []
     for name, folder in centres:
         source = _source(root / folder)
-        found = read_rows(root / folder / source, classes=classes)
+        found = read_rows(root / folder / source, Columns(classes=classes))
         rows, problems = found.rows, problems + found.problems
         labelled += rows
         kind = "nifti" if rows and all(is_nifti(row.series) for row in rows) else "dicom"

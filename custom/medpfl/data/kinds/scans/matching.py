@@ -10,7 +10,7 @@ from pathlib import Path
 from medpfl.core.errors import UserError
 from medpfl.data.files import composed, existing
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.label_table import Row, class_number, is_nifti, other_volume, read_rows
+from medpfl.data.kinds.scans.label_table import Columns, Row, class_number, is_nifti, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
@@ -56,7 +56,7 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
     """
     centre = manifest.centre(name)
     source = manifest.root / (centre.labels or centre.datalist)
-    rows = read_rows(source, classes=manifest.classes)
+    rows = read_rows(source, Columns(classes=manifest.classes))
     reading = Reading(errors=list(rows.problems))
     base = manifest.root / centre.folder if centre.labels else source.parent
     if not base.is_dir():
