@@ -20,7 +20,7 @@ from medpfl.tasks.further_labels import further_of_labels, label_reliability, la
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
-from medpfl.tasks.told import Enough
+from medpfl.tasks.told import Enough, filled
 
 _LEAST = 1e-5
 """Probability that a label has at least, so that no case decides alone."""
@@ -87,7 +87,8 @@ class MultiLabel(Task):
         if not enough.patients(len(labels)):
             return None
         accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
-        return _measures(probabilities, labels, _counting(labels, enough)) | accuracy
+        found = _measures(filled(probabilities), labels, _counting(labels, enough))
+        return found | {"accuracy": _right(probabilities, labels)} | accuracy
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -96,6 +97,7 @@ class MultiLabel(Task):
         labels = new[1]
         if not enough.patients(len(labels)):
             return None
+        new, old = ((filled(p), y) for p, y in (new, old))
         found = self.gained(new, old)
         accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
         return {"auroc": found["auroc"] and _auroc_gain(new, old, _counting(labels, enough)), "accuracy": accuracy}
@@ -149,7 +151,6 @@ class MultiLabel(Task):
 def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, Any]:
     """Of one set of cases; the AUC is of the labels that count, (labels,) bool."""
     known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
-    right = ((probabilities > 0.5) == positive) & finite
     both = (positive & known).any(0) & (~positive & known).any(0) & counting
     used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
     by_label: list[float | None] = [None] * labels.shape[1]
@@ -163,8 +164,14 @@ def _measures(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarra
         "auroc": area,
         "auroc_ci95": interval,
         "auroc_by_label": by_label,
-        "accuracy": float(right[known].mean()) if known.any() else None,
+        "accuracy": _right(probabilities, labels),
     }
+
+
+def _right(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
+    """The share of known labels that are predicted rightly; what is not finite is wrong."""
+    right = ((probabilities > 0.5) == (labels == 1)) & np.isfinite(probabilities)
+    return float(right[labels >= 0].mean()) if (labels >= 0).any() else None
 
 
 def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:
