@@ -12,12 +12,15 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, named
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
 from medpfl.models.start_weights import Start
 from medpfl.runs.experiment import run_experiment
+from medpfl.runs.join import Joining, join
 from medpfl.server.rounds import ServerState, messages
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
+from medpfl.site.newcomer import Newcomer
 from medpfl.site.start import INIT, start_at_site
 from medpfl.site.store import DiskStore, MemoryStore
 
@@ -123,3 +126,41 @@ def test_results_say_what_was_loaded_and_never_where_the_file_was(file, tmp_path
     save_file(dict(model), tmp_path / "moved.safetensors")
     with pytest.raises(UserError, match="holds a run with init = 'sha256:"):
         run_experiment(moved, out, env="inprocess", resume=True)
+
+
+def test_a_site_joins_a_run_that_began_from_a_file_with_that_file(file, tmp_path):
+    """Its personal part and the model that it trains alone begin there."""
+    path, state = file
+    federation = Federation.of(config("fedbn", init=str(path), alone="yes", use="best"))
+    server = tmp_path / "run" / "state" / "server"
+    server.mkdir(parents=True)
+    run_in_process(federation.plan(), sites_of(federation), federation.model, workers=1, checkpoint=server)
+    asked = {"data": "tiny:site_data", "sites": 1, "names": ("new-1",), "local_epochs": 1}
+
+    with pytest.raises(UserError, match="from which a new site begins too: give their file with --init"):
+        join("fedbn", tmp_path / "run", asked, tmp_path / "none")
+    for elsewhere in ({"elsewhere": True}, {"real": True}):
+        with pytest.raises(UserError, match="do not travel to a new site yet"):
+            Joining.of("fedbn", tmp_path / "run", federation.config, asked | {"init": str(path)}, **elsewhere)
+    save_file({name: tensor + 1 for name, tensor in state.items()}, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match="these are not the start weights of the run"):
+        join("fedbn", tmp_path / "run", asked | {"init": str(tmp_path / "other.safetensors")}, tmp_path / "none")
+
+    first = {}
+    begun = Newcomer.begin
+
+    def seen(self, model, shared):
+        first.update(self.first)
+        begun(self, model, shared)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Newcomer, "begin", seen)
+        found = join("fedbn", tmp_path / "run", asked | {"init": str(path)}, tmp_path / "joined")
+    assert same(first, state)
+    assert found["sites"]["new-1"]["adapted"]["n"] == 7
+    assert str(path) not in (tmp_path / "joined" / "join.json").read_text()
+
+
+def test_a_run_from_random_weights_takes_no_file_from_who_joins(file, tmp_path):
+    with pytest.raises(UserError, match="began from random weights; leave it out"):
+        Joining.of("fedbn", tmp_path, config("fedbn"), {"data": "tiny:site_data", "init": str(file[0])})

@@ -143,10 +143,16 @@ def data_phantom(
     patients: Annotated[int, typer.Option(help="In all six centres together.")] = 240,
     matrix: Annotated[int, typer.Option(help="Rows and columns of an image, 32 to 512.")] = 128,
     seed: Annotated[int, typer.Option(help="Another seed, other patients.")] = 0,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="NIfTI volumes with masks of lung and emphysema, in place of DICOM.")
+    ] = False,
 ) -> None:
-    """Write a chest CT cohort of six centres, made by the computer, as DICOM series to rehearse with."""
+    """Write a chest CT cohort of six centres, made by the computer, to rehearse with: DICOM series with classes.
+
+    With --masks the same scans as NIfTI volumes, to segment.
+    """
     from medpfl.data.phantom.cohort import make_phantom
 
     with _bar("Scanning phantoms") as told:
-        manifest = make_phantom(folder, patients=patients, matrix=matrix, seed=seed, progress=told)
+        manifest = make_phantom(folder, patients=patients, matrix=matrix, seed=seed, masks=masks, progress=told)
     console.print(f"{manifest}", highlight=False, soft_wrap=True)

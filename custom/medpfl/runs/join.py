@@ -32,7 +32,7 @@ from medpfl.site.newcomer import Newcomer
 from medpfl.training.settings import Training
 
 _DATA = ("data", "data_args", "partition", "sites", "names", "fractions", "train_fraction", "official")
-_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout"}
+_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout", "init"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Joining:
         trained: the same with the newcomers' training settings and device.
         newcomers: says which data they have and how they are called; None for the centres that the run held out.
         epochs: how long they adapt, at most.
+        start: the file of the weights that the run began from; None where it began from random ones.
     """
 
     run: Path
@@ -52,10 +53,18 @@ class Joining:
     trained: RunConfig
     newcomers: RunConfig | None
     epochs: int
+    start: Path | None = None
 
     @classmethod
     def of(
-        cls, algorithm: str, run: Path, config: RunConfig, said: Mapping[str, Any], *, real: bool = False
+        cls,
+        algorithm: str,
+        run: Path,
+        config: RunConfig,
+        said: Mapping[str, Any],
+        *,
+        real: bool = False,
+        elsewhere: bool = False,
     ) -> Joining:
         """What the user asks for.
 
@@ -65,7 +74,9 @@ class Joining:
             config: the run.
             said: fields of a configuration that the user gave: ``data`` and what belongs to it, by default the run's
                 held-out centres; ``local_epochs`` to train at the new site; ``settings`` of that training; ``device``;
-                ``timeout`` of a newcomer's answer, by default the run's.
+                ``timeout`` of a newcomer's answer, by default the run's; ``init``, the file that the run began from, if
+                it began from one.
+            elsewhere: the newcomers are in other processes, to which no start weights travel.
             real: the newcomers are real sites, whose data are where they are; by default of the run's own name.
 
         Raises:
@@ -73,11 +84,7 @@ class Joining:
         """
         if config.algorithm != algorithm:
             raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
-        if config.init:
-            raise UserError(
-                f"--join {run}: that run began from start weights (--init), from which a new site would have to begin "
-                "too; no site can join such a run yet"
-            )
+        start = _start(config, run, said, elsewhere or real)
         trained = _with_training(config, run, said)
         config = config.model_copy(update={"timeout": trained.timeout})
         newcomers = _newcomers(config, run, said, real)
@@ -85,7 +92,19 @@ class Joining:
         if newcomers:
             permit_named(newcomers)
             require_new(newcomers.site_names, config.site_names)
-        return cls(run, config, trained, newcomers, said.get("local_epochs", EPOCHS))
+        return cls(run, config, trained, newcomers, said.get("local_epochs", EPOCHS), start)
+
+    def federation(self, config: RunConfig) -> Federation:
+        """The run's parts, with what it began from; UserError if that is another file's."""
+        if self.start is None:
+            return Federation.of(config)
+        found = Federation.of(config.model_copy(update={"init": str(self.start)}))
+        if found.config.init != self.config.init:
+            raise UserError(
+                f"--init {self.start}: these are not the start weights of the run in {self.run}, which has "
+                f"{self.config.init[:19]}...: give its file"
+            )
+        return found
 
     def write(self, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
         """Writes join.json: what the server says, with the run's folder and the newcomers' configuration."""
@@ -115,7 +134,7 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
     config, server = finished(file, f"--join {run}")
     joining = Joining.of(algorithm, run, config, said)
     with run_folder(out):
-        federation = Federation.of(config.model_copy(update={"device": joining.trained.device}))
+        federation = joining.federation(config.model_copy(update={"device": joining.trained.device}))
         sites = _sites(joining, out)
         model = federation.model()
 
@@ -136,6 +155,26 @@ def checkpoint_of(run: Path) -> Path:
     if not checkpoint_exists(file):
         raise UserError(f"--join {run}: there is no run in it ({file} is missing); give the --out of a run")
     return file
+
+
+def _start(config: RunConfig, run: Path, said: Mapping[str, Any], elsewhere: bool) -> Path | None:
+    """The file of a run's start weights, with which a new site's personal part and its model trained alone begin."""
+    given = said.get("init")
+    if not config.init:
+        if given:
+            raise UserError(f"--init {given}: the run in {run} began from random weights; leave it out")
+        return None
+    if elsewhere:
+        raise UserError(
+            f"--join {run}: that run began from start weights (--init), which do not travel to a new site yet: sites "
+            "can join it in one process (--env inprocess) alone"
+        )
+    if not given:
+        raise UserError(
+            f"--join {run}: that run began from start weights, from which a new site begins too: give their file with "
+            "--init"
+        )
+    return Path(given)
 
 
 def _with_training(config: RunConfig, run: Path, said: Mapping[str, Any]) -> RunConfig:
@@ -190,13 +229,13 @@ def _given(before: RunConfig, said: Mapping[str, Any], real: bool) -> RunConfig:
     new = {"data": data, "data_args": arguments, "partition": partition, "sites": number, "names": names}
     new |= {"held_out": 0, "min_sites": 0}
     # Any method can be asked for the data alone; the run's own may need more sites than join.
-    alone = {"algorithm": LOCAL.name, "personal": None, "mixing": None, "settings": {}, "holdout": 0}
+    alone = {"algorithm": LOCAL.name, "personal": None, "mixing": None, "use": None, "settings": {}, "holdout": 0}
     return make_config(**before.model_dump() | fields | new | alone)
 
 
 def _sites(joining: Joining, out: Path) -> dict[str, Newcomer]:
     """The newcomers by name, with the data that this machine has of them."""
-    federation = Federation.of(joining.trained)
+    federation = joining.federation(joining.trained)
     source, device = federation.source, federation.device
     if joining.newcomers is None:
         data = source.held_out(device, divided=True)

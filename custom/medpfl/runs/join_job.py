@@ -94,7 +94,7 @@ def join_here(
         UserError: as there; or the job ended early, and the message says why.
     """
     config, _ = finished(checkpoint_of(run), f"--join {run}")
-    joining = Joining.of(algorithm, run, config, said)
+    joining = Joining.of(algorithm, run, config, said, elsewhere=True)
     if joining.newcomers is None:
         raise UserError(f"--env {env}: held-out centres join in one process; leave it out, or give data with --data")
     with run_folder(require_no_space(out)):

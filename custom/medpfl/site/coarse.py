@@ -30,7 +30,7 @@ _CHOICE = ("verdict", "used", "weight")
 """What a site has chosen and how it compares, which leaves only where the policy says so."""
 
 
-def of_enough(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
+def of_enough(metrics: Mapping[str, Any], policy: SitePolicy, judges: int | None = None) -> dict[str, Any]:
     """An answer's numbers with measures of what rests on enough patients, where the policy wants them coarse.
 
     Measures that cannot be made again so are None.
@@ -38,6 +38,8 @@ def of_enough(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
     Args:
         metrics: of one answer, as the site's own code made it.
         policy: the site's.
+        judges: patients of the validation data by which the site chose what it uses; None where it has no choice. What
+            fewer than enough have chosen is not told, nor then how it compares.
     """
     if policy.measures != "coarse" or not policy.least_patients:
         return dict(metrics)
@@ -50,6 +52,8 @@ def of_enough(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
     found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
     if "test" in found:
         found["test"] = {which: told(v) for which, v in found["test"].items()}
+    if judges is not None and judges < policy.least_patients:
+        found = {name: value for name, value in found.items() if name not in _CHOICE}
     if found.get("verdict"):
         found["verdict"] = found["verdict"] | {name: told(found["verdict"][name]) for name in ("alone", "gain")}
     return found

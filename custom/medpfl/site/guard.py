@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from torch import nn
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import State, StateError, distance
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import Part, SiteData
 from medpfl.core.statefile import fingerprint
 from medpfl.site.answer import Party
 from medpfl.site.book import Book
@@ -109,7 +110,7 @@ class Guarded:
             there = self._require_steps(record, message, model)
             self.book.write(record)
         found = self.party.handle(message, model)
-        update = self.gate.passed(message.task, replace(found, metrics=of_enough(found.metrics, self.policy)))
+        update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
         if message.task == "train" and self.gate.shared:
             length = distance(there, update.tensors)
             with self.book.open(self.contract) as now:
@@ -118,6 +119,11 @@ class Guarded:
                 self.book.write(replace(now, trained=message.round, step=longest))
         self._enter(record, message, update)
         return update
+
+    def _of_enough(self, update: Update) -> dict[str, Any]:
+        chooses = self.contract.config.resolved_use != "received"
+        judges = patients(self.party.data, "validation") if chooses else None
+        return of_enough(update.metrics, self.policy, judges)
 
     def _require_asked(self, message: Message) -> None:
         """What is asked for besides the model is the method's own, and a task for it alone asks for some."""
@@ -270,12 +276,12 @@ class Guarded:
             raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
 
 
-def patients(data: SiteData) -> int:
-    """Training patients of a site; samples where its data know no patients."""
-    if not data.samples("train"):
+def patients(data: SiteData, part: Part = "train") -> int:
+    """Patients of a part of a site's data; samples where these know no patients."""
+    if not data.samples(part):
         return 0
-    owners = data.owners("train")
-    return data.samples("train") if owners is None else len(owners.unique())
+    owners = data.owners(part)
+    return data.samples(part) if owners is None else len(owners.unique())
 
 
 def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:

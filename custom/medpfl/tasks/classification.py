@@ -15,7 +15,7 @@ from medpfl.tasks.further import draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure, Task
-from medpfl.tasks.told import Enough
+from medpfl.tasks.told import Enough, filled
 
 _MOST_LOSS = 12.0
 """A case that a model calls impossible must not decide alone."""
@@ -149,8 +149,10 @@ class Classification(Task):
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
-        counted = counting(labels, probabilities.shape[1], enough)
-        return measures(probabilities, labels, counting=counted) | _interval(predictions, enough.of, counted)
+        may, sure = counting(labels, probabilities.shape[1], enough), filled(probabilities)
+        ranked = measures(sure, labels, counting=may) | _interval((sure, labels), enough.of, may)
+        plain = measures(probabilities, labels, counting=may)
+        return ranked | {name: plain[name] for name in ("accuracy", "balanced_accuracy")}
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -158,7 +160,8 @@ class Classification(Task):
         """As :meth:`told`."""
         if not enough.patients(len(new[1])):
             return None
-        return differences(new[0], old[0], new[1], enough.of.whose, counting(new[1], new[0].shape[1], enough))
+        may = counting(new[1], new[0].shape[1], enough)
+        return differences(filled(new[0]), filled(old[0]), new[1], enough.of.whose, may)
 
     def further(
         self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None

@@ -20,7 +20,7 @@ from medpfl.tasks.further_labels import further_of_labels, label_reliability, la
 from medpfl.tasks.intervals import mean_interval
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
-from medpfl.tasks.told import Enough
+from medpfl.tasks.told import Enough, filled
 
 _LEAST = 1e-5
 """Probability that a label has at least, so that no case decides alone."""
@@ -87,12 +87,13 @@ class MultiLabel(Task):
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
-        labels = predictions[1]
+        probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
         accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
-        counted = _counting(labels, enough)
-        return _measures(*predictions, None, counted) | _interval(predictions, enough.of, counted) | accuracy
+        may, sure = _counting(labels, enough), filled(probabilities)
+        found = _measures(sure, labels, None, may) | _interval((sure, labels), enough.of, may)
+        return found | {"accuracy": _right(probabilities, labels)} | accuracy
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -101,6 +102,7 @@ class MultiLabel(Task):
         labels = new[1]
         if not enough.patients(len(labels)):
             return None
+        new, old = ((filled(p), y) for p, y in (new, old))
         found = self.gained(new, old, enough.of)
         accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
         counts = _counting(labels, enough)
@@ -165,7 +167,6 @@ def _measures(
 ) -> dict[str, Any]:
     """Of one set of cases; the AUC is of the labels that count, (labels,) bool, by default all."""
     known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
-    right = ((probabilities > 0.5) == positive) & finite
     both = (positive & known).any(0) & (~positive & known).any(0) & (True if counting is None else counting)
     used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
     by_label: list[float | None] = [None] * labels.shape[1]
@@ -179,8 +180,14 @@ def _measures(
         "auroc": area,
         "auroc_ci95": interval,
         "auroc_by_label": by_label,
-        "accuracy": float(right[known].mean()) if known.any() else None,
+        "accuracy": _right(probabilities, labels),
     }
+
+
+def _right(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
+    """The share of known labels that are predicted rightly; what is not finite is wrong."""
+    right = ((probabilities > 0.5) == (labels == 1)) & np.isfinite(probabilities)
+    return float(right[labels >= 0].mean()) if (labels >= 0).any() else None
 
 
 def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:

@@ -13,7 +13,7 @@ from medpfl.tasks.intervals import bootstrap_interval, mean_interval
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure
-from medpfl.tasks.told import Enough
+from medpfl.tasks.told import Enough, filled
 
 
 class Measures(FurtherMeasures):
@@ -86,6 +86,7 @@ class Ordinal(Classification):
         """As :meth:`told`."""
         if not enough.patients(len(new[1])):
             return None
+        new, old = ((filled(p), y) for p, y in (new, old))
         return self.gained(new, old, enough.of) | self._withheld(new[1], new[0].shape[1], enough)
 
     @staticmethod

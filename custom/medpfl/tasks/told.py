@@ -63,6 +63,11 @@ class Enough:
         return found
 
 
+def filled(scores: np.ndarray) -> np.ndarray:
+    """With 0 for what is not finite: whether a measure is told would say that a model broke on some case."""
+    return np.where(np.isfinite(scores), scores, 0.0)
+
+
 class Measured(dict[str, Any]):
     """Plain values by name, as a site knows them, that can be made again of what rests on enough patients.
 

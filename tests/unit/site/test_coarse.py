@@ -89,6 +89,20 @@ def test_a_whole_run_tells_what_rests_on_enough_patients(verdict):
             assert found["verdict"]["gain"]["auroc"] is not None
 
 
+@pytest.mark.parametrize(
+    ("use", "validation", "leaves"), [("best", 19, False), ("best", 20, True), ("received", 5, True)]
+)
+def test_what_few_validation_patients_have_chosen_is_not_told(use, validation, leaves):
+    """The weight of a blend by one case tells that case's loss."""
+    policy = HOSPITAL.model_copy(update={"verdict": True})
+    asked = {"alone": "yes", "use": use, "select_by": "accuracy"}
+    federation = Federation.of(config("fedavg", rounds=2, **asked, **sizes(validation, 90)))
+    sites = {name: federation.guarded(site, policy=policy) for name, site in sites_of(federation).items()}
+    state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+    assert not state.failures
+    assert {"verdict" in found for found in state.final.values()} == {leaves}
+
+
 def test_a_part_of_few_patients_tells_nothing():
     federation = Federation.of(config("fedavg", rounds=2, alone="yes", select_by="accuracy", **sizes(19, 19)))
     party = sites_of(federation)

@@ -174,3 +174,19 @@ def test_enough_counts_by_hand():
     assert enough.share(np.array([1.0, 0.0, 1.0, 0.0]))
     assert not enough.share(np.array([1.0, 1.0, 1.0, 0.0]))
     assert not enough.share(np.zeros(4))
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label", "ordinal"])
+@pytest.mark.parametrize("broken", [0, 1, 7])
+def test_whether_a_model_breaks_on_a_case_is_not_told(task, broken):
+    """A model of the server's choice gives nothing finite for one picture alone; else that would say it is there."""
+    rng = np.random.default_rng(0)
+    labels = np.stack([np.arange(60) % 2] * 2, 1) if task == "multi-label" else np.arange(60) % 2
+    scores = rng.random((60, 2)) if task == "multi-label" else probabilities(rng, 60, 2)
+    odd = scores.copy()
+    odd[broken] = np.nan
+    whole, told = (TASKS[task].measured((p, labels)).told(LEAST) for p in (scores, odd))
+    gains = [TASKS[task].compared((p, labels), (scores, labels)).told(LEAST) for p in (scores, odd)]
+    for one, two in ((whole, told), gains):
+        assert {name for name, value in one.items() if value is None} == {k for k, v in two.items() if v is None}
+    assert abs(whole["accuracy"] - told["accuracy"]) <= 1 / LEAST

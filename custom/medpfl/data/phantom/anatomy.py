@@ -29,15 +29,15 @@ class Patient:
     vessels: Tubes
     airways: Tubes
 
-    def render(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, float, float]:
+    def render(self, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The chest in planes of no thickness.
 
         Args:
             x, y, z: ascending float32 coordinates in mm; x and y evenly spaced, and so far apart in both.
 
         Returns:
-            HU as (z, y, x) float32; and the number of voxels that are lung, without its vessels and airways, and how
-            many of those are emphysema.
+            HU as (z, y, x) float32; the share of each voxel that is lung, without its vessels and airways; and where
+            lung is emphysema, bool.
         """
         body, pixel = self.body, float(x[1] - x[0])
         grid = x, y[:, None], z[:, None, None]
@@ -56,7 +56,7 @@ class Patient:
         paint(self.vessels, x, y, z, [(hu, BLOOD), (lung, 0.0)], keep=1 - 0.6 * holes)
         paint(self.airways.widened(1.15, 1.0), x, y, z, [(hu, WALL), (lung, 0.0)])
         paint(self.airways, x, y, z, [(hu, AIR)])
-        return hu, float(lung.sum(dtype=np.float64)), float(lung[holes > 0.5].sum(dtype=np.float64))
+        return hu, lung, holes > 0.5
 
 
 def draw_patient(rng: np.random.Generator, share: float) -> Patient:

@@ -18,6 +18,7 @@ from medpfl.core.seeding import derive_seed
 from medpfl.core.statefile import write_bytes
 from medpfl.data.phantom.anatomy import draw_patient
 from medpfl.data.phantom.dicom import write_series
+from medpfl.data.phantom.nifti import write_volume
 from medpfl.data.phantom.scanner import scan
 from medpfl.data.phantom.six_centres import CENTRES, Centre
 
@@ -35,6 +36,17 @@ truth.csv          which part of the lung is emphysema, as the computer made it 
 
 Made by `medpfl data phantom DIR --patients {patients} --matrix {matrix} --seed {seed}`.
 """
+_README_MASKS = """\
+Chest CT volumes made by a computer: formulas and random numbers, no patient and no scanner. Any likeness is chance.
+They are for rehearsing software. Nothing that is measured on them says anything about people.
+
+centre-N/          for each patient a NIfTI volume in HU, PATIENT.nii.gz, and its mask, PATIENT_mask.nii.gz:
+                   0 background, 1 lung without its vessels and airways, 2 emphysema in it
+truth.csv          which part of the lung is emphysema, as the computer made it (0 to 1); written last, so that a folder
+                   without it is not complete
+
+Made by `medpfl data phantom DIR --masks --patients {patients} --matrix {matrix} --seed {seed}`.
+"""
 
 Progress = Callable[[int, int], None]
 """Called with the patients that are done and those to do in all."""
@@ -49,7 +61,13 @@ class _Row:
 
 
 def make_phantom(
-    folder: Path, *, patients: int = 240, matrix: int = 128, seed: int = 0, progress: Progress | None = None
+    folder: Path,
+    *,
+    patients: int = 240,
+    matrix: int = 128,
+    seed: int = 0,
+    masks: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
     """Writes the cohort; the same arguments give the same bytes.
 
@@ -59,10 +77,12 @@ def make_phantom(
             are 24 patients.
         matrix: rows and columns of an image.
         seed: another seed, other patients.
+        masks: as NIfTI volumes, each with a mask of lung (1) and emphysema (2), instead of DICOM series with a class;
+            of the same patients and scans.
         progress: called after each patient.
 
     Returns:
-        The path of ``manifest.json``, which is written last.
+        The path of ``manifest.json``, or with masks of ``truth.csv``; it is written last.
 
     Raises:
         UserError: the folder is not empty or cannot be written, or a number that makes no sense.
@@ -75,7 +95,7 @@ def make_phantom(
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise UserError(f"{folder}: there is something already; name a new folder, or remove this one first")
-        return _write(folder, patients, matrix, seed, progress)
+        return _write(folder, patients, matrix, seed, masks, progress)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error})") from None
 
@@ -100,11 +120,13 @@ def draw_share(rng: np.random.Generator, label: int) -> float:
     return float(0.07 + 0.28 * rng.beta(0.9, 2.0) if label else 0.03 * rng.beta(0.8, 1.6))
 
 
-def _write(folder: Path, patients: int, matrix: int, seed: int, progress: Progress | None) -> Path:
+def _write(folder: Path, patients: int, matrix: int, seed: int, masks: bool, progress: Progress | None) -> Path:
     rows = _rows(patients, seed)
     for row in rows:
-        (folder / row.centre.name / row.patient).mkdir(parents=True)
-    write_bytes(folder / "README.txt", _README.format(patients=patients, matrix=matrix, seed=seed).encode())
+        place = folder / row.centre.name
+        (place if masks else place / row.patient).mkdir(parents=True, exist_ok=masks)
+    about = _README_MASKS if masks else _README
+    write_bytes(folder / "README.txt", about.format(patients=patients, matrix=matrix, seed=seed).encode())
 
     def one(row: _Row) -> tuple[str, float]:
         who = (row.centre.name, str(row.number))
@@ -112,6 +134,8 @@ def _write(folder: Path, patients: int, matrix: int, seed: int, progress: Progre
         patient = draw_patient(rng, draw_share(rng, row.label))
         noise = np.random.default_rng(derive_seed(seed, "phantom", *who, row.label, "scan"))
         image = scan(patient, row.centre, matrix, noise)
+        if masks:
+            return write_volume(folder / row.centre.name, image, row.centre, row.patient), image.emphysema
         unique = [*map(str, (seed, patients, matrix)), *who]
         series = write_series(folder / row.centre.name / row.patient, image, row.centre, row.patient, *unique)
         return series, image.emphysema
@@ -125,6 +149,9 @@ def _write(folder: Path, patients: int, matrix: int, seed: int, progress: Progre
     truth = []
     for row, (series, share) in zip(rows, written, strict=True):
         truth.append((row.centre.name, row.patient, series, CLASSES[row.label], f"{share:.4f}"))
+    if masks:
+        _write_csv(folder / "truth.csv", ("centre", "patient", "volume", "label", "emphysema_share"), truth)
+        return folder / "truth.csv"
     for centre in CENTRES:
         labels = [(series, patient, label) for name, patient, series, label, _ in truth if name == centre.name]
         _write_csv(folder / centre.name / "labels.csv", ("series", "patient", "label"), labels)

@@ -27,14 +27,17 @@ _SLAB = 1 << 20
 class Scan:
     """A reconstructed series, from the feet to the head.
 
-    ``hu`` is (slices, rows, columns) int16. ``origin`` is the centre of the first voxel as x, y, z in mm, ``pixel`` the
-    distance between pixels. ``emphysema`` is the share of the lung that is emphysema, without blur and noise.
+    ``hu`` is (slices, rows, columns) int16; ``mask`` likewise, uint8: 1 where more than half of a voxel is lung without
+    vessels and airways, 2 where more than half of it is emphysema. ``origin`` is the centre of the first voxel as x, y,
+    z in mm, ``pixel`` the distance between pixels. ``emphysema`` is the share of the lung that is emphysema, without
+    blur and noise.
     """
 
     hu: np.ndarray
     origin: tuple[float, float, float]
     pixel: float
     emphysema: float
+    mask: np.ndarray
 
 
 def scan(patient: Patient, centre: Centre, matrix: int, rng: np.random.Generator) -> Scan:
@@ -56,12 +59,17 @@ def scan(patient: Patient, centre: Centre, matrix: int, rng: np.random.Generator
     within = ((np.arange(planes) + 0.5) / planes - 0.5) * centre.thickness
 
     hu, lung, holes = np.empty((slices, matrix, matrix), np.float32), 0.0, 0.0
+    mask = np.empty(hu.shape, np.uint8)
     step = max(1, _SLAB // (planes * matrix**2))
     for k in range(0, slices, step):
         heights = (z[k : k + step, None] + within).ravel().astype(np.float32)
-        slab, voxels, empty = patient.render(x.astype(np.float32), y.astype(np.float32), heights)
-        hu[k : k + step] = slab.reshape(-1, planes, matrix, matrix).mean(axis=1)
-        lung, holes = lung + voxels, holes + empty
+        slab, inside, ill = patient.render(x.astype(np.float32), y.astype(np.float32), heights)
+        hu[k : k + step], part, empty = (
+            of.reshape(-1, planes, matrix, matrix).mean(axis=1) for of in (slab, inside, inside * ill)
+        )
+        mask[k : k + step] = np.where(empty > 0.5, 2, part > 0.5)
+        lung += float(inside.sum(dtype=np.float64))
+        holes += float(inside[ill].sum(dtype=np.float64))
 
     strength = centre.noise * _size_factor(body.outer_width, body.outer_depth)
     for k in range(0, slices, step):
@@ -74,6 +82,7 @@ def scan(patient: Patient, centre: Centre, matrix: int, rng: np.random.Generator
         (float(x[0]), float(y[0]), bottom),
         pixel,
         holes / lung,
+        mask,
     )
 
 
