@@ -16,6 +16,7 @@ from medpfl.algorithms.fedavg import FEDAVG
 from medpfl.algorithms.fedbabu import FEDBABU
 from medpfl.algorithms.fedblend import FEDBLEND
 from medpfl.algorithms.fedbn import FEDBN
+from medpfl.algorithms.fedcurv import FEDCURV
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
@@ -33,7 +34,7 @@ from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDBLEND)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDBLEND)
 DEFAULT = FEDBLEND.name
 """What is run where no method is named."""
 FOR_ALL = (UpdatePrivacy, FineTuning)

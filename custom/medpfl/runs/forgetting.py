@@ -27,6 +27,7 @@ from medpfl.server.rounds import next_round
 from medpfl.site.answer import answer
 from medpfl.site.store import DiskStore, MemoryStore, SiteStore
 from medpfl.tasks import Task
+from medpfl.tasks.evaluation import cases
 
 NOT_MEASURED = "forgetting was not measured: "
 """How the reason begins."""
@@ -69,7 +70,7 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
             answered = answer(sites[name], message, model)
             if isinstance(answered, Failure):
                 return f"{NOT_MEASURED}{name}: {answered.reason}"
-            found[name] = _of_site(learned, name, before, _predictions(learned, model, tests))
+            found[name] = _of_site(learned, name, before, _predictions(learned, model, tests), tests)
     return {"round": state.round + 1, "sites": found, "mean": _mean(found, learned.names[:2])}
 
 
@@ -105,18 +106,20 @@ def _predictions(learned: Task, model: nn.Module, tests: dict[str, SiteData]) ->
     return {name: learned.predict(model, data, "test") for name, data in tests.items()}
 
 
-def _of_site(learned: Task, name: str, before: Predictions, after: Predictions) -> dict[str, Any]:
+def _of_site(
+    learned: Task, name: str, before: Predictions, after: Predictions, tests: dict[str, SiteData]
+) -> dict[str, Any]:
     """The measures on the site's own test data and on all others' pooled."""
-    whose = {"own": [name] if name in before else [], "others": [other for other in before if other != name]}
-    return {
-        which: {"before": _pooled(learned, before, names), "after": _pooled(learned, after, names)}
-        for which, names in whose.items()
-        if names
-    }
-
-
-def _pooled(learned: Task, predictions: Predictions, names: list[str]) -> dict[str, Any]:
-    return learned.pooled([predictions[name] for name in names])
+    found = {}
+    if name in before:
+        of = cases(tests[name], "test")
+        found["own"] = {"before": learned.measured(before[name], of), "after": learned.measured(after[name], of)}
+    if others := [other for other in before if other != name]:
+        found["others"] = {
+            when: learned.pooled([made[other] for other in others])
+            for when, made in (("before", before), ("after", after))
+        }
+    return found
 
 
 def _mean(sites: dict[str, Any], shown: tuple[str, ...]) -> dict[str, Any]:

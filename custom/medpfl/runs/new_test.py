@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
+from medpfl.tasks.evaluation import cases
 
 NO_TEST = "no test of all sites' models together: "
 """How the reason begins."""
@@ -51,7 +52,9 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
     return {
         "models": len(files),
         "pooled": learned.pooled(pooled) if pooled else None,
-        "held_out": {name: learned.pooled([found[name]]) for name in data if name in centres},
+        "held_out": {
+            name: learned.measured(found[name], cases(data[name], "test")) for name in data if name in centres
+        },
     }
 
 

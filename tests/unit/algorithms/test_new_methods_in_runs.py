@@ -10,7 +10,12 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, advance, messages
 
-METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu")
+METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv")
+TRAINED = ("fc1.weight", "fc1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias")
+BESIDE = {
+    "scaffold": {f"control/{name}" for name in TRAINED},
+    "fedcurv": {f"curvature/{name}/{which}" for name in TRAINED for which in ("information", "weighted")},
+}
 
 
 class Killed(BaseException):
@@ -52,11 +57,7 @@ def test_nothing_leaves_but_the_shared_part_and_what_the_gate_has(method):
         state = advance(plan, state, replies, 0.0)
 
     assert seen == allowed
-    assert {name for name in seen if "/" in name} == (
-        {f"control/{name}" for name in ("fc1.weight", "fc1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias")}
-        if method == "scaffold"
-        else set()
-    )
+    assert {name for name in seen if "/" in name} == BESIDE.get(method, set())
 
 
 def test_a_control_that_was_not_asked_for_or_does_not_fit_is_refused():
