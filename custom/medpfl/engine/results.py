@@ -148,7 +148,7 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         notes += in_words(privacy)
     notes += [note for part in config.parts for note in part.notes(config, state)]
     if state.phase == "done" and not state.best_round:
-        notes.append("There were no validation images, so the last round is reported.")
+        notes.append(_unselected(config, state))
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
     for site, metrics in (state.final or {}).items():
@@ -159,6 +159,18 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
                 "model was tested instead."
             )
     return notes
+
+
+def _unselected(config: RunConfig, state: ServerState) -> str:
+    """Why no round was selected."""
+    told = [
+        site["validation"] for record in state.history for site in record["sites"].values() if site.get("validation")
+    ]
+    if not told:
+        return "There were no validation images, or no site told how it did on them, so the last round is reported."
+    known = [name for name in config.learned.selecting if any(of.get(name) is not None for of in told)]
+    other = f"; {', '.join(known)} they told (--select-by)" if known else ""
+    return f"No site told its {config.select_by} on validation images, so the last round is reported{other}."
 
 
 def _cpu() -> str:

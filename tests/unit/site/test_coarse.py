@@ -6,6 +6,7 @@ from tiny import config, plan_of, sites_of
 
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
+from medpfl.engine.results import _notes
 from medpfl.site.coarse import coarsened, of_enough
 from medpfl.site.policy import HOSPITAL, OPEN
 from medpfl.tasks import TASKS
@@ -118,3 +119,14 @@ def test_millimetres_leave_with_two_digits():
     measured = {"n": 40, "dice": 0.8123, "hd95": 34.5678, "volume_error": 0.001}
     found = coarsened({"validation": measured}, HOSPITAL)["validation"]
     assert found == {"n": 40, "dice": 0.81, "hd95": 35.0, "volume_error": 0.0}
+
+
+def test_a_run_says_that_no_site_told_what_selects_the_round():
+    federation = Federation.of(config("fedavg", rounds=2, select_by="auroc", **sizes(30, 90)))
+    sites = {name: federation.guarded(site, policy=HOSPITAL) for name, site in sites_of(federation).items()}
+    plan = plan_of(federation)
+    state = run_in_process(plan, sites, federation.model, workers=1)
+    assert state.best_round == 0
+    assert _notes(plan.config, state) == [
+        "No site told its auroc on validation images, so the last round is reported; accuracy they told (--select-by)."
+    ]
