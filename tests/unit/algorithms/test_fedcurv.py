@@ -125,7 +125,7 @@ def test_what_a_site_sends_and_keeps():
 def test_the_servers_sums_by_hand():
     """Two sites, means I = (2, 0) and I theta = (3, 0): u = (4, 0), v / u = 1.5, and the sites' mean where u is 0."""
     part = part_of(config("fedcurv"))
-    step = part.server_step(ServerParts(None, None, None, {}, {}, None, None, lambda: False))
+    step = part.server_step(ServerParts(None, None, None, {}, {}, None, None, None, lambda: False))
     sent = {"curvature": {f"{NAME}/information": pair(2.0, 0.0), f"{NAME}/weighted": pair(3.0, 0.0)}}
 
     made = step(Turn(ServerState(), lambda: {NAME: pair(8.0, 9.0)}, sent, present=2)).common
