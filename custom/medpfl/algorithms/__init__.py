@@ -25,8 +25,9 @@ from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
-from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.mixing import Equal, Identity, Samples, Uniform
+from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.robust import Median, TrimmedMean
 from medpfl.algorithms.scaffold import SCAFFOLD
 from medpfl.algorithms.update_privacy import UpdatePrivacy

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.core.settings import Value
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import MatrixMixing, Rule, Run, Weights
+from medpfl.algorithms.mechanism import Rule, Run
+from medpfl.algorithms.mixing_kinds import MatrixMixing, Weights
 from medpfl.core.mixing import counted_samples, sample_weights, uniform_weights
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting

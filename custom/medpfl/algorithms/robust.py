@@ -11,7 +11,8 @@ from math import ceil
 
 import torch
 
-from medpfl.algorithms.mechanism import CommonMixing, Rule, Run
+from medpfl.algorithms.mechanism import Rule, Run
+from medpfl.algorithms.mixing_kinds import CommonMixing
 from medpfl.core.mixing import reckoned_in
 from medpfl.core.parameters import State
 from medpfl.core.settings import Settings, setting

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
-from medpfl.algorithms.mechanism import Mechanism, Mixing
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.start import StartWeights
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted

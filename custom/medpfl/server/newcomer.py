@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import MeasuredMixing
+from medpfl.algorithms.mixing_kinds import MeasuredMixing
 from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, Update, named

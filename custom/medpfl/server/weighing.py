@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medpfl.algorithms.mechanism import CommonMixing, MatrixMixing, MeasuredMixing
+from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State

@@ -19,8 +19,9 @@ from medpfl.algorithms.fedap.statistics import (
     statistics_entries,
     statistics_under,
 )
-from medpfl.algorithms.mechanism import LocalRound, MeasuredMixing, Rule, Run, ServerParts, Weights
+from medpfl.algorithms.mechanism import LocalRound, Rule, Run, ServerParts
 from medpfl.algorithms.mixing import SelfWeight, WeighsSites, by_samples
+from medpfl.algorithms.mixing_kinds import MeasuredMixing, Weights
 from medpfl.core.channels import Channel
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm

@@ -1,0 +1,86 @@
+"""How the sites' updates make each site's next shared state: what mixings of every kind have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from medpfl.algorithms.mechanism import Measuring, Mechanism, Run, ServerParts
+from medpfl.core.parameters import State
+from medpfl.core.server_state import ServerState
+
+
+class Mixing(Mechanism, ABC):
+    """How the sites' updates make each site's next shared state.
+
+    Attributes:
+        what: in a line.
+        least_updates: below which its result would be one site's own.
+        by_samples: the sites' numbers of training samples decide.
+        common: all sites get the same.
+        under_model: it rests on what a model f, which goes with the hello, says of the sites' data.
+        weighs_sites: it weighs them against each other.
+    """
+
+    what: ClassVar[str]
+    least_updates: ClassVar[int] = 2
+    by_samples: ClassVar[bool] = False
+    common: ClassVar[bool] = False
+    under_model: ClassVar[bool] = False
+    weighs_sites: ClassVar[bool] = False
+
+    @classmethod
+    def applies(cls, personal: str) -> bool:
+        """A mixing goes with any personal part, or refuses it in words."""
+        return True
+
+    def hello(self, parts: ServerParts) -> State | None:
+        """The whole state of the model f that goes with the hello."""
+
+    def judged(self, parts: ServerParts, f: State) -> dict[str, Any] | None:
+        """What results say of how good f is, as plain values; None where the server has no data to tell by."""
+
+    def given(self, parts: ServerParts) -> State | None:
+        """The same where the user gave it, checked; None where it is made or not needed."""
+
+
+class MatrixMixing(Mixing):
+    """A mixing by a matrix W."""
+
+    @abstractmethod
+    def matrix(self, run: Run, state: ServerState) -> Weights:
+        """W for the mix after the next round."""
+
+
+class MeasuredMixing(MatrixMixing, Measuring):
+    """A mixing whose W rests on what the sites measure."""
+
+    @abstractmethod
+    def received(self, run: Run, state: ServerState, fresh: Sequence[str]) -> tuple[Any, list[tuple[str, str]]]:
+        """W from what the sites have sent in the mixing's channel, and notes, each of a site.
+
+        Args:
+            run: the run.
+            state: with all that is kept.
+            fresh: the sites whose tensors have just come.
+        """
+
+    @abstractmethod
+    def row_of(self, kept: Sequence[State], own: State) -> Any:
+        """The row of W of a site that joins: (M,), from what M sites and it have sent."""
+
+
+class CommonMixing(Mixing):
+    """A mixing without a matrix, whose next state is common to all sites."""
+
+    @abstractmethod
+    def mixed(self, updates: Sequence[State]) -> State:
+        """The common next state. Updates are emptied tensor by tensor."""
+
+
+class Weights(NamedTuple):
+    """A matrix W, (N, N), and whether it weighs sites against each other, so that a cap on another's weight holds."""
+
+    matrix: Any
+    capped: bool = False
