@@ -123,9 +123,7 @@ def test_several_labels_are_learned_by_patient(tmp_path):
     results = run_experiment(run, tmp_path / "run", env="inprocess")
     assert results["status"] == "finished" and results["config"]["task"] == "multi-label"
     assert "judged_classes" not in results["data"]["sites"]["site-1"]
-    with pytest.raises(
-        UserError, match="has several labels an image; it is for multi-label"
-    ):
+    with pytest.raises(UserError, match="has several labels an image; it is for multi-label"):
         open_source(config(root, sites=2, partition="iid")).prepare()
 
 

@@ -1,5 +1,8 @@
 """Real CT, compared with another reading of the same files."""
 
+from pathlib import Path
+
+import nibabel as nib
 import numpy as np
 import pydicom
 import pytest
@@ -11,6 +14,8 @@ from medpfl.data.kinds.scans.lung import find_lungs
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.series import find_series
 from medpfl.data.kinds.scans.transforms import LoadScand
+
+MR = Path(__file__).parents[5] / "shared" / "data" / "sarcoma-mr"
 
 
 def _volume(folder):
@@ -34,6 +39,20 @@ def test_voxels_and_spacing_are_those_of_simpleitk(lidc):
         directions = np.diag([-1, -1, 1]) @ (ours.affine[:3, :3] / ours.pixdim).numpy()
         np.testing.assert_allclose(directions, np.reshape(other.GetDirection(), (3, 3)), atol=1e-6)
         assert series.thickness in (1.25, 2.5)
+
+
+def test_nifti_volumes_are_those_of_nibabel_and_simpleitk():
+    sitk = pytest.importorskip("SimpleITK")
+    files = sorted(MR.glob("*/*/image.nii.gz"))
+    if not files:
+        pytest.skip("real MR: put sarcoma-mr beside the clone as ../shared/data/sarcoma-mr")
+    for file in files:
+        ours, plain = LoadScand("image")({"image": [str(file)], "kind": "nifti"})["image"], nib.load(file)
+        other = sitk.ReadImage(str(file))
+        assert np.array_equal(ours.numpy(), np.asarray(plain.dataobj, dtype=np.float32))
+        assert np.array_equal(ours.numpy(), sitk.GetArrayFromImage(other).T.astype(np.float32))
+        np.testing.assert_allclose(ours.affine, plain.affine, atol=1e-6)
+        assert ours.pixdim.tolist() == pytest.approx(other.GetSpacing(), abs=1e-4)
 
 
 def test_voxels_are_those_of_a_plain_reading(lidc):
