@@ -92,7 +92,7 @@ class Curvature(Mechanism):
             side |= {f"{name}/information": entry for name, entry in like(shared, least=0).items()}
         what = "sums over the sites of their Fisher information, and their parameters weighted by it"
         return (
-            Channel(self.name, False, down, ("train",), what, from_round=2, weights=True),
+            Channel(self.name, False, down, ("train",), what, from_round=2, steers=True),
             Channel(self.name, True, up, ("train",), "its Fisher information", _REVEALS, joined="mean"),
         )
 

@@ -81,6 +81,8 @@ class Channel:
         in_each_step: each is added to the gradient of the shared parameter of its name in every step of a round, so
             that a site's limits on weights hold for where they lead.
         weights: they are the model's own by name, so that a site's limits on weights hold for them.
+        steers: they move the shared parameters in every step by amounts that no limit on weights bounds, so that a site
+            with such limits takes no part.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Channel:
     from_round: int = 0
     in_each_step: bool = False
     weights: bool = False
+    steers: bool = False
 
     @property
     def named(self) -> dict[str, Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal, Protocol
 
 import torch
@@ -82,6 +83,11 @@ class ImageTensors:
     def images_per_sample(self) -> int:
         """See :class:`SiteData`."""
         return self.images["train"].shape[1] if self.images["train"].ndim == 5 else 1
+
+    @property
+    def values_per_sample(self) -> int:
+        """Numbers in a sample's images."""
+        return prod(self.images["train"].shape[1:])
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`."""

@@ -16,6 +16,10 @@ from medpfl.data.files import composed
 M = TypeVar("M", bound=BaseModel)
 
 
+_MOST_CLASSES = 1000
+"""Tables of classes by classes are made of them."""
+
+
 def _lengths(spacing: tuple[float, float, float]) -> tuple[float, float, float]:
     if not all(length == 0 or 0.1 <= length <= 50 for length in spacing):
         raise ValueError(f"{spacing}: three lengths from 0.1 to 50 mm, or 0 to keep an axis as it is")
@@ -42,6 +46,8 @@ def named_classes(data_args: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(names, str) and "," in names:
         names = [name.strip() for name in names.split(",")]
     listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if listed and len(names) > _MOST_CLASSES:
+        raise UserError(f"--data-arg classes: {len(names):,} names; {_MOST_CLASSES:,} is the most")
     if not listed or len(names) < 2 or len(set(names)) < len(names):
         raise UserError(
             f"--data-arg classes: {json.dumps(names)} is no list of at least two different names: "

@@ -30,7 +30,9 @@ _CHOICE = ("verdict", "used", "weight")
 """What a site has chosen and how it compares, which leaves only where the policy says so."""
 
 
-def of_enough(metrics: Mapping[str, Any], policy: SitePolicy, judges: int | None = None) -> dict[str, Any]:
+def of_enough(
+    metrics: Mapping[str, Any], policy: SitePolicy, judges: int, *, chooses: bool, loss: bool
+) -> dict[str, Any]:
     """An answer's numbers with measures of what rests on enough patients, where the policy wants them coarse.
 
     Measures that cannot be made again so are None.
@@ -38,8 +40,10 @@ def of_enough(metrics: Mapping[str, Any], policy: SitePolicy, judges: int | None
     Args:
         metrics: of one answer, as the site's own code made it.
         policy: the site's.
-        judges: patients of the validation data by which the site chose what it uses; None where it has no choice. What
-            fewer than enough have chosen is not told, nor then how it compares.
+        judges: patients of the validation data. Of fewer than enough nothing is told of their cases.
+        chooses: by them the site chose what it uses. What fewer than enough have chosen is not told, nor then how it
+            compares.
+        loss: the task's loss rests on whole cases, so that enough patients' mean tells of none; else it is not told.
     """
     if policy.measures != "coarse" or not policy.least_patients:
         return dict(metrics)
@@ -52,7 +56,12 @@ def of_enough(metrics: Mapping[str, Any], policy: SitePolicy, judges: int | None
     found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
     if "test" in found:
         found["test"] = {which: told(v) for which, v in found["test"].items()}
-    if judges is not None and judges < policy.least_patients:
+    few = judges < policy.least_patients
+    if "selecting" in found and few:
+        found["selecting"] = None
+    if "validation_loss" in found and (few or not loss):
+        found["validation_loss"] = None
+    if chooses and few:
         found = {name: value for name, value in found.items() if name not in _CHOICE}
     if found.get("verdict"):
         found["verdict"] = found["verdict"] | {name: told(found["verdict"][name]) for name in ("alone", "gain")}

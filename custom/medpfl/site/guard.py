@@ -98,6 +98,7 @@ class Guarded:
             record = admitted(before, self.contract, message, self.policy.repeats, list(self.channels))
             self._require_asked(message)
             self._require_weights()
+            self._require_unsteered()
             self._require_patients(message)
             self._require_pretrained(message)
             self._require_unused(record, message)
@@ -121,9 +122,9 @@ class Guarded:
         return update
 
     def _of_enough(self, update: Update) -> dict[str, Any]:
-        chooses = self.contract.config.resolved_use != "received"
-        judges = patients(self.party.data, "validation") if chooses else None
-        return of_enough(update.metrics, self.policy, judges)
+        config = self.contract.config
+        judges, chooses = patients(self.party.data, "validation"), config.resolved_use != "received"
+        return of_enough(update.metrics, self.policy, judges, chooses=chooses, loss=config.learned.loss_rests_on_cases)
 
     def _require_asked(self, message: Message) -> None:
         """What is asked for besides the model is the method's own, and a task for it alone asks for some."""
@@ -139,6 +140,12 @@ class Guarded:
             raise StateError(
                 f"policy: one other site may weigh {most:g} at most here (largest_weight), and the contract allows more"
             )
+
+    def _require_unsteered(self) -> None:
+        """A server that leads training where it likes reads images from where it ends."""
+        limited = self.policy.largest_jump or self.policy.copied_rows < 1
+        if limited and (name := next((c.name for c in self.channels if c.steers), None)):
+            raise StateError(f"policy: by {name!r} a server leads training past largest_jump and copied_rows, so none")
 
     def _require_patients(self, message: Message) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""

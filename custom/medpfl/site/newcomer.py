@@ -39,6 +39,8 @@ from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
 
+_MOST_EPOCHS = 1000
+
 
 @dataclass
 class Newcomer:
@@ -160,6 +162,8 @@ class Newcomer:
 
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]
+        if epochs > _MOST_EPOCHS:  # no contract has their number
+            raise StateError(f"contract: a site that joins trains {_MOST_EPOCHS} epochs at most")
         self.begin(model, message.shared)
         method = self._method(message, model, "join")
         method.use(model)

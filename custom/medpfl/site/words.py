@@ -81,6 +81,7 @@ _TEXTS = (
     "contract: round {number} of {number} does not exist",
     "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most",
     "contract: the start weights are not the contract's: {name} differs",
+    "contract: a site that joins trains {number} epochs at most",
     "contract: the start weights are not those that the contract names",
     "contract: what came is {number} times as far from what came before as this site's own update, "
     r"{number} times is the limit \(policy: largest_jump\)",
@@ -100,6 +101,7 @@ _TEXTS = (
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",
     r"policy: one other site may weigh {number} at most here \(largest_weight\), and the contract allows more",
+    r"policy: by {name} a server leads training past largest_jump and copied_rows, so none",
     r"policy: the network has {number} parameters or more, {number} is the limit \(network_parameters\)",
     r"policy: a forward pass of a batch has {number} values or more, {number} is the limit \(network_values\)",
     r"policy: a forward pass of a batch has {number} operations or more, {number} is the limit \(network_operations\)",

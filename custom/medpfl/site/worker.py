@@ -42,7 +42,7 @@ from medpfl.site.store import (
     keep_latest,
     usable,
 )
-from medpfl.tasks.selection import seen, selection
+from medpfl.tasks.selection import AUTO, seen, selection
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
@@ -295,12 +295,17 @@ class Site:
             self.store.put(RECEIVED, round_, received)
             self.store.keep(RECEIVED, (round_,))
         self.store.put(MODEL, round_, copied(model))
-        by = self._own_measure if self.selects else message.info.get("select_by", "")
+        by = self._own_measure if self.selects else self._asked_measure(message)
         told = self.config.learned.validated(model, self.data, by)
         if received is not None:
             model.load_state_dict(received)
         self.store.keep(MODEL, (self._best(message, told, round_), round_))
         return told
+
+    def _asked_measure(self, message: Message) -> str:
+        """The run's own, or where that is left to the hellos what the server has chosen by them."""
+        said = self.config.select_by
+        return message.info.get("select_by", "") if said == AUTO else said
 
     def _best(self, message: Message, told: Mapping[str, Any], round_: int) -> int:
         """The best round so far: the server's, or the site's own where it selects by itself."""

@@ -108,6 +108,7 @@ class Classification(Task):
     )
     schema = Measures
     one_class = True
+    loss_rests_on_cases = True
     for_one_sided = "balanced_accuracy"
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -14,6 +14,8 @@ from medpfl.models import logits
 
 _IMAGES = 256
 """Images in a batch; a bag counts as many as it has."""
+_VALUES = 1 << 27
+"""Numbers in a batch, of whole volumes too."""
 
 Predictions = tuple[np.ndarray, np.ndarray]
 """Probabilities (n, classes) float64, and labels (n,) or (n, classes)."""
@@ -41,7 +43,7 @@ def predict(
     model.eval()
     probabilities, labels = [], []
     with torch.inference_mode():
-        for x, y in data.batches(part, max(1, _IMAGES // data.images_per_sample)):
+        for x, y in data.batches(part, _batch(data)):
             probabilities.append(probabilities_of(logits(model(x)).double()).cpu())
             labels.append(y.cpu())
     model.train(was_training)
@@ -49,6 +51,11 @@ def predict(
     if (bags := data.bags(part)) is not None:
         scores, classes = _by_patient(scores, classes, bags.cpu())
     return scores.numpy(), classes.numpy()
+
+
+def _batch(data: SiteData) -> int:
+    values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
+    return max(1, min(_IMAGES // data.images_per_sample, _VALUES // max(1, values)))
 
 
 class Cases(NamedTuple):

@@ -72,8 +72,8 @@ class Ordinal(Classification):
         return self.pooled([predictions])
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
-        """Kappa, whose errors count by their square, where :func:`no_grade_rules`; balanced accuracy as in a
-        classification.
+        """Kappa, whose errors count by their square, and the mean error where :func:`no_grade_rules`; balanced accuracy
+        as in a classification.
         """
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
@@ -93,6 +93,7 @@ class Ordinal(Classification):
     def _withheld(labels: np.ndarray, classes: int, enough: Enough) -> dict[str, None]:
         told = {
             "kappa": no_grade_rules(labels, classes, enough),
+            "mae": no_grade_rules(labels, classes, enough, power=1),
             "balanced_accuracy": counting(labels, classes, enough).all(),
         }
         return {name: None for name, may in told.items() if not may}
@@ -132,9 +133,17 @@ def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> flo
     return None if by_chance == 0 else float(1 - (weights * table).sum() / by_chance)
 
 
-def no_grade_rules(labels: np.ndarray, classes: int, enough: Enough) -> bool:
-    """Whether no patient has more of the squared error than one of enough equals, whichever one grade is predicted."""
-    return all(enough.share(np.square(labels - grade).astype(float)) for grade in range(classes))
+def no_grade_rules(labels: np.ndarray, classes: int, enough: Enough, power: int = 2) -> bool:
+    """Whether no patient has more of the error than one of enough equals, whichever one grade is predicted.
+
+    Args:
+        labels: (n,) grades.
+        classes: number of them.
+        enough: says how many are.
+        power: of the error: 2 for its square.
+    """
+    errors = (np.abs(labels - grade).astype(float) ** power for grade in range(classes))
+    return all(enough.share(error) for error in errors)
 
 
 def _grades(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:

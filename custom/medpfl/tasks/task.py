@@ -25,6 +25,8 @@ class Task(ABC):
         schema: of :meth:`evaluate`'s answer, which both ends check.
         labels: what the data must have: a ``class`` for each sample, several ``labels``, or a ``mask``.
         network: that is trained where the user names none.
+        loss_rests_on_cases: the loss has a term for each case of any class alike; else one for structures or labels,
+            which may be of few patients.
         one_class: every sample is of one class of several.
         sigmoid: outputs are independent of each other, not shares of one.
         loss_name: in results.
@@ -37,6 +39,7 @@ class Task(ABC):
     schema: ClassVar[type[BaseModel]]
     labels: ClassVar[Literal["class", "labels", "mask"]] = "class"
     network: ClassVar[str] = "lenet5"
+    loss_rests_on_cases: ClassVar[bool] = False
     one_class: ClassVar[bool] = False
     sigmoid: ClassVar[bool] = False
     loss_name: ClassVar[str] = "cross-entropy"

@@ -6,6 +6,7 @@ from pictures import CPU, PARTS, config, paint
 
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
+from medpfl.data.arguments import named_classes
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.registry import kind_of
@@ -141,3 +142,23 @@ def test_tables_of_one_kind_alone(tmp_path):
     write_table(tmp_path / "chest" / "b", ["1.png,nodule,p", "2.png,effusion,q"])
     with pytest.raises(UserError, match="some have a column label and some labels"):
         read_layout(tmp_path / "chest")
+
+
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [("sub/../{first}", "is the same picture as"), ("x" * 5000 + ".png", "is no path of a picture")],
+)
+def test_a_picture_is_one_row_and_a_path(tmp_path, again, words):
+    root = write_table(tmp_path / "chest", SEVERAL, head="picture,labels,patient")
+    table = next(root.rglob("labels.csv"))
+    (table.parent / "sub").mkdir()
+    first = table.read_text().splitlines()[1].split(",")[0]
+    with table.open("a") as lines:
+        lines.write(f"{again.format(first=first)},nodule,other\n")
+    with pytest.raises(UserError, match=words):
+        open_source(config(root, sites=2, partition="iid", task="multi-label")).prepare()
+
+
+def test_classes_have_a_number_that_tables_of_them_can_have():
+    with pytest.raises(UserError, match="1,001 names; 1,000 is the most"):
+        named_classes({"classes": [f"c{i}" for i in range(1001)]})

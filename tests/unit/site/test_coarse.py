@@ -37,12 +37,16 @@ def test_each_structure_and_label_stays(name):
     assert found == {"n": 40, "dice": 0.81, name: [None, None, None]}
 
 
+def enough(metrics, judges=60, loss=True):
+    return of_enough(metrics, HOSPITAL, judges, chooses=False, loss=loss)
+
+
 def by_a_hospital(positive):
     """The multi-label answer of 60 cases as its guard lets it leave: a common label, and a rare one of these cases."""
     labels = np.stack([np.arange(60) % 2, np.isin(np.arange(60), positive)], 1)
     scores = np.stack([np.full(60, 0.5), np.linspace(0, 1, 60)], 1)
     metrics = {"train_loss": None, "validation": MULTI_LABEL.measured((scores, labels))}
-    return coarsened(of_enough(metrics, HOSPITAL), HOSPITAL)["validation"]
+    return coarsened(enough(metrics), HOSPITAL)["validation"]
 
 
 def test_the_mean_auc_tells_nothing_of_a_rare_labels_case():
@@ -56,15 +60,22 @@ def test_the_mean_auc_tells_nothing_of_a_rare_labels_case():
 def test_measures_that_nobody_can_make_again_do_not_leave():
     plain = {"n": 400, "accuracy": 0.8}
     metrics = {"validation": plain, "test": {"selected": plain, "last": None}, "alone_validation": [plain], "epoch": 1}
-    assert of_enough(metrics, HOSPITAL) == {
+    assert enough(metrics) == {
         "validation": None,
         "test": {"selected": None, "last": None},
         "alone_validation": [None],
         "epoch": 1,
     }
     verdict = {"alone": plain, "alone_round": 1, "used": {}, "gain": {"accuracy": None}}
-    assert coarsened(of_enough({"verdict": verdict}, HOSPITAL), HOSPITAL.model_copy(update={"verdict": True})) == {}
-    assert of_enough(metrics, OPEN) == metrics
+    assert coarsened(enough({"verdict": verdict}), HOSPITAL.model_copy(update={"verdict": True})) == {}
+    assert of_enough(metrics, OPEN, 60, chooses=True, loss=True) == metrics
+
+
+def test_what_few_patients_and_rare_labels_decide_is_not_told():
+    metrics = {"selecting": {"cases": 30, "majority": 2}, "validation_loss": 1.1}
+    assert enough(metrics) == metrics
+    assert enough(metrics, judges=19) == {"selecting": None, "validation_loss": None}
+    assert enough(metrics, loss=False) == {**metrics, "validation_loss": None}
 
 
 def sizes(validation, test):

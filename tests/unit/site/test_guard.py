@@ -388,3 +388,9 @@ def test_a_server_that_resumes_one_step_behind_gets_the_same_answer():
         states.append(state)
         state = advance(plan, state, replies, 0)
     assert state.final
+
+
+def test_a_method_by_which_the_server_leads_training_is_refused():
+    curved = Guarded("fedcurv", policy=SitePolicy(copied_rows=0.1))
+    assert curved.refused("prepare").startswith("policy: by 'curvature' a server leads training past largest_jump")
+    Guarded("fedcurv", policy=SitePolicy()).hello()

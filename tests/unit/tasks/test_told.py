@@ -190,3 +190,13 @@ def test_whether_a_model_breaks_on_a_case_is_not_told(task, broken):
     for one, two in ((whole, told), gains):
         assert {name for name, value in one.items() if value is None} == {k for k, v in two.items() if v is None}
     assert abs(whole["accuracy"] - told["accuracy"]) <= 1 / LEAST
+
+
+def test_grades_between_that_nobody_has_do_not_amplify_a_rare_one():
+    labels = np.zeros(400, dtype=int)
+    labels[0] = 999
+    always = np.zeros((400, 1000))
+    always[:, 0] = 1
+    assert TASKS["ordinal"].measured((always, labels)).told(LEAST)["mae"] is None
+    near = np.arange(400) % 5
+    assert TASKS["ordinal"].measured((probabilities(np.random.default_rng(0), 400, 5), near)).told(LEAST)["mae"]

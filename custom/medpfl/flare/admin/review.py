@@ -66,6 +66,7 @@ class Review:
         gpus: what it asks of each site.
         leaving: what leaves a site.
         parameters: of its network.
+        steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
@@ -82,6 +83,7 @@ class Review:
     gpus: int
     leaving: tuple[Leaving, ...]
     parameters: int
+    steering: str
     public: bool
 
     @property
@@ -103,6 +105,8 @@ class Review:
             found.append("it names no fingerprint of its pretrained model f")
         if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
+        if (policy.largest_jump or policy.copied_rows < 1) and self.steering:
+            found.append(f"by {self.steering!r} a server leads training past largest_jump and copied_rows")
         if policy.rounds and config.rounds > policy.rounds:
             found.append(f"it has {config.rounds} rounds, and the data may serve {policy.rounds}")
         if self.foreign:
@@ -221,6 +225,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
         gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),
+        steering=next((channel.name for channel in federation.channels if channel.steers), ""),
         public=federation.public and not joining,
     )
 

@@ -70,7 +70,16 @@ def read_tables(
     for centre, rows in read.items():
         folder = found[centre].parent
         pictures[centre] = [(_file(folder, row), _labels(row, columns, classes), row) for row in rows.rows]
+        _require_once(pictures[centre])
     return classes, pictures
+
+
+def _require_once(pictures: Sequence[tuple[Path, tuple[int, ...], Row]]) -> None:
+    """UserError if a picture stands in two rows, whatever the paths: it would be two patients."""
+    rows: dict[Path, Row] = {}
+    for file, _, row in pictures:
+        if (first := rows.setdefault(file.resolve(), row)) is not row:
+            raise UserError(f"{row.where}: {row.series} is the same picture as {first.series} ({first.where})")
 
 
 def _said(row: Row, columns: Columns) -> list[str]:
@@ -87,9 +96,14 @@ def _labels(row: Row, columns: Columns, classes: Sequence[str]) -> tuple[int, ..
 
 
 def _file(folder: Path, row: Row) -> Path:
-    file = existing(folder, row.series)
-    if not file.resolve().is_relative_to(folder.resolve()):
+    try:
+        file = existing(folder, row.series)
+        inside = file.resolve().is_relative_to(folder.resolve())
+        there = file.is_file()
+    except (OSError, ValueError):  # a path too long, or with a character that no path has
+        raise UserError(f"{row.where}: {row.series[:100]!r} is no path of a picture") from None
+    if not inside:
         raise UserError(f"{row.where}: {row.series} lies outside of {folder}; paths are relative to the table's folder")
-    if not file.is_file():
+    if not there:
         raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}")
     return file
