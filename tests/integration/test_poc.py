@@ -101,9 +101,8 @@ def test_refused_class_is_named(system, tmp_path):
 
 @pytest.mark.slow
 def test_job_folder_that_carries_the_package_goes_through_flares_own_command(tmp_path):
-    config = make_config(
-        algorithm="fedbn", data="sarcoma-sample", task="segmentation", sites=3, rounds=2, train_fraction=0.1, alone="no"
-    )
+    data = {"data": "sarcoma-sample", "task": "segmentation", "partition": "natural", "sites": 3}
+    config = make_config(algorithm="fedbn", **data, train_fraction=0.1, rounds=2, alone="no")
     job = export_job(config, tmp_path / "jobs" / "mine", byoc=True)
     assert [f.name for f in job.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]
     with poc(tmp_path / "poc", config.site_names) as system:

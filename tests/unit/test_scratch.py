@@ -103,7 +103,7 @@ from medpfl.algorithms.fedimpres.impress import impression_maker
 
 torch.set_num_threads(1)
 MIB = 1 << 20
-settings = {"admm_iterations": 1, "inner_steps": 1, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "batch_size": 1}
+settings = {"admm_iterations": 1, "inner_steps": 1, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "synthesis_batch": 1}
 settings["constraint"] = 1
 
 def make_model():

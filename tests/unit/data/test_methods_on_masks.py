@@ -11,6 +11,7 @@ from medpfl.site.store import MemoryStore
 
 REFUSED = {
     "fedimpres": "impressions have pseudo-labels, one class each; segmentation has other labels",
+    "fedcurv": "curvature rests on the likelihood of one class a sample; segmentation has none",
     "d-fedap": "no linear layer that classifies",
     "vit-heads": "no attention heads|attention",
 }
