@@ -12,10 +12,11 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.messages import Message
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.permitted_code import permit
+from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import ImageTensors
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.server.rounds import Plan
+from medpfl.server.rounds import Plan, advance, messages
 from medpfl.site.store import MODEL, MemoryStore
 from medpfl.site.worker import Site
 from medpfl.tasks import TASKS
@@ -79,6 +80,18 @@ def run(run_config: RunConfig, change=lambda sites: None, *, workers: int = 1, *
     sites = sites_of(federation)
     change(sites)
     return run_in_process(plan_of(federation), sites, federation.model, workers=workers, **options), sites
+
+
+def names_sent(federation: Federation) -> tuple[set[str], dict[str, Site]]:
+    """Names of the tensors that sites send at the hello and in two rounds, and the sites."""
+    plan, sites, state = plan_of(federation), sites_of(federation), ServerState()
+    model, seen = federation.model(), set()
+    for _ in range(3):
+        asked = messages(plan, state)
+        replies = [sites[name].handle(message, model) for name, message in asked.items()]
+        seen |= {name for reply in replies for name in reply.tensors}
+        state = advance(plan, state, replies, 0.0)
+    return seen, sites
 
 
 def objective_with(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
+from medpfl.data.partition.by_patient import divide_patients
+from medpfl.data.patients import Sample
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
+
+S = TypeVar("S", bound=Sample)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ def require_natural(config: RunConfig) -> None:
         raise UserError(
             f"--partition {config.partition}: is for simulated sites; in a job each hospital has its own data"
         )
+
+
+def as_sites(centres: Mapping[str, tuple[S, ...]], config: RunConfig) -> Mapping[str, tuple[S, ...]]:
+    """With a partition the samples of the one centre as those of simulated sites, else the centres as they are."""
+    if not is_divided(tuple(centres), config):
+        return centres
+    (samples,) = centres.values()
+    return divide_patients(samples, config.partition, config.site_names, config.seed)
 
 
 class OfCentres:

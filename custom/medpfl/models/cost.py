@@ -76,10 +76,10 @@ def require_within(
     except UserError as error:
         if made.beyond is not None:  # which the network's own words are about, then
             raise made.beyond from None
-        if isinstance(error.__cause__, RuntimeError | NotImplementedError):
+        if isinstance(error.__cause__, RuntimeError):
             raise _unknown(error) from error
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, MemoryError, OverflowError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, MemoryError, OverflowError) as error:
         raise _unknown(error) from error
 
 

@@ -18,12 +18,11 @@ from medpfl.core.gathered import gathered
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData, scale
 from medpfl.data.arguments import read_arguments
-from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
+from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading
-from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
@@ -48,11 +47,7 @@ class Folders(OfCentres):
     @cached_property
     def layout(self) -> Layout:
         """What there is; with a partition, one centre's pictures as those of simulated sites."""
-        c, found = self.config, self._whole
-        if not self._divided:
-            return found
-        (pictures,) = found.centres.values()
-        return replace(found, centres=divide_patients(pictures, c.partition, c.site_names, c.seed))
+        return replace(self._whole, centres=as_sites(self._whole.centres, self.config))
 
     @cached_property
     def _whole(self) -> Layout:

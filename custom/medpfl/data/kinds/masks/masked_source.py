@@ -15,7 +15,7 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
-from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
+from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
@@ -34,7 +34,6 @@ from medpfl.data.kinds.masks.reading import (
 from medpfl.data.kinds.masks.tensors import require_alike, slices, volumes
 from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
-from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
@@ -56,11 +55,7 @@ class Masked(OfCentres):
     @cached_property
     def layout(self) -> Layout:
         """What there is; with a partition, one centre's images as those of simulated sites."""
-        c, found = self.config, self._whole
-        if not self._divided:
-            return found
-        (pairs,) = found.centres.values()
-        return replace(found, centres=divide_patients(pairs, c.partition, c.site_names, c.seed))
+        return replace(self._whole, centres=as_sites(self._whole.centres, self.config))
 
     @property
     def _divided(self) -> bool:
