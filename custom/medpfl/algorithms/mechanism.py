@@ -198,8 +198,8 @@ class Mechanism:
         newcomer: what a site that joins after training gets of it.
         numbers: what it reports of a site in each round: name to the least and the most that it can be.
         resists_forgetting: its aim is that local training forgets less, which is then measured.
-        replaces: which of ``forward`` and ``train`` of a :class:`~medpfl.training.part.Part` it has; of either a run can
-            have one.
+        replaces: ``forward`` or ``train``, if its :class:`~medpfl.training.part.Part` has one: a run can have one of
+            each.
         words: patterns of its own reasons for a site not to answer (:mod:`medpfl.site.words`).
     """
 

@@ -47,10 +47,11 @@ def _minimised(
     minimised = found + own
     first = len(y)
     for each, (_, labels) in zip(beside, others, strict=True):
-        minimised = minimised + each.weight * of_others(scores[first : first + len(labels)], labels)
+        rows = slice(first, first + len(labels))
+        minimised = minimised + each.weight * of_others(scores[rows], labels)
         if each.term:
-            minimised = minimised + each.term(y, labels)
-        first += len(labels)
+            minimised = minimised + each.term(y, labels, rows)
+        first = rows.stop
     return found, sum((term() for term in terms), minimised)
 
 

@@ -23,12 +23,13 @@ class Beside:
     Attributes:
         made: gives them and their labels, from the site's own batch; their images are of the same shape.
         weight: of their mean loss.
-        term: is added to what is minimised; called after the pass, with the site's own labels and those of the samples.
+        term: is added to what is minimised; called after the pass with the site's own labels, the samples', and which
+            rows of the pass the samples are, the site's own being the first.
     """
 
     made: Callable[[Tensor, Tensor], Batch]
     weight: float
-    term: Callable[[Tensor, Tensor], Tensor] | None = None
+    term: Callable[[Tensor, Tensor, slice], Tensor] | None = None
 
 
 @dataclass(frozen=True)
