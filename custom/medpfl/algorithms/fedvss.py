@@ -40,7 +40,7 @@ class VirtualSamplesSettings(Settings):
     confident: float = setting(0.0, "weight of samples that are made easier for the received model", ge=0)
     radius: float = setting(0.05, "how far a pixel may move; images lie in [-1, 1]", symbol="eps", gt=0)
     radius_step: float = setting(0.025, "how far it moves in a step", gt=0)
-    radius_steps: int = setting(5, "steps", gt=0)
+    radius_steps: int = setting(5, "steps", gt=0, le=100)
 
 
 class VirtualSamples(Mechanism):
