@@ -283,6 +283,7 @@ def test_without_validation_samples_the_last_epoch_is_kept():
 
 
 TINY = ["local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
+TINY += ["fedreg", "vhl", "fedvss"]
 
 
 @pytest.mark.parametrize("algorithm", TINY)

@@ -2,13 +2,13 @@
 
 Zhu, Luo: Federated medical image analysis with virtual sample synthesis. MICCAI 2022.
 
-Of each batch (x, y) the site makes two others, by signed steps on the pixels within eps of x: x_l, on which its model
-as it is has a higher loss (adversarial), and x_g, on which the model that it received has a lower one (confident). It
-minimises CE(x, y) + a CE(x_l, y) + b CE(x_g, y).
+Of each batch (x, y) the site makes two others, by signed steps on the pixels within epsilon of x: x_l, on which its
+model as it is has a higher loss (adversarial), and x_g, on which the model that it received has a lower one
+(confident). It minimises CE(x, y) + a CE(x_l, y) + b CE(x_g, y).
 
 Neither the paper's text nor its authors' code was at hand: only its abstract, from which the two kinds of samples are,
-and the start of its public reviews, which say that it makes samples by virtual adversarial training. Steps, eps = 0.05,
-the step of 0.025, their number, a = 0.1 and b = 1 are those of the code that its rival FedImpres' authors compare with
+and the start of its public reviews, which say that it makes samples by virtual adversarial training. Steps, epsilon =
+0.05, the step of 0.025, their number, a = 0.1 and b = 1 are those of the code that its rival FedImpres' authors compare with
 under this name (Atrin78/FedImpress, train_handler.py), which follows labels where virtual adversarial training follows
 predictions; their inputs lie in [-1, 1] as here. Decided here: models are in eval mode where samples are made, so that
 these leave running statistics alone, and all three batches go through the model in one pass, in which batch norm sees
@@ -38,7 +38,7 @@ class VirtualSamplesSettings(Settings):
 
     adversarial: float = setting(0.0, "weight of samples that are made harder for the site's own model", ge=0)
     confident: float = setting(0.0, "weight of samples that are made easier for the received model", ge=0)
-    radius: float = setting(0.05, "how far a pixel may move; images lie in [-1, 1]", symbol="eps", gt=0)
+    radius: float = setting(0.05, "how far a pixel may move; images lie in [-1, 1]", symbol="epsilon", gt=0)
     radius_step: float = setting(0.025, "how far it moves in a step", gt=0)
     radius_steps: int = setting(5, "steps", gt=0, le=100)
 

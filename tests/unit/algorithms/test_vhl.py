@@ -145,6 +145,13 @@ def test_all_sites_learn_of_the_same_images_in_another_order():
     assert sorted(map(tuple, found[0].tolist())) == sorted(map(tuple, found[1].tolist()))
 
 
+def test_the_papers_symbols():
+    assert tiny_config("vhl", settings={"lambda": 0.5}).all_settings["align"] == 0.5
+    assert tiny_config("fedvss", settings={"epsilon": 0.1}).all_settings["radius"] == 0.1
+    values = tiny_config("fedreg", settings={"gamma": 0.2, "eta_s": 0.3, "eta_p": 0.4}).all_settings
+    assert [values[name] for name in ("slow", "pseudo_size", "perturbed_size")] == [0.2, 0.3, 0.4]
+
+
 def test_off_it_is_fedavg():
     state, _ = run(tiny_config("vhl", settings={"virtual": 0}))
     plain, _ = run(tiny_config("fedavg"))

@@ -48,7 +48,7 @@ _NO_PICTURES = "virtual images are pictures of channels, height and width: volum
 class VirtualSettings(Settings):
     """How much sites learn of virtual images."""
 
-    virtual: float = setting(0.0, "weight of virtual images' cross-entropy", symbol="alpha", ge=0)
+    virtual: float = setting(0.0, "weight of virtual images' cross-entropy", ge=0)
     align: float = setting(1.0, "weight of drawing features to virtual ones of their class", symbol="lambda", ge=0)
     spread: float = setting(0.1, "weight of keeping virtual features of a class together", ge=0)
     virtual_images: int = setting(200, "virtual images of each class", gt=0, le=10_000)
