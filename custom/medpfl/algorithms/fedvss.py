@@ -8,11 +8,12 @@ model as it is has a higher loss (adversarial), and x_g, on which the model that
 
 Neither the paper's text nor its authors' code was at hand: only its abstract, from which the two kinds of samples are,
 and the start of its public reviews, which say that it makes samples by virtual adversarial training. Steps, epsilon =
-0.05, the step of 0.025, their number, a = 0.1 and b = 1 are those of the code that its rival FedImpres' authors compare with
-under this name (Atrin78/FedImpress, train_handler.py), which follows labels where virtual adversarial training follows
-predictions; their inputs lie in [-1, 1] as here. Decided here: models are in eval mode where samples are made, so that
-these leave running statistics alone, and all three batches go through the model in one pass, in which batch norm sees
-them together; in that code they go one by one. Nothing but FedAvg's travels, and virtual samples never leave.
+0.05, the step of 0.025, their number, a = 0.1 and b = 1 are those of the code that FedImpres' authors have under this
+name, for their Retina data (Atrin78/FedImpress, train_handler.py). It follows labels where virtual adversarial training
+follows predictions, and its pixels are divided by their spread; here they lie in [-1, 1]. Decided here: models are in
+eval mode where samples are made, so that these leave running statistics alone, and all three batches go through the
+model in one pass, in which batch norm sees them together; in that code they go one by one. Nothing but FedAvg's
+travels, and virtual samples never leave.
 """
 
 from __future__ import annotations
