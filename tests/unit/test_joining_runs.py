@@ -31,6 +31,7 @@ def more_classes(site, seed):
 
 
 TINY = ["local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
+TINY += ["fedreg", "vhl", "fedvss"]
 
 
 @pytest.mark.parametrize("algorithm", TINY)

@@ -119,7 +119,7 @@ class Impression(Mechanism):
             return None
         order, size = round_.order("impression"), round_.run.all_settings["batch_size"]
         batches = endless_batches(brought["images"], brought["labels"].long(), size, order)
-        return Part(beside=Beside(batches, self.settings.beta))
+        return Part(beside=[Beside(lambda x, y: next(batches), self.settings.beta)])
 
     def adapts(self, round_: LocalRound) -> Part | None:
         """A site that joins learns of the last impression, too."""

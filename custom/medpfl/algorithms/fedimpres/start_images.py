@@ -37,8 +37,12 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
             raise UserError(f"start=holdout: {error}; use noise or a path of public images") from None
     path = Path(str(settings["start"])).expanduser()
     if not path.exists():
-        raise UserError(f"start={settings['start']}: use noise, holdout, or the path of an npz file or an image folder")
-    return public(path, count, shape, rng)
+        known = "an npz file, a file in CIFAR's binary format, or a folder of such or of pictures"
+        raise UserError(f"start={settings['start']}: there is no such path; use noise, holdout, or the path of {known}")
+    try:
+        return public(path, count, shape, rng)
+    except UserError as error:
+        raise UserError(f"start: {error}") from None
 
 
 def noise(count: int, shape: tuple[int, int, int], seed: int) -> Tensor:
