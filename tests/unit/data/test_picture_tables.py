@@ -140,7 +140,7 @@ def test_of_several_labels_each_must_be_one(tmp_path, labels, words):
 def test_tables_of_one_kind_alone(tmp_path):
     write_table(tmp_path / "chest" / "a", SEVERAL, head="picture,labels,patient")
     write_table(tmp_path / "chest" / "b", ["1.png,nodule,p", "2.png,effusion,q"])
-    with pytest.raises(UserError, match="some have a column label and some labels"):
+    with pytest.raises(UserError, match=r"says several labels a row, .* a class: all must have one form"):
         read_layout(tmp_path / "chest")
 
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,10 @@ from medpfl.data.files import (
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
-from medpfl.data.kinds.folders.table import read_tables, several_labels, tables
+from medpfl.data.kinds.folders.table import read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
+from medpfl.data.kinds.scans.label_columns import several_labels
+from medpfl.data.labels import Target, counts, strata
 from medpfl.data.places import folders, is_path, places
 from medpfl.data.split import Part
 
@@ -40,7 +41,7 @@ class Picture:
         id: path relative to the centre's folder.
         file: where it is.
         split: the part that a table gives.
-        labels: of several, for each class whether it is there; None of one class.
+        labels: of several, for each class 1 if it is there, 0 if not, -1 if that is not known; None of one class.
     """
 
     centre: str
@@ -52,7 +53,7 @@ class Picture:
     labels: tuple[int, ...] | None = None
 
     @property
-    def target(self) -> int | tuple[int, ...]:
+    def target(self) -> Target:
         """What a network learns of it."""
         return self.label if self.labels is None else self.labels
 
@@ -81,12 +82,7 @@ class Layout:
 
     def counts(self, pictures: Iterable[Picture]) -> list[int]:
         """How many of some pictures each class has."""
-        found = [0] * len(self.classes)
-        for picture in pictures:
-            there = [picture.label] if picture.labels is None else [c for c, yes in enumerate(picture.labels) if yes]
-            for label in there:
-                found[label] += 1
-        return found
+        return counts([picture.target for picture in pictures], len(self.classes))
 
 
 def find_folder(data: str) -> Path:
@@ -178,20 +174,20 @@ def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]
 
 
 def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patient: str) -> Layout:
+    several = several_labels(found.values())
     names, labelled = read_tables(root, found, classes)
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
-    centres, known, several = {}, bool(patient), several_labels(found)
-    frequent = Counter(label for rows in labelled.values() for _, labels, _ in rows for label in labels)
+    centres, known = {}, bool(patient)
+    classes_of = iter(strata([target for rows in labelled.values() for _, target, _ in rows], len(names)))
     for centre, rows in labelled.items():
         folder, pictures = found[centre].parent, []
-        for file, labels, row in rows:
+        for file, target, row in rows:
             said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
-            rarest = min(labels, key=lambda label: (frequent[label], label), default=len(names))
-            there = tuple(int(c in labels) for c in range(len(names))) if several else None
-            pictures.append(Picture(centre, composed(said or ident), rarest, ident, file, row.split, there))
+            labels = None if isinstance(target, int) else target
+            pictures.append(Picture(centre, composed(said or ident), next(classes_of), ident, file, row.split, labels))
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
     files, _, unread = _pictures(root)
     used = {picture.file for pictures in centres.values() for picture in pictures}

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.data.files import composed, existing
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.label_table import Columns, Row, class_number, is_nifti, other_volume, read_rows
+from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
+from medpfl.data.labels import Target, in_words, strata
 
 
 @dataclass
@@ -71,10 +72,10 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
     used: dict[str, str] = {}
     refused = list(rows.refused)
     for row in rows.rows:
-        label = class_number(row.label, manifest.classes)
-        if label is None:
-            classes = ", ".join(manifest.classes)
-            reading.errors.append(f"{row.where}: label {row.label!r} is neither a class ({classes}) nor its number")
+        try:
+            target = row.target(manifest.classes)
+        except UserError as error:
+            reading.errors.append(str(error))
             refused.append(row.series)
             continue
         try:
@@ -86,7 +87,9 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
         if (first := used.setdefault(key, row.where)) != row.where:
             reading.errors.append(f"{row.where}: {row.series} is the series of {first} once more")
             continue
-        _add(reading, row, label, found, base, name)
+        _add(reading, row, target, found, base, name)
+    by = strata([scan.target for scan in reading.scans], len(manifest.classes))
+    reading.scans = [replace(scan, label=label) for scan, label in zip(reading.scans, by, strict=True)]
     _patients(reading, rows.rows)
     _two_labels(reading, manifest)
     if centre.labels:
@@ -163,7 +166,7 @@ def _hint(name: str, base: Path) -> str:
     return f": {archive} is there, unpack it" if (base / archive).is_file() else ""
 
 
-def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: Path, centre: str) -> None:
+def _add(reading: Reading, row: Row, target: Target, found: Series | Volume, base: Path, centre: str) -> None:
     reading.warnings += [p.message for p in found.problems if p.level == "warning"]
     if errors := [p.message for p in found.problems if p.level == "error"]:
         reading.broken += errors
@@ -176,20 +179,25 @@ def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: P
     if not patient:
         reading.errors.append(f"{row.where}: no patient: the files have no PatientID, so the table must name one")
         return
-    reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident))
+    label, labels = (target, None) if isinstance(target, int) else (0, target)
+    reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident, labels))
     reading.sources.append(found)
     reading.lines.append(row.where)
 
 
 def _two_labels(reading: Reading, manifest: Manifest) -> None:
-    labels: dict[str, set[int]] = {}
+    labels: dict[str, set[Target]] = {}
     for scan in reading.scans:
-        labels.setdefault(scan.patient, set()).add(scan.label)
-    if several := [(patient, sorted(found)) for patient, found in labels.items() if len(found) > 1]:
-        patient, found = several[0]
-        more = f" (and {len(several) - 1:,} more patients like this)" if len(several) > 1 else ""
-        classes = " and ".join(manifest.classes[label] for label in found)
-        reading.notes.append(f"patient {patient} has scans of {classes}{more}: is tested once for each of them")
+        labels.setdefault(scan.patient, set()).add(scan.target)
+    if different := [(patient, sorted(found)) for patient, found in labels.items() if len(found) > 1]:
+        patient, found = different[0]
+        more = f" (and {len(different) - 1:,} more patients like this)" if len(different) > 1 else ""
+        if isinstance(found[0], int):
+            classes = " and ".join(in_words(target, manifest.classes) for target in found)
+            words = f"has scans of {classes}{more}: is tested once for each of them"
+        else:
+            words = f"has scans with different labels{more}: is tested once for each set of them"
+        reading.notes.append(f"patient {patient} {words}")
 
 
 def _stem(path: Path) -> str:
