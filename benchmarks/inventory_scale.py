@@ -61,8 +61,9 @@ def _image(number: int) -> Dataset:
 def measure(folder: Path, alone: str) -> None:
     """Prints seconds on the clock and of the processor, and the largest memory so far, of each pass or of one alone."""
     from medpfl.data.check import check_deep
-    from medpfl.data.kinds.scans.inventory import take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory import take_inventory
     from medpfl.data.kinds.scans.inventory_copies import with_copies
+    from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
 
     def timed(what: str, work: Callable[[], T]) -> T:
         clock, processor = perf_counter(), process_time()

@@ -13,7 +13,9 @@ from pydicom.uid import RLELossless
 from medpfl.core.errors import UserError
 from medpfl.data.check import check_deep
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.inventory import Found, take_inventory, with_thumbnails
+from medpfl.data.kinds.scans.found import Found
+from medpfl.data.kinds.scans.inventory import take_inventory
+from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
 from medpfl.data.kinds.scans.proposal import draft, propose
 
 pytestmark = pytest.mark.filterwarnings("ignore")

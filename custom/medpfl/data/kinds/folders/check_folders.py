@@ -21,7 +21,7 @@ from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _ORDER = (
-    "this order of the classes is that of the folders' sorted names, and the job's may differ: "
+    "this order of the classes is that of the sorted names (of folders, or a table's), and the job's may differ: "
     "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
 _PATIENTS = (

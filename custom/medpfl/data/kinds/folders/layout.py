@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from medpfl.core.errors import UserError
@@ -118,7 +119,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     """
     if found := tables(root):
         return _by_tables(root, found, classes, patient)
-    files, people, unread = _pictures(root)
+    files, people, without = _pictures(root)
+    unread = _in_words(without, people)
     paths = [file.relative_to(root) for file in files]
     if not paths:
         unread = unread_pictures(files_below(root))
@@ -150,8 +152,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     return Layout(root, names, inside, tuple(empty), bool(patient) or any(people.values()), unread)
 
 
-def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]:
-    """The pictures, the patients of those that are DICOM (empty where it does not say), and what is not read."""
+def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], list[Path]]:
+    """The pictures, the patients of those that are DICOM (empty where it does not say), and DICOM without an image."""
     pictures, people, without = [], {}, []
     for file in files_below(root):
         if file.suffix.lower() in PICTURES:
@@ -162,6 +164,11 @@ def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]
             else:
                 pictures.append(file)
                 people[file] = found
+    return pictures, people, without
+
+
+def _in_words(without: Sequence[Path], people: Mapping[Path, str]) -> tuple[str, ...]:
+    """What of DICOM files is not read, or says no patient."""
     nameless = [file for file, found in people.items() if not found]
     words = []
     if without:
@@ -170,7 +177,7 @@ def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]
         words.append(
             f"{len(nameless):,} DICOM images say no PatientID and count as patients of their own, {nameless[0]} first"
         )
-    return pictures, people, tuple(words)
+    return tuple(words)
 
 
 def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patient: str) -> Layout:
@@ -189,10 +196,14 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
             labels = None if isinstance(target, int) else target
             pictures.append(Picture(centre, composed(said or ident), next(classes_of), ident, file, row.split, labels))
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
-    files, _, unread = _pictures(root)
-    used = {picture.file for pictures in centres.values() for picture in pictures}
+    files, people, without = _pictures(root)
+    used = {
+        picture.file: "" if picture.patient == picture.id else picture.patient for picture in chain(*centres.values())
+    }
+    unread = _in_words(without, {file: whose for file, whose in used.items() if file in people})
     if rest := [file for file in files if file not in used]:
-        unread = (*unread, f"{len(rest):,} pictures are in no row of a table and are not read, {rest[0]} first")
+        images = "pictures and DICOM images are" if any(file in people for file in rest) else "pictures are"
+        unread = (*unread, f"{len(rest):,} {images} in no row of a table and are not read, {rest[0]} first")
     return Layout(root, names, centres, (), known, unread, several)
 
 

@@ -136,6 +136,9 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
             f"NIfTI: {_names(_by(v.shape) for v in volumes)} voxels of {_range(v.spacing[0] for v in volumes)}, "
             f"{_range(v.spacing[1] for v in volumes)} and {_range(v.spacing[2] for v in volumes)} mm"
         )
+    if reading.modalities:
+        listed = ", ".join(f"{name} {count:,}" for name, count in sorted(reading.modalities.items()))
+        lines.append(f"series of other modalities in the folder, not used: {listed}")
     if reading.ignored:
         lines.append(f"{_count(reading.ignored, 'other file')} in the folder, not read")
     return lines
@@ -224,7 +227,7 @@ def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     if unseen:
         lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
     if all(isinstance(scan.target, int) for scan in reading.scans):
-        labels = {part: {scan.patient: scan.label for scan in parts[part]}.values() for part in PARTS}
+        labels = {part: [label for _, label in {(s.patient, s.label) for s in parts[part]}] for part in PARTS}
         lines += of_a_site(labels, manifest.classes, by)
     return lines
 

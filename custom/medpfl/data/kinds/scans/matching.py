@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Reading:
         warnings: what is odd.
         notes: what is worth knowing.
         ignored: files beside the table that are no images.
+        modalities: number of series of each modality but CT that no row names.
     """
 
     scans: list[Scan] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Reading:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ignored: int = 0
+    modalities: Mapping[str, int] = field(default_factory=dict)
 
 
 def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> Reading:
@@ -94,6 +97,8 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
     _two_labels(reading, manifest)
     if centre.labels:
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
+        rest = [s for uid, s in whole.series.items() if uid not in used] if whole else []
+        reading.modalities = Counter(s.modality or "not said" for s in rest if s.modality != "CT")
     return reading
 
 

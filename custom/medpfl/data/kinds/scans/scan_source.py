@@ -149,10 +149,11 @@ class Scans(OfCentres):
         sites = {}
         for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
-            targets = {scan.patient: scan.target for part in parts.values() for scan in part}
+            # A patient with scans of two classes is a case of each.
+            targets = [target for _, target in {(s.patient, s.target) for part in parts.values() for s in part}]
             sites[name] = {
                 **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
-                "classes": {str(c): n for c, n in enumerate(counts(targets.values(), len(self.manifest.classes)))},
+                "classes": {str(c): n for c, n in enumerate(counts(targets, len(self.manifest.classes)))},
                 **self._judged(parts),
                 "centre": centre,
                 "description": next((c.description for c in self.manifest.centres if c.name == centre), ""),
@@ -174,7 +175,7 @@ class Scans(OfCentres):
     def _judged(self, parts: Mapping[Part, Sequence[Scan]]) -> dict[str, Any]:
         if self._several:
             return {}
-        labels = {part: {scan.patient: scan.label for scan in parts[part]}.values() for part in JUDGED}
+        labels = {part: [label for _, label in {(s.patient, s.label) for s in parts[part]}] for part in JUDGED}
         return {"judged_classes": judged_classes(labels, len(self.manifest.classes))}
 
     def inputs(self) -> Inputs:
