@@ -110,7 +110,7 @@ def data_inventory(
     for head in (*heads(dates, short=True), "what is wrong"):
         table.add_column(head, overflow="fold")
     for one in inventory.found[:_MOST]:
-        first = next((words for _, words in one.reasons()), "")
+        first = next((words for _, words in sorted(one.reasons(), key=lambda reason: reason[0] != "error")), "")
         table.add_row(*(Text(printable(cell)) for cell in (*cells(one, dates, short=True), first)))
     console.print(table)
     if (more := len(inventory.found) - _MOST) > 0:

@@ -249,6 +249,8 @@ def test_copies_are_found_by_content(export):
     found = {one.place: one for one in inventory.found}
     assert ("warning", "has the same content as 5: take one of them") in found["1/thick"].problems
     assert found["1/thick"].state == "odd" and found["1/thin"].problems == () == found["2"].problems
+    reasons = {one.patient: one.reason for one in propose(inventory)}
+    assert reasons["SOMEBODY ELSE"].endswith("; has the same content as 1/thick: take one of them")
     assert any(line.startswith("6 have the same content as another, ") for line in in_words(inventory))
     done = CliRunner().invoke(app, ["data", "inventory", str(root)])
     assert done.exit_code == 0 and "6 have the same content as another" in " ".join(done.output.split())

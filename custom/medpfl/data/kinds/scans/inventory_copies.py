@@ -17,6 +17,9 @@ from medpfl.data.kinds.scans.series import Progress
 from medpfl.data.kinds.scans.thumbnail import dicom_slice, nifti_slice
 from medpfl.data.kinds.scans.values import fingerprint
 
+SAME = "has the same content as"
+"""How what is said of a copy begins."""
+
 
 def with_copies(inventory: Inventory, progress: Progress | None = None) -> Inventory:
     """The inventory with a warning at everything whose content is there once more.
@@ -64,4 +67,4 @@ def _mark(one: Found) -> str | None:
 def _words(one: Found, same: Sequence[Found]) -> str:
     others = [other.place for other in same if other is not one]
     more = f" and {len(others) - 1:,} more" if others[1:] else ""
-    return f"has the same content as {others[0]}{more}: take one of them"
+    return f"{SAME} {others[0]}{more}: take one of them"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from medpfl.data.kinds.scans.found import Found, Inventory
+from medpfl.data.kinds.scans.inventory_copies import SAME
 from medpfl.data.kinds.scans.label_columns import EACH
 
 _WHOLE_CHEST = 150.0
@@ -75,6 +76,8 @@ def _chosen(patient: str, found: Sequence[Found], shared: bool) -> Proposal:
     reason = made.reason
     if made.chosen and made.chosen.hu is False:
         reason += "; its values are not like HU: is it CT?"
+    if made.chosen:
+        reason += "".join(f"; {words}" for _, words in made.chosen.problems if words.startswith(SAME))
     if any(one.by_folder for one in found):
         reason += "; no PatientID, so the folder counts as the patient"
         reason += ": give people in other rows of it other names" if shared else ""
