@@ -163,6 +163,19 @@ def test_people_who_may_be_one_have_one_name_and_a_hint(tmp_path):
     assert all("give people in other rows of it other names" in one.reason for one in proposed)
 
 
+def test_a_medium_that_was_not_copied_as_a_whole_is_told(tmp_path):
+    root = shutil.copytree(REAL.parent, tmp_path / "export" / "cd")
+    assert not any("names" in words for one in take_inventory(tmp_path).found for _, words in one.problems)
+    for folder in (root / "98892003" / "MR700", root / "77654033" / "CR2"):
+        shutil.rmtree(folder)
+    (root / "TINY_ALPHA" / "PT000000").rename(root / "TINY_ALPHA" / "pt000000")  # as some file systems have it
+    (one,) = [one for one in take_inventory(tmp_path / "export").found if one.place == "cd/DICOMDIR"]
+    assert "names 31 files of which 8 are not there, 77654033/CR2/6247 first" in one.problems[0][1]
+    (tmp_path / "export" / "labels.csv").write_text("series,label\ncd/98892001/CT5N,0\ncd/98892001/CT2N,1\n")
+    told = [f.message for f in check(tmp_path / "export") if f.level == "warning"]
+    assert any("cd/DICOMDIR: names 31 files of which 8 are not there" in words for words in told)
+
+
 def test_what_decoding_tells_reaches_the_draft(tmp_path):
     write_series(tmp_path / "export" / "raw", chest() + 1024, patient="ANNA")
     _inventory(tmp_path / "export", tmp_path / "out")

@@ -11,6 +11,7 @@ from medpfl.core.errors import first_line
 from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below
 from medpfl.data.kinds.folders.xray import MODALITIES, is_dicom, read_head
 from medpfl.data.kinds.masks.pairs import pair
+from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.label_table import is_nifti, other_volume
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
@@ -47,6 +48,7 @@ def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
     found += _each(unread_too, lambda f: _file(f, root, f"{f.suffix} is not read: save it as JPEG or PNG"), told)
     found += [_stray(file.path, root, file.reason) for file in folder.strays]
     without = _imageless(folder.rest, {one.patient for one in found}, root)
+    without += [_file(index, root, words) for index, words in incomplete(folder.rest, files)]
     found = _with_masks(sorted([*found, *without], key=lambda one: (one.place, one.name)))
     return Inventory(root, found, sum(f.what == "other" for f in folder.rest) - len(without))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -9,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import composed, existing
+from medpfl.data.files import composed, existing, files_below
 from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
@@ -70,6 +72,7 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
         whole = read_folder(base, progress)
         others = {file.path for file in whole.rest if file.what == "other" and not is_nifti(file.path)}
         reading.ignored = len(others - {source})
+        reading.warnings += [f"{index}: {words}" for index, words in incomplete(whole.rest, files_below(base))]
         if strays := whole.strays:
             reading.warnings.append(f"{base}: files of no series that can be told: {counted(strays)}")
     used: dict[str, str] = {}
@@ -127,6 +130,8 @@ def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series
     path = existing(base, name)
     if Path(name).is_absolute() and not path.resolve().is_relative_to(base.resolve()):
         raise UserError(f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder")
+    if centre.labels and os.path.normpath(name).split(os.sep)[0] == os.pardir:  # links may lead outside
+        raise UserError(f"{name}: outside of {base}; paths in a table are relative to that folder")
     if whole is not None and name in whole.series:
         return whole.series[name]
     if _is_file(name, centre):
