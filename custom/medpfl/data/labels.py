@@ -39,6 +39,15 @@ def known_counts(targets: Iterable[Target], classes: int) -> list[int]:
     return found
 
 
+def counted(targets: Sequence[Target], classes: Sequence[str], noun: str) -> str:
+    """How many samples have which class, in words; of several labels also how many have none, or are not known."""
+    there, known = counts(targets, len(classes)), known_counts(targets, len(classes))
+    of = [f" of {n:,} known" if n < len(targets) else "" for n in known]
+    line = ", ".join(f"{name} {n:,}{some}" for name, n, some in zip(classes, there, of, strict=True))
+    without = sum(not present(target) for target in targets)
+    return line + (f"; {without:,} {noun}{'s' * (without != 1)} with none of them" if without else "")
+
+
 def strata(targets: Sequence[Target], classes: int) -> list[int]:
     """By what samples are divided: the class; of several labels the rarest there is, or their number if none is."""
     frequent = counts(targets, classes)

@@ -33,7 +33,7 @@ from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Progress, Series
 from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
-from medpfl.data.labels import counts, known_counts, present
+from medpfl.data.labels import counted, present
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.data.uneven import of_a_site
@@ -112,7 +112,7 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     lines = [f"{_count(_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
     if not scans:
         return lines
-    lines.append(_labels(scans, manifest.classes))
+    lines.append(counted([scan.target for scan in scans], manifest.classes, "scan"))
     if any(scan.split for scan in scans):
         parts = Counter(scan.split for scan in scans)
         lines.append("split given: " + ", ".join(f"{part} {parts[part]:,}" for part in PARTS))
@@ -142,16 +142,6 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     if reading.ignored:
         lines.append(f"{_count(reading.ignored, 'other file')} in the folder, not read")
     return lines
-
-
-def _labels(scans: Sequence[Scan], classes: Sequence[str]) -> str:
-    """How many scans have which; of several labels also how many have none, and of how many it is known."""
-    targets = [scan.target for scan in scans]
-    there, known = counts(targets, len(classes)), known_counts(targets, len(classes))
-    of = [f" of {n:,} known" if n < len(scans) else "" for n in known]
-    line = ", ".join(f"{name} {n:,}{some}" for name, n, some in zip(classes, there, of, strict=True))
-    without = sum(not present(target) for target in targets)
-    return line + (f"; {_count(without, 'scan')} with none of them" if without else "")
 
 
 def _values(scans: Sequence[Scan], skip_broken: bool) -> tuple[list[Finding], list[tuple[Scan, str]]]:
