@@ -20,12 +20,15 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
     """What ``start`` and ``images`` say, (n, C, H, W) float32, as models of the source's images take them.
 
     Raises:
-        UserError: ``start`` is a path that is not there, nothing is set aside, or the images need a temporary file and
-            there is no space.
+        UserError: the data are no square pictures, ``start`` is a path that is not there, nothing is set aside, or the
+            images need a temporary file and there is no space.
     """
     if not (arguments := source.model_arguments()):
         raise UserError("a federated impression needs the size of the images, which one's own loaders do not tell")
     count, size = int(settings["images"]), arguments["image_size"]
+    if not isinstance(size, int):
+        what = {1: "time series", 2: "pictures that are not square", 3: "volumes"}[len(size)]
+        raise UserError(f"a federated impression is made of square pictures, and these data are {what}")
     shape = (arguments["in_channels"], size, size)
     if settings["start"] == "noise":
         return noise(count, shape, seed)
