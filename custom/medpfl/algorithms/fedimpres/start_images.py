@@ -14,6 +14,10 @@ from medpfl.core.errors import UserError
 from medpfl.core.gathered import room
 from medpfl.core.seeding import derive_seed
 from medpfl.core.settings import Value
+from medpfl.core.site_data import SiteData
+
+_AT_ONCE = 64
+"""Images of a centre that are brought to float32 together."""
 
 
 def start_images(settings: Mapping[str, Value], source: Source, public: PublicImages, seed: int) -> Tensor:
@@ -38,10 +42,37 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
             return source.set_aside(count, rng)
         except UserError as error:
             raise UserError(f"start=holdout: {error}; use noise or a path of public images") from None
+    if settings["start"] == "held-out":
+        return of_centres(source.held_out(torch.device("cpu")), count, shape, rng)
     path = Path(str(settings["start"])).expanduser()
     if not path.exists():
         raise UserError(f"start={settings['start']}: use noise, holdout, or the path of an npz file or an image folder")
     return public(path, count, shape, rng)
+
+
+def of_centres(
+    centres: Mapping[str, SiteData], count: int, shape: tuple[int, int, int], rng: np.random.Generator
+) -> Tensor:
+    """At most ``count`` images of centres that take no part in training, (n, *shape) float32, without their labels.
+
+    Raises:
+        UserError: there are no such centres here.
+    """
+    total = sum(data.samples("test") for data in centres.values())
+    if not total:
+        raise UserError(
+            "start=held-out: no centre that takes no part is on this machine; use noise or a path of images"
+        )
+    chosen = np.zeros(total, dtype=bool)
+    chosen[rng.permutation(total)[:count]] = True
+    drawn, begin = room(int(chosen.sum()), shape), 0
+    filled = 0
+    for data in centres.values():
+        for images, _ in data.batches("test", _AT_ONCE):
+            some = images[torch.from_numpy(chosen[begin : begin + len(images)])]
+            drawn[filled : filled + len(some)] = some
+            begin, filled = begin + len(images), filled + len(some)
+    return drawn
 
 
 def noise(count: int, shape: tuple[int, int, int], seed: int) -> Tensor:
