@@ -105,7 +105,7 @@ def line_chart(
     parts += marks
     if named:
         ends = [y(curve.points[-1][1]) + 4 for curve in curves]
-        for index, at in enumerate(_apart(ends, 14, top + 4, height - bottom + 4)):
+        for index, at in enumerate(labels_apart(ends, 14, top + 4, height - bottom + 4)):
             parts.append(text(width - right + 6, at, names[index], css=f"t{index % COLOURS}"))
     return drawing(width, height, _told(title, curves, level, number), parts)
 
@@ -126,7 +126,7 @@ def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, 
     return f"{title} by round. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
 
 
-def _apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
+def labels_apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
     """Labels moved as little as needed so that none covers another, and kept between top and bottom if they fit."""
     order = sorted(range(len(positions)), key=positions.__getitem__)
     placed = list(positions)
