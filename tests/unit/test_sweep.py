@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from contextlib import nullcontext
+from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
@@ -12,7 +13,7 @@ from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.sweep import Sweeping
 from medpfl.runs import sweep as runs_sweep
-from medpfl.runs.asked import as_meant
+from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.sweep import Sweep, run_sweep
 
 TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
@@ -186,3 +187,29 @@ def test_settings_change_together(tmp_path):
     assert [(run["config"]["local_epochs"], run["config"]["rounds"]) for run in runs] == [(1, 2), (2, 1)]
     assert ">1 (2)</text>" in (tmp_path / "report.html").read_text()
     assert [point["rounds"] for point in found["groups"][1]["points"]] == [2, 1]
+
+
+def _printed():
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    return re.findall(r"\| `compare ([^`]*--sweep [^`]+)` \|", page)
+
+
+@pytest.mark.parametrize("command", _printed())
+def test_the_papers_figures_make_configurations(command):
+    methods, _, sweep = command.partition(" --sweep ")
+    parsed = Sweep.parse(sweep)
+    made = [
+        configs_of(methods.split(), 1, parsed.fields(value, said(sites=None, rounds=None))) for value in parsed.values
+    ]
+    at = [
+        {name: getattr(run, name, run.all_settings.get(name)) for name in parsed.names}
+        for runs in made
+        for _, run in runs[-1:]
+    ]
+    assert [tuple(str(point[name]) for name in parsed.names) for point in at] == [
+        tuple(map(str, value)) for value in parsed.values
+    ]
+
+
+def test_the_papers_figures_are_there():
+    assert len(_printed()) >= 6
