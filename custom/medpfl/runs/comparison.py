@@ -84,21 +84,33 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
     Raises:
         UserError: a common setting has a meaning for none of them, or one of them has a setting by two names.
     """
-    known = [
-        accepted(algorithm(v.algorithm), v.choices.get("personal"), v.choices.get("mixing"), {**common, **v.settings})
-        for v in variants
-    ]
+    known = [_accepted(v, common) for v in variants]
+    takes = {name: _takers(name, variants, known) for name in common}
+    # What a method is not given turns nothing on in it, and then that mechanism's other settings mean nothing there.
+    known = [_accepted(v, {n: x for n, x in common.items() if i in takes[n]}) for i, v in enumerate(variants)]
     alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
     found: list[dict[str, Any]] = [{} for _ in variants]
     for name, value in common.items():
         own = [_own_name(name, of) for of in known]
-        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
-        takers = takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
+        takers = _takers(name, variants, known)
         for i in takers:
             _put(found[i], own[i], value, variants[i])
         if not takers:
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
     return [common | own for common, own in zip(found, alone, strict=True)]
+
+
+def _accepted(variant: Variant, common: Mapping[str, Any]) -> Accepted:
+    given = {**common, **variant.settings}
+    return accepted(algorithm(variant.algorithm), variant.choices.get("personal"), variant.choices.get("mixing"), given)
+
+
+def _takers(name: str, variants: Sequence[Variant], known: Sequence[Accepted]) -> list[int]:
+    """Which variants a common setting is for."""
+    own = [_own_name(name, of) for of in known]
+    alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
+    takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
+    return takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
 
 
 def _named(variant: Variant, known: Accepted) -> dict[str, Any]:
