@@ -51,7 +51,7 @@ ALGORITHMS += [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
 ]
-NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedcurv", "fedblend")
+NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedblend")
 ALGORITHMS += [pytest.param(name, marks=pytest.mark.slow) for name in NEWER]
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {

@@ -78,7 +78,7 @@ def test_a_broken_start_image_is_named_before_any_training(medpfl, tmp_path):
     options = "--model lenet5 --sites 2 --set start=images --env inprocess --device cpu --out out"
     done = medpfl("run", "fedimpres", *options.split(), cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert "images/one.png cannot be read" in done.stderr
+    assert "images/one.png: cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "state").exists()
 

@@ -20,7 +20,9 @@ from medpfl.algorithms.fedcurv import FEDCURV
 from medpfl.algorithms.fedimpres import FEDIMPRES
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
+from medpfl.algorithms.fedreg import FEDREG
 from medpfl.algorithms.fedrep import FEDREP
+from medpfl.algorithms.fedvss import FEDVSS
 from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
@@ -31,11 +33,12 @@ from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.robust import Median, TrimmedMean
 from medpfl.algorithms.scaffold import SCAFFOLD
 from medpfl.algorithms.update_privacy import UpdatePrivacy
+from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDBLEND)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDREG, VHL, FEDVSS, FEDBLEND)
 DEFAULT = FEDBLEND.name
 """What is run where no method is named."""
 FOR_ALL = (UpdatePrivacy, FineTuning)

@@ -48,6 +48,7 @@ class AdaptiveMixture(Mechanism):
     settings_class = APFLSettings
     name = "mixture"
     switch = "alpha"
+    replaces = "train"
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {"alpha": (0.0, 1.0)}
     newcomer = Rule(
         "the common model, which it adapts", "that is its mixture with a model that begins as the common one"
@@ -104,8 +105,8 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     """
     common, of_own = work.model.train(), dict(own.train().named_parameters())
     trainer, memory = work.trainer, work.memory
-    of_common = trainer.steps(common, list(common.parameters()), work.before_step, memory)
-    of_mixture = trainer.steps(own, list(own.parameters()), (), memory and memory.of(AdaptiveMixture.name))
+    of_common = trainer.steps(common, list(common.parameters()), work.before_step, work.after_step, memory)
+    of_mixture = trainer.steps(own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
     total: Tensor | float = 0.0
     count = 0
     for _ in range(work.number):

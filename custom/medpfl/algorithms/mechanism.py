@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class Run(Protocol):
     min_sites: int
     seed: int
     holdout: float
+    held_out: int | str
     intra_op_threads: int
     largest_weight: float
     weight_cap: float
@@ -66,6 +67,9 @@ class Source(Protocol):
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """Images that no site has, (at most ``count``, C, H, W) float32; UserError if there are none."""
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """Centres that take no part in training, by name, with all samples as the test part; empty without any."""
 
 
 PublicImages = Callable[[Path, int, tuple[int, int, int], np.random.Generator], Tensor]
@@ -198,6 +202,8 @@ class Mechanism:
         newcomer: what a site that joins after training gets of it.
         numbers: what it reports of a site in each round: name to the least and the most that it can be.
         resists_forgetting: its aim is that local training forgets less, which is then measured.
+        replaces: ``forward`` or ``train``, if its :class:`~medpfl.training.part.Part` has one: a run can have one of
+            each.
         words: patterns of its own reasons for a site not to answer (:mod:`medpfl.site.words`).
     """
 
@@ -209,6 +215,7 @@ class Mechanism:
     newcomer: ClassVar[Rule | None] = None
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {}
     resists_forgetting: ClassVar[bool] = False
+    replaces: ClassVar[Literal["forward", "train", ""]] = ""
     words: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Settings):
@@ -235,6 +242,12 @@ class Mechanism:
 
     def refuses(self, run: Run) -> str | None:
         """Why the run makes no sense with it, in words; None if it does."""
+
+    def displaced(self, others: Sequence[Mechanism]) -> str | None:
+        """Why the run makes no sense with another mechanism that replaces what it does, in words; None if none does."""
+        both = [other.switch for other in others if self.replaces and other.replaces == self.replaces]
+        what = {"forward": "the pass through the model", "train": "the epochs of a round"}.get(self.replaces)
+        return f"{' and '.join(both)} replace {what}, each in its own way: choose one" if len(both) > 1 else None
 
     def objective(self, run: Run) -> str:
         """What it adds to what a site minimises, in words."""

@@ -119,7 +119,7 @@ class RunConfig(RunFields):
                 f"with everything personal there is nothing to mix by {self.resolved_mixing!r}: use --mixing identity"
             )
         for part in (self.mixer, *self.mechanisms):
-            if reason := part.refuses(self):
+            if reason := part.refuses(self) or part.displaced(self.mechanisms):
                 raise ValueError(reason)
         if reason := augment.problem(self.augment) or self.trainer.refuses(self.learned):
             raise ValueError(reason)

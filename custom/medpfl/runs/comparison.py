@@ -53,7 +53,7 @@ class Variant:
             if key in ("personal", "mixing", "model", "use"):
                 choices[key] = value
             else:
-                settings[key] = _number(value)
+                settings[key] = number_of(value)
         return cls(text, name, choices, settings)
 
     @property
@@ -155,7 +155,8 @@ def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict
     return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
 
 
-def _number(text: str) -> Any:
+def number_of(text: str) -> Any:
+    """A value as JSON reads it, else the word itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -193,7 +194,7 @@ def run_comparison(
     for i, (name, config) in enumerate(runs):
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    _try_out(runs, out, overwrite)
+    try_out(runs, out, overwrite)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
     results = []
@@ -220,7 +221,7 @@ def run_comparison(
     return comparison
 
 
-def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
+def try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
     """Builds each variant's model once, so that one which cannot be is named before the others are trained."""
     tried = set()
     for name, config in runs:

@@ -104,8 +104,9 @@ class Method:
     def train(self, model: nn.Module, data: SiteData, epochs: int, order: torch.Generator) -> float:
         """The epochs of a round; the mean loss per sample."""
         parts = self._parts.values()
-        steps = [part.before_step for part in parts if part.before_step]
-        work = Epochs(model, data, self.trainer, epochs, order, self.objective(model), steps, self._memory)
+        before = [part.before_step for part in parts if part.before_step]
+        after = [part.after_step for part in parts if part.after_step]
+        work = Epochs(model, data, self.trainer, epochs, order, self.objective(model), before, after, self._memory)
         own = next((part.train for part in parts if part.train), None)
         return own(work) if own else work.run()
 

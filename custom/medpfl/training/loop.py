@@ -77,6 +77,7 @@ def train_epochs(
     *,
     parameters: Sequence[nn.Parameter] | None = None,
     before_step: Sequence[Callable[[], None]] = (),
+    after_step: Sequence[Callable[[], None]] = (),
     memory: Memory | None = None,
 ) -> float:
     """Trains the model in place.
@@ -90,6 +91,7 @@ def train_epochs(
         objective: what every step minimises.
         parameters: the only ones that are trained; all by default.
         before_step: called in every step with the gradients there.
+        after_step: called after every step.
         memory: where the optimizer's state comes from and goes to; None starts it afresh.
 
     Returns:
@@ -103,7 +105,7 @@ def train_epochs(
     # Summed on the device: reading the loss at every step would make the device wait.
     total, count = 0.0, 0
     with only_these(model, trained), laid_out(model, channels_last=trainer.channels_last):
-        steps = trainer.steps(model, trained, before_step, memory)
+        steps = trainer.steps(model, trained, before_step, after_step, memory)
         for _ in range(epochs):
             for x, y in trainer.batches(data, generator):
                 with batch_norm_for(model, y, data.images_per_sample):
@@ -144,6 +146,7 @@ class Epochs:
         order: of the samples.
         objective: what every step minimises.
         before_step: called in every step with the gradients there.
+        after_step: called after every step.
         memory: of the model's optimizer.
     """
 
@@ -154,6 +157,7 @@ class Epochs:
     order: torch.Generator
     objective: Objective
     before_step: Sequence[Callable[[], None]] = ()
+    after_step: Sequence[Callable[[], None]] = ()
     memory: Memory | None = None
 
     def run(self, number: int | None = None, parameters: Sequence[nn.Parameter] | None = None) -> float:
@@ -167,5 +171,6 @@ class Epochs:
             self.objective,
             parameters=parameters,
             before_step=self.before_step,
+            after_step=self.after_step,
             memory=self.memory,
         )

@@ -20,30 +20,39 @@ def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss, of_others:
         model: in training.
         loss: of the site's own samples.
         of_others: of samples beside them; by default the same.
-        parts: of the run's mechanisms; one forward and one set of batches beside the site's own at most.
+        parts: of the run's mechanisms; one forward at most.
     """
     terms = [part.term for part in parts if part.term]
     forward = next((part.forward for part in parts if part.forward), partial(_logits, model))
-    beside = next((part.beside for part in parts if part.beside), None)
+    beside = [each for part in parts for each in part.beside]
     return partial(_minimised, forward, terms, beside, loss, of_others or loss)
 
 
 def _minimised(
-    forward: Forward, terms: Sequence[Term], beside: Beside | None, loss: Loss, of_others: Loss, x: Tensor, y: Tensor
+    forward: Forward,
+    terms: Sequence[Term],
+    beside: Sequence[Beside],
+    loss: Loss,
+    of_others: Loss,
+    x: Tensor,
+    y: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """With batches beside: the sum of two means, each of its own batch, from one pass over both.
+    """With samples beside: the sum of means, each of its own kind, from one pass over all.
 
-    So batch norm sees both kinds of images together.
+    So batch norm sees all kinds of images together.
     """
-    if beside is None:
-        scores, own = forward(x)
-        found = loss(scores, y)
-        return found, sum((term() for term in terms), found + own)
-    images, labels = next(beside.batches)
-    scores, own = forward(torch.cat((x, images)))
+    others = [each.made(x, y) for each in beside]
+    scores, own = forward(torch.cat((x, *(images for images, _ in others))) if others else x)
     found = loss(scores[: len(y)], y)
-    more = beside.weight * of_others(scores[len(y) :], labels)
-    return found, sum((term() for term in terms), found + own + more)
+    minimised = found + own
+    first = len(y)
+    for each, (_, labels) in zip(beside, others, strict=True):
+        rows = slice(first, first + len(labels))
+        minimised = minimised + each.weight * of_others(scores[rows], labels)
+        if each.term:
+            minimised = minimised + each.term(y, labels, rows)
+        first = rows.stop
+    return found, sum((term() for term in terms), minimised)
 
 
 def _logits(model: nn.Module, x: Tensor) -> tuple[Tensor, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -18,10 +18,18 @@ Term = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Beside:
-    """Batches that go through the model together with the site's own, and how much their loss weighs."""
+    """Samples that go through the model together with a batch of the site's own.
 
-    batches: Iterator[Batch]
+    Attributes:
+        made: gives them and their labels, from the site's own batch; their images are of the same shape.
+        weight: of their mean loss.
+        term: is added to what is minimised; called after the pass with the site's own labels, the samples', and which
+            rows of the pass the samples are, the site's own being the first.
+    """
+
+    made: Callable[[Tensor, Tensor], Batch]
     weight: float
+    term: Callable[[Tensor, Tensor, slice], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,16 +53,18 @@ class Part:
 
     Attributes:
         forward: replaces the model's own; of all parts of a round one at most may have it.
-        beside: batches beside the site's own; likewise.
+        beside: samples beside each batch of the site's own.
         term: is added to what is minimised, once a step.
         before_step: with all gradients there, before the optimizer's step.
+        after_step: after it.
         train: replaces the epochs of the round; likewise one at most. Returns the mean loss per sample.
         end: after the epochs.
     """
 
     forward: Forward | None = None
-    beside: Beside | None = None
+    beside: Sequence[Beside] = ()
     term: Term | None = None
     before_step: Callable[[], None] | None = None
+    after_step: Callable[[], None] | None = None
     train: Callable[[Epochs], float] | None = None
     end: Callable[[], Outcome] | None = None

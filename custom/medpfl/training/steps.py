@@ -27,6 +27,7 @@ class Steps:
         parameters: those to train; what needs no gradient is left out.
         optimizer: makes an optimizer of parameters.
         before_step: called with a step's gradients there, before they are clipped.
+        after_step: called after each step.
         memory: where the optimizer's state comes from and goes to; None for afresh.
     """
 
@@ -37,9 +38,11 @@ class Steps:
         parameters: Sequence[nn.Parameter],
         optimizer: Callable[[Sequence[nn.Parameter]], Optimizer],
         before_step: Sequence[Callable[[], None]] = (),
+        after_step: Sequence[Callable[[], None]] = (),
         memory: Memory | None = None,
     ):
-        self._settings, self._before_step, self._memory = settings, before_step, memory
+        self._settings, self._memory = settings, memory
+        self._before_step, self._after_step = before_step, after_step
         self._parameters = [p for p in parameters if p.requires_grad]
         self._device = self._parameters[0].device.type
         self._scaler = torch.amp.GradScaler(self._device, _FIRST_SCALE, enabled=settings.precision == "fp16")
@@ -99,6 +102,8 @@ class Steps:
         self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad()
+        for change in self._after_step:
+            change()
         self._batches = self._samples = 0
 
 

@@ -92,10 +92,11 @@ class Trainer:
         model: nn.Module,
         parameters: Sequence[nn.Parameter],
         before_step: Sequence[Callable[[], None]] = (),
+        after_step: Sequence[Callable[[], None]] = (),
         memory: Memory | None = None,
     ) -> Steps:
         """Steps of these parameters; see :class:`~medpfl.training.steps.Steps`."""
-        return Steps(self.settings, model, parameters, self.optimizer, before_step, memory)
+        return Steps(self.settings, model, parameters, self.optimizer, before_step, after_step, memory)
 
     def optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """torch's, afresh, at the rate in force."""

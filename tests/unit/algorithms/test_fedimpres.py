@@ -298,13 +298,13 @@ def test_noise_and_public_images(tmp_path):
 
 def test_a_broken_or_missing_start_is_named(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"broken\.png cannot be read"):
+    with pytest.raises(UserError, match=r"broken\.png: cannot be read"):
         public_images(tmp_path, 3, (1, 8, 8), np.random.default_rng(0))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no image"):
         public_images(tmp_path / "empty", 3, (1, 8, 8), np.random.default_rng(0))
     source = open_source(small(settings={"start": "nowhere"}))
-    with pytest.raises(UserError, match="use noise, holdout, or the path"):
+    with pytest.raises(UserError, match="use noise, holdout, held-out, or the path"):
         start_images(source.config.all_settings, source, public_images, source.config.seed)
 
 
@@ -319,7 +319,7 @@ def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
             said.add(len(public_images(tmp_path, 2, (3, 8, 8), np.random.default_rng(seed))))
         except UserError as error:
             said.add(str(error).partition(" (")[0])
-    assert said == {2, f"image {broken} cannot be read"}
+    assert said == {2, f"{broken}: cannot be read"}
 
 
 @pytest.mark.parametrize("images", [1, 2])

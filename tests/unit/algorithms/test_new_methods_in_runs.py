@@ -10,7 +10,7 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, advance, messages
 
-METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv")
+METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss")
 TRAINED = ("fc1.weight", "fc1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias")
 BESIDE = {
     "scaffold": {f"control/{name}" for name in TRAINED},
@@ -18,8 +18,21 @@ BESIDE = {
 }
 
 
+TOGETHER = {"pseudo": 1, "virtual": 1, "virtual_images": 5, "adversarial": 0.1, "mu": 0.01, "prior": 1}
+
+
 class Killed(BaseException):
     pass
+
+
+def test_what_methods_do_in_local_training_adds_up():
+    """On another method's personal part and beside its terms; each of them counts, and the bits repeat."""
+    (state, _), (again, _) = (run(config("fedbn", settings=TOGETHER)) for _ in range(2))
+    assert not state.failures
+    assert all(same(state.shared[name], again.shared[name]) for name in state.shared)
+    for name in ("pseudo", "virtual", "adversarial", "mu"):
+        without, _ = run(config("fedbn", settings={k: v for k, v in TOGETHER.items() if not k.startswith(name)}))
+        assert not any(same(state.shared[site], without.shared[site]) for site in state.shared), name
 
 
 @pytest.mark.parametrize("method", METHODS)

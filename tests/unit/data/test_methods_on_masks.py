@@ -12,6 +12,9 @@ from medpfl.site.store import MemoryStore
 REFUSED = {
     "fedimpres": "impressions have pseudo-labels, one class each; segmentation has other labels",
     "fedcurv": "curvature rests on the likelihood of one class a sample; segmentation has none",
+    "fedreg": "pseudo data bear probabilities of one class each; segmentation has other labels",
+    "vhl": "virtual images are of one class each; segmentation has other labels",
+    "fedvss": "virtual samples follow the label of one class a sample; segmentation has other labels",
     "d-fedap": "no linear layer that classifies",
     "vit-heads": "no attention heads|attention",
 }

@@ -394,3 +394,5 @@ def test_a_method_by_which_the_server_leads_training_is_refused():
     curved = Guarded("fedcurv", policy=SitePolicy(copied_rows=0.1))
     assert curved.refused("prepare").startswith("policy: by 'curvature' a server leads training past largest_jump")
     Guarded("fedcurv", policy=SitePolicy()).hello()
+    for method in ("fedreg", "vhl", "fedvss"):  # nothing comes but the model
+        Guarded(method, policy=SitePolicy(copied_rows=0.1, largest_jump=10)).hello()

@@ -50,20 +50,25 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
     Raises:
         UserError: the file is no picture, is damaged, or has values that are neither 8 nor 16 bits; it is named.
     """
+    from PIL.Image import Resampling
+
+    image = upright(file, "RGB" if reading.channels == "rgb" else "L")
+    pixels = np.asarray(squared(image, reading.size, reading.fit, Resampling.BILINEAR))
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None].copy()
+
+
+def upright(file: Path, mode: Literal["RGB", "L"]) -> Image:
+    """A picture or DICOM X-ray image in its own size, as :func:`read_picture` has it; UserError likewise."""
     from PIL import Image, ImageOps
 
-    mode = "RGB" if reading.channels == "rgb" else "L"
     try:
         if is_dicom(file):
-            image = xray(file).convert(mode)
-        else:
-            with Image.open(file) as opened:
-                image = _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
+            return xray(file).convert(mode)
+        with Image.open(file) as opened:
+            return _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
-    pixels = np.asarray(squared(image, reading.size, reading.fit, Image.Resampling.BILINEAR))
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if pixels.ndim == 3 else pixels[None].copy()
 
 
 def squared(image: Image, size: int, fit: Fit, between: int) -> Image:
