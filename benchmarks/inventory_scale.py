@@ -1,6 +1,6 @@
 """How long the inventory and the deep check of many series take, and how much memory.
 
-    python benchmarks/inventory_scale.py 250 500 1000          # --deep: the deep check alone
+    python benchmarks/inventory_scale.py 250 500 1000     # --deep: the deep check alone; --headers: the headers alone
 
 For each number a folder of that many synthetic CT series (20 slices of 128×128, 5 mm apart, each of its own noise) is
 written, and read in a process of its own: headers, a slice of each for copies (all have one shape), thumbnails, and the
@@ -58,11 +58,12 @@ def _image(number: int) -> Dataset:
     return image
 
 
-def measure(folder: Path, all_passes: bool) -> None:
-    """Prints seconds on the clock and of the processor, and the largest memory so far, of each pass."""
+def measure(folder: Path, alone: str) -> None:
+    """Prints seconds on the clock and of the processor, and the largest memory so far, of each pass or of one alone."""
     from medpfl.data.check import check_deep
-    from medpfl.data.kinds.scans.inventory import take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory import take_inventory
     from medpfl.data.kinds.scans.inventory_copies import with_copies
+    from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
 
     def timed(what: str, work: Callable[[], T]) -> T:
         clock, processor = perf_counter(), process_time()
@@ -71,9 +72,13 @@ def measure(folder: Path, all_passes: bool) -> None:
         print(f"{what} {seconds}, {getrusage(RUSAGE_SELF).ru_maxrss / 1024:.0f} MB", end="; ", flush=True)
         return made
 
-    if all_passes:
+    if alone != "--deep":
         inventory = timed("headers", lambda: take_inventory(folder))
         print(f"{len(inventory.found)} series", end="; ")
+    if alone == "--headers":
+        print()
+        return
+    if not alone:
         copies = timed("copies", lambda: with_copies(inventory))
         print(f"{len(copies.copies)} found", end="; ")
         timed("thumbnails", lambda: with_thumbnails(inventory))
@@ -82,13 +87,13 @@ def measure(folder: Path, all_passes: bool) -> None:
 
 
 if __name__ == "__main__":
-    deep = "--deep" in sys.argv
+    alone = next((word for word in sys.argv if word in ("--deep", "--headers")), "")
     if sys.argv[1:2] == ["--folder"]:
-        measure(Path(sys.argv[2]), not deep)
+        measure(Path(sys.argv[2]), alone)
     else:
         for count in map(int, filter(str.isdecimal, sys.argv[1:])):
             with tempfile.TemporaryDirectory() as place:
                 write(Path(place) / "cohort", count)
                 environment = os.environ | {"XDG_CACHE_HOME": f"{place}/cache"}
-                command = [sys.executable, __file__, "--folder", f"{place}/cohort", *["--deep"] * deep]
+                command = [sys.executable, __file__, "--folder", f"{place}/cohort", *filter(None, [alone])]
                 subprocess.run(command, env=environment, check=True)

@@ -23,9 +23,10 @@ from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.runs.comparison import Variant
+from medpfl.site.candidates import Candidate, partly_trained_further
 from medpfl.site.ending import final_state
 from medpfl.site.rival import Rival
-from medpfl.site.store import MemoryStore
+from medpfl.site.store import MemoryStore, copied
 from medpfl.training.loop import plain_objective, train_epochs
 
 STEPS = 200
@@ -88,15 +89,21 @@ class Kept:
                 probabilities, labels = self.config.learned.predict(model, data, part)
                 self.arrays[f"{site}/{candidate}/{part}"] = probabilities.astype(np.float32)
                 self.arrays[f"{site}/{part}"] = labels
+        self.arrays[f"{site}/cases"] = np.array(data.samples("train"))
 
     def fine_tuned(self, site: str, model: torch.nn.Module, data, order: torch.Generator) -> None:
-        """Adds the model after some further steps, as the mechanism has it."""
-        trainer = self.config.trainer
+        """Adds the model after some further steps, as the mechanism has it, and what a blend takes between both."""
+        trainer, before = self.config.trainer, Candidate("received", 0, copied(model))
         part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
         torch.manual_seed(order.initial_seed())
         objective = plain_objective(model, self.config.learned.loss)
         train_epochs(model, data, trainer, part.epochs(data.samples("train"), trainer), order, objective)
         self.add(site, "fine-tuned", model, data)
+        if data.samples("validation"):
+            after = Candidate("fine-tuned", 0, copied(model))
+            found = partly_trained_further("partly", before, after, self.config, data, model)
+            model.load_state_dict(found.state)
+            self.add(site, "partly", model, data)
 
     def write(self, path: Path) -> None:
         """Writes all, or nothing."""

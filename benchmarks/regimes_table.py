@@ -3,10 +3,10 @@
     python benchmarks/regimes_table.py FOLDER_OF_RESULTS [--summary] > table.md
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py FOLDER_OF_RESULTS --json FILE
 
-*Alone* is the model that a site trains by itself in the same rounds, of its best round, as it is or with as many steps
-more as fine-tuning has: what has less validation loss. A site is *worse off* if its test accuracy is more than a point
-below that, and *significantly* so if an exact test of the paired predictions says it, corrected for all sites of the
-row (Holm, 5 %).
+*Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
+many steps more as fine-tuning has, as its validation cases speak. A site is *worse off* if its test accuracy is more
+than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for all
+sites of the row (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
 what the method gives. The second command writes what ``medpfl advise`` reads (``regimes_json.py``); the results may be
 partial.
@@ -53,7 +53,8 @@ Used = Callable[[Site, Site], tuple]
 
 def own(alone: Site, part: str = "test"):
     """The model trained alone, as it is or with further steps, as a site has it."""
-    return alone.of(alone.best("fine-tuned", "received"), part)
+    partly = alone.of("partly", part)
+    return alone.of("fine-tuned", part) if partly is None else partly
 
 
 def plain(candidate: str) -> Used:
@@ -69,13 +70,14 @@ def by(rule: str, *candidates: str) -> Used:
             return own(alone)
         best = other.best(*candidates)
         mine, theirs = own(alone, "validation"), other.of(best, "validation")
-        weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(mine, theirs, w)), len(candidates))
+        train = float(alone.arrays[f"{alone.name}/cases"])
+        weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(mine, theirs, w)), train, len(candidates))
         return TASK.mixed(own(alone), other.of(best, "test"), weight)
 
     return used
 
 
-BLEND = by("blend", "fine-tuned", "received")
+BLEND = by("blend", "partly")
 ROWS: list[tuple[str, str, Used]] = [
     ("alone, no steps more", "alone", plain("received")),
     ("two alone, blended", "alone-again", BLEND),

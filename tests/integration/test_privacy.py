@@ -40,7 +40,7 @@ NUMBERS |= {
     "low",
     "high",
 }
-CANDIDATES = {"as published", "before fine-tuning", "as received"}
+CANDIDATES = {"as published", "before fine-tuning", "as received", "partly fine-tuned"}
 """The only words, for what the verdict is of."""
 
 

@@ -1,35 +1,25 @@
-"""Sites that join a finished run: what they start with, by hand, and what they report."""
+"""How a site that joins begins: its row, its personal part, its epochs."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from joined_run import HELD_OUT, finished
 from rich.console import Console
-from safetensors.torch import save_file
-from tiny import Net, config, images, plan_of, same, sites_of
-from typer.testing import CliRunner
+from tiny import Net, config, images, plan_of, same
 
-from medpfl.algorithms import fedimpres
 from medpfl.algorithms.fedap.statistics import named_statistics
-from medpfl.cli.main import app
 from medpfl.config.run import make_config
-from medpfl.core.errors import Interrupted, UserError
+from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
-from medpfl.core.lock import run_folder
 from medpfl.core.messages import named
 from medpfl.core.moments import input_statistics
-from medpfl.core.seeding import generator
 from medpfl.core.statefile import read_state, serialised_bytes
 from medpfl.data.inputs import stored_images
-from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.newcomers import joined_results
 from medpfl.report.terminal_joined import print_joined
 from medpfl.runs.join import join
@@ -38,21 +28,10 @@ from medpfl.server.rounds import ServerState
 from medpfl.server.weighing import pop_sent
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import answer
-from medpfl.site.newcomer import misfit, repeat_shared_heads, take_statistics
+from medpfl.site.newcomer import repeat_shared_heads, take_statistics
 from medpfl.tasks import TASKS
-from medpfl.training.loop import plain_objective, train_epochs
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 2, "num_heads": 3}
-HELD_OUT = {"held_out": "hospital-5,hospital-6"}
-
-
-def finished(folder, run_config):
-    """Runs a federation and leaves its checkpoint as a run's folder has it; returns the federation and the state."""
-    federation = Federation.of(run_config)
-    server = folder / "state" / "server"
-    server.mkdir(parents=True)
-    state = run_in_process(federation.plan(), sites_of(federation), federation.model, workers=1, checkpoint=server)
-    return federation, state
 
 
 def begun(federation, server, data, **plan) -> SimpleNamespace:
@@ -73,11 +52,6 @@ def begun(federation, server, data, **plan) -> SimpleNamespace:
 def after(federation, shared, **fields):
     """A server's state after the last round, with these shared states."""
     return ServerState(phase="done", samples=dict.fromkeys(shared, 10), shared=shared, **fields)
-
-
-def more_classes(site, seed):
-    data = images()
-    return replace(data, labels={part: labels + 2 for part, labels in data.labels.items()})
 
 
 def statistics(*means):
@@ -280,215 +254,3 @@ def test_without_validation_samples_the_last_epoch_is_kept():
     run_config = config("fedbn")
     model, data = Federation.of(run_config).model(), images(validation=0)
     assert adapt(model, data, run_config, "new", 2) == (2, [None] * 3)
-
-
-TINY = ["local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
-TINY += ["fedreg", "vhl", "fedvss"]
-
-
-@pytest.mark.parametrize("algorithm", TINY)
-def test_every_algorithm_lets_sites_join(tmp_path, algorithm):
-    settings = {}
-    if algorithm in ("fedap", "d-fedap"):
-        save_file(Net().state_dict(), tmp_path / "f.safetensors")
-        settings["pretrain"] = str(tmp_path / "f.safetensors")
-    federation, _ = finished(tmp_path, config(algorithm, settings=settings, rounds=2, **HELD_OUT))
-    found = join(algorithm, tmp_path, {"local_epochs": 2}, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "join.json").read_text()) == json.loads(json.dumps(found))
-    assert list(found["sites"]) == ["hospital-5", "hospital-6"]
-    for name, site in found["sites"].items():
-        assert sum(site["weights"].values()) == (0 if algorithm == "local" else pytest.approx(1))
-        assert (site["sent_bytes"] > 0) == algorithm.endswith("fedap")
-        assert {site[which]["n"] for which in ("received", "adapted", "alone")} == {7}
-        assert len(site["validation"]) == 3
-        model = federation.model()
-        model.load_state_dict(read_state(tmp_path / "out" / "joined" / name / "selected" / "model.safetensors")[0])
-        data = federation.source.held_out(federation.device)[name]
-        assert TASKS["classification"].evaluate(model, data, "test") == site["adapted"]
-
-
-def test_alone_is_training_from_the_first_model_in_the_same_order(tmp_path):
-    federation, _ = finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
-    found = join("fedbn", tmp_path, {"local_epochs": 1}, tmp_path / "out")["sites"]["hospital-5"]
-    model, data = federation.model(), federation.source.held_out(federation.device)["hospital-5"]
-    if found["alone_epoch"]:
-        order = generator(0, "hospital-5", "join", 1, "shuffle")
-        run = federation.config
-        train_epochs(model, data, run.trainer, 1, order, plain_objective(model, run.learned.loss))
-    assert found["alone"] == TASKS["classification"].evaluate(model, data, "test")
-
-
-SAMPLE = {"sites": 2, "held_out": 1, "rounds": 1, "local_epochs": 1, "train_fraction": 0.03, "device": "cpu"}
-
-
-def test_vit_heads_join(tmp_path):
-    finished(tmp_path, make_config(algorithm="vit-heads", model_args=SMALL_VIT, **SAMPLE))
-    found = join("vit-heads", tmp_path, {"local_epochs": 1}, tmp_path)
-    assert list(found["sites"]) == ["site-3"]
-    assert [rule["what"] for rule in found["rules"]["personal"]] == ["copies of the shared heads, in order"]
-
-
-def test_fedimpres_newcomers_train_with_the_last_impression(tmp_path, monkeypatch):
-    settings = {"warmup": 1, "images": 8, "admm_iterations": 1, "inner_steps": 1}
-    fields = {"algorithm": "fedimpres", "model": "lenet5", "settings": settings, **SAMPLE, "rounds": 2}
-    _, state = finished(tmp_path, make_config(**fields))
-    assert "images" in state.common["impression"]
-
-    def unused(*_):
-        raise AssertionError("images to start an impression from are read")
-
-    monkeypatch.setattr(fedimpres, "start_images", unused)
-    found = join("fedimpres", tmp_path, {"local_epochs": 1}, tmp_path)
-    [site] = found["sites"].values()
-    assert site["received_bytes"] > serialised_bytes(state.shared["site-1"])  # the impression came too
-    assert site["adapted"]["n"] == site["samples"]["test"]
-
-
-def test_new_data_are_given_by_their_own_name(tmp_path):
-    finished(tmp_path, config("fedbn", rounds=1))
-    found = join("fedbn", tmp_path, {"data": "tiny:site_data", "sites": 2, "local_epochs": 1}, tmp_path)
-    assert list(found["sites"]) == ["new-1", "new-2"]
-
-
-def test_new_data_join_a_run_of_named_sites(tmp_path):
-    finished(tmp_path, config("fedbn", rounds=1, sites=2, names=("north-1", "south-2")))
-    found = join("fedbn", tmp_path, {"data": "tiny:site_data", "local_epochs": 1}, tmp_path)
-    assert list(found["sites"]) == ["new-1"]
-
-
-def test_a_folder_in_use_is_left_alone(tmp_path):
-    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
-    with run_folder(tmp_path), pytest.raises(UserError, match="is in use by another run"):
-        join("fedbn", tmp_path, {}, tmp_path)
-
-
-def test_what_cannot_be_is_said(tmp_path):
-    finished(tmp_path / "a", config("fedbn", rounds=1))
-    finished(tmp_path / "b", config("fedbn", rounds=1, **HELD_OUT))
-    for algorithm, folder, said, words in (
-        ("fedbn", "none", {}, "there is no run in it"),
-        ("fedavg", "a", {}, "that run is of fedbn, not fedavg"),
-        ("fedbn", "a", {}, "held no centre out; give the new site's data with --data"),
-        ("fedbn", "a", {"model": "lenet5"}, "--model lenet5: the run in .* has 'tiny:Net'"),
-        ("fedbn", "a", {"model_args": {"dropout": 0.1}}, "--model-arg .*: the run in .* has {}"),
-        ("fedbn", "b", {"data_args": {"train": 3}}, "--data-arg: the held-out centres"),
-        ("fedbn", "b", {"names": ("new",)}, "--sites: the held-out centres"),
-        ("fedbn", "a", {"data": "tiny:site_data", "settings": {"mu": 1.0}}, "--set mu: a new site may choose lr"),
-        ("fedbn", "a", {"data": "tiny:site_data", "data_args": {"train": 0}}, "new-1: it has no training sample"),
-        ("fedbn", "a", {"data": "organamnist-sample"}, "new-1: its samples do not fit tiny:Net"),
-        ("fedbn", "a", {"data": f"{__name__}:more_classes"}, "new-1: its samples do not fit tiny:Net"),
-    ):
-        with pytest.raises(UserError, match=words):
-            join(algorithm, tmp_path / folder, said, tmp_path)
-
-
-def test_a_run_that_has_not_ended_is_refused(tmp_path):
-    federation = Federation.of(config("fedbn", rounds=3))
-    server = tmp_path / "state" / "server"
-    server.mkdir(parents=True)
-
-    def stop(state):
-        if state.round == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_in_process(
-            federation.plan(), sites_of(federation), federation.model, workers=1, checkpoint=server, after_step=stop
-        )
-    with pytest.raises(UserError, match="has not ended, 1 of 3 rounds are done"):
-        join("fedbn", tmp_path, {}, tmp_path)
-
-
-def npz(file, classes, shape=(28, 28)) -> str:
-    """A file of one's own, whose classes are numbers."""
-    rng = np.random.default_rng(0)
-    parts = {f"{part}_images": rng.integers(0, 255, (33, *shape), dtype=np.uint8) for part in ("train", "val", "test")}
-    labels = {f"{part}_labels": np.arange(33) % classes for part in ("train", "val", "test")}
-    np.savez(file, **parts, **labels)
-    return str(file)
-
-
-def test_data_of_another_form_are_refused_once_for_each_site(tmp_path, caplog):
-    finished(tmp_path / "run", make_config(algorithm="local", **SAMPLE))
-    for other, words in (
-        (npz(tmp_path / "four.npz", 4), "its number of classes is not the run's, 11: it has 4"),
-        (npz(tmp_path / "colour.npz", 11, (28, 28, 3)), "its number of channels is not the run's, 1: it has 3"),
-        (npz(tmp_path / "large.npz", 11, (32, 32)), "its image size is not the run's, 28: it has 32"),
-    ):
-        with pytest.raises(UserError) as refused:
-            join("local", tmp_path / "run", {"data": other, "sites": 2}, tmp_path)
-        assert str(refused.value) == f"new-1: {words}\nnew-2: {words}"
-    with pytest.raises(UserError, match=r"--data-arg classes: .*four.npz is an npz file, .*; leave it out"):
-        said = {"data": str(tmp_path / "four.npz"), "data_args": {"classes": ["a", "b", "c", "d"]}}
-        join("local", tmp_path / "run", said, tmp_path)
-    assert not caplog.records  # the terminal has them already
-
-
-def test_numbered_classes_are_those_of_the_run_by_number(tmp_path):
-    numbered = npz(tmp_path / "own.npz", 11)
-    fields = {**SAMPLE, "held_out": 0, "model": "lenet5"}
-    organs = "organamnist-sample"
-    finished(tmp_path / "named", make_config(algorithm="fedbn", **fields))
-    finished(tmp_path / "numbers", make_config(algorithm="fedbn", data=numbered, **fields | {"train_fraction": 1.0}))
-    for run, data in (("named", numbered), ("numbers", organs)):
-        found = join("fedbn", tmp_path / run, {"data": data, "local_epochs": 1}, tmp_path / f"to-{run}")
-        assert list(found["sites"]) == ["new-1"]
-        folder = tmp_path / f"to-{run}" / "joined" / "new-1" / "selected"
-        card = json.loads((folder / "card.json").read_text())
-        assert card["classes"] == open_source(make_config(algorithm="local", data=organs)).dataset.classes
-        assert '"pancreas"' in (folder / "bundle" / "configs" / "metadata.json").read_text()
-
-
-def test_an_npz_file_joins_a_run_on_folders(tmp_path):
-    rng = np.random.default_rng(0)
-    for centre in ("north", "south"):
-        for name in ("glaucoma", "normal"):
-            (folder := tmp_path / "fundus" / centre / name).mkdir(parents=True)
-            for i in range(10):
-                Image.fromarray(rng.integers(0, 255, (28, 28), dtype=np.uint8)).save(folder / f"{i}.png")
-    look = {"size": 28, "channels": "grey", "fit": "pad"}
-    fields = {"model": "lenet5", "rounds": 1, "local_epochs": 1, "sites": 2, "partition": "natural", "device": "cpu"}
-    finished(tmp_path / "run", make_config(algorithm="fedbn", data=str(tmp_path / "fundus"), data_args=look, **fields))
-    said = {"data": npz(tmp_path / "own.npz", 2), "local_epochs": 1}
-    join("fedbn", tmp_path / "run", said, tmp_path)
-    card = json.loads((tmp_path / "joined" / "new-1" / "selected" / "card.json").read_text())
-    assert card["classes"] == ["glaucoma", "normal"]
-
-
-def test_misfit_says_what_differs_and_apart_from_it_what_the_site_has():
-    run = {"in_channels": 1, "num_classes": 2, "image_size": 28, "classes": ["ill", "well"]}
-    assert misfit(run, run) is None
-    assert misfit(run, {"num_classes": 2}) is None
-    reason, own = misfit(run, {**run, "classes": ["well", "ill"]})
-    assert "in another order (--data-arg classes=... gives it, for scans a manifest.json too)" in reason
-    assert own == "it has well, ill, the run ill, well"
-    assert misfit(run, {"num_classes": 3, "classes": ["a", "b", "c"]})[0] == "its number of classes is not the run's, 2"
-
-
-def test_the_command_prints_a_row_for_every_site(tmp_path):
-    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
-    done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path), "--local-epochs", "1"])
-    assert done.exit_code == 0, done.output
-    assert "hospital-5" in done.output
-    assert "Adapted against alone, mean accuracy" in done.output
-    assert (tmp_path / "join.json").exists()
-
-
-def test_a_presets_epochs_are_those_of_a_round(tmp_path):
-    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
-    (tmp_path / "preset.yml").write_text("local_epochs: 1\nsettings: {lr: 0.1}\n")
-    command = ["run", "fedbn", "--join", str(tmp_path), "--preset", str(tmp_path / "preset.yml")]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "join.json").read_text())
-    assert (results["epochs"], results["config"]["settings"]["lr"]) == (5, 0.1)
-
-
-def test_a_stopped_join_is_not_told_to_resume(tmp_path, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("medpfl.runs.join.join", stop)
-    done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path)])
-    assert isinstance(done.exception, Interrupted)
-    assert str(done.exception) == "stopped; the same command lets the new sites join from the start"

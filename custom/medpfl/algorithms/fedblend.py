@@ -3,11 +3,13 @@
 1. Sites share all but batch norm, averaged by numbers of samples (FedBN).
 2. At the end each takes 200 steps more on its own data (:mod:`medpfl.algorithms.fine_tuning`): as many where
    images are few as where they are many.
-3. Beside it, each has trained alone in the same rounds. It uses (1 - w) p_alone + w p_federated, with the weight w
-   that its validation cases speak for (:mod:`medpfl.site.choice`).
+3. Beside it, each has trained alone in the same rounds. It uses (1 - w) p_alone + w p_federated, where the federated
+   network has weights between those before and after step 2, and the validation cases speak for how far it goes and for
+   the weight w (:mod:`medpfl.site.choice`).
 
-Why so: two networks that were trained apart err apart, and w is near 0 where the federation does not help. What was
-chosen on which data, and what it gives on others, is in the benchmarks.
+Why so: two networks that were trained apart err apart; w is near 0 where the federation does not help; and a model that
+was trained on few cases of its own is best taken back half of the way. What was chosen on which data, and what it gives
+on others, is in the benchmarks.
 """
 
 from medpfl.algorithms.base import Algorithm

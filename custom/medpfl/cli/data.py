@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -81,22 +82,35 @@ def data_inventory(
         typer.Option(help="Folder for inventory.csv, inventory.html with a thumbnail each, and labels.csv to fill in."),
     ] = None,
     dates: Annotated[bool, typer.Option("--dates", help="Say the dates of the studies too.")] = False,
+    labels: Annotated[
+        str, typer.Option(help="NAME,NAME: the table to fill in has a column for each, for several labels a scan.")
+    ] = "",
 ) -> None:
     """List every series, volume and picture in a folder, whatever its state, and propose a label table."""
-    from medpfl.data.kinds.scans.inventory import in_words, take_inventory, with_thumbnails
+    from medpfl.data.kinds.scans.inventory import in_words, take_inventory
     from medpfl.data.kinds.scans.inventory_copies import with_copies
-    from medpfl.data.kinds.scans.inventory_files import cells, heads, write_inventory
-    from medpfl.data.kinds.scans.proposal import propose
+    from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
+    from medpfl.data.kinds.scans.inventory_files import LABELS, cells, heads, require_no_tables, write_inventory
 
+    names = list(filter(None, map(str.strip, labels.split(","))))
+    if labels and not 1 < len(set(names)) == len(names):
+        raise UserError(f"--labels {labels}: give two different names or more, divided by commas")
+    if out is not None:
+        require_no_tables(out)
     with _bar("Reading headers") as told:
         inventory = take_inventory(path, told)
     with _bar("Looking for copies") as told:
         inventory = with_copies(inventory, told)
+    drawn = []
+    if out is not None:
+        with _bar("Drawing thumbnails") as told:
+            drawn = with_thumbnails(inventory, told)
+        inventory = replace(inventory, found=[one for one, _ in drawn])
     table = Table(box=None, pad_edge=False)
     for head in (*heads(dates, short=True), "what is wrong"):
         table.add_column(head, overflow="fold")
     for one in inventory.found[:_MOST]:
-        first = next((words for _, words in one.reasons()), "")
+        first = next((words for _, words in sorted(one.reasons(), key=lambda reason: reason[0] != "error")), "")
         table.add_row(*(Text(printable(cell)) for cell in (*cells(one, dates, short=True), first)))
     console.print(table)
     if (more := len(inventory.found) - _MOST) > 0:
@@ -105,12 +119,12 @@ def data_inventory(
         console.print(Text(printable(line)), soft_wrap=True)
     if out is None:
         return
-    with _bar("Drawing thumbnails") as told:
-        drawn = with_thumbnails(inventory, told)
-    written = write_inventory(out, inventory, drawn, propose(inventory), dates)
+    written = write_inventory(out, inventory, drawn, names, dates)
     for file in written:
         console.print(f"{file}", highlight=False, soft_wrap=True)
-    said = f"They name patients and show images. Give each row of {written[-1].name} a label, and copy it into {path}."
+    drafts = " or ".join(file.name for file in written[2:])
+    said = f"Give each row of {drafts} a label, and copy it into {path} as {LABELS}."
+    console.print("They name patients and show images.")
     console.print(Text(printable(said)), soft_wrap=True)
 
 

@@ -90,7 +90,7 @@ def _difference(span: float) -> type[BaseModel]:
 class Use(_Strict):
     """What a site uses: a candidate with a weight, and the model that it trained alone with the rest."""
 
-    candidate: Literal["as published", "before fine-tuning", "as received"]
+    candidate: Literal["as published", "before fine-tuning", "as received", "partly fine-tuned"]
     round: _Round
     weight: Annotated[FiniteFloat, Field(ge=0, le=1)]
 

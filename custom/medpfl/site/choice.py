@@ -2,9 +2,15 @@
 
 ``blend`` gives the other model the weight w in p = (1 - w) p_alone + w p_other that is the mean of its posterior, with
 the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991).
-The prior density 1.5 sqrt(1 - w) leans to the own model: its mean is 0.4, and with it the loss over n cases, taken one
-after another, is above that of training alone by log(1 + 2n / 3) at most, whatever the other model is. Without cases
-the site uses its own model.
+The prior is Beta(1 + f, 1 + (1 - f) / 2) with f = 300 / (300 + N) for N training cases: its mean falls from 2/3, where
+a site has next to none of its own and the federation's are most of what there is to learn from, to 0.4, where it has
+thousands. With it the loss over n cases, taken one after another, is above that of training alone by
+log((n + 1)(n + 2) / 2) at most, and by log(1 + 2n / 3) where N is large, whatever the other model is. Without cases the
+site uses its own model.
+
+``share_of_further`` says how far a model goes towards what further training made of it: the posterior mean over the
+line between both, whose points are networks with averaged weights (Wortsman et al.: Robust fine-tuning of zero-shot
+models. CVPR 2022, who fix the share).
 
 ``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses at the
 one-sided level :data:`LEVEL`, divided by the number of models of which the other is the best on these cases. Where none
@@ -17,21 +23,26 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+from scipy.special import betainc
 
 Rule = Literal["received", "best", "blend"]
 LEVEL = 0.05
 """Of the test."""
+_FEW = 300
+"""Training cases at which f is a half."""
 _FLIPS = 4999
-_WEIGHTS = np.linspace(0, 1, 101)
-"""At which the posterior is computed."""
+_WEIGHTS = (np.arange(100) + 0.5) / 100
+_SHARES = np.linspace(0, 1, 5)
+"""At which the posteriors are computed: weights in the middle of equal cells."""
 
 
-def chosen(rule: Rule, losses: Callable[[float], np.ndarray], others: int = 1) -> float:
+def chosen(rule: Rule, losses: Callable[[float], np.ndarray], train: float, others: int = 1) -> float:
     """The weight of the other model, from 0 (alone) to 1.
 
     Args:
         rule: ``received`` gives 1, ``best`` 0 or 1, ``blend`` anything between.
         losses: from a weight to the loss of every validation case, (n,), under the blend of that weight.
+        train: N, the number of training cases.
         others: of how many models the other is the best on the same cases: ``best`` divides its level by it.
     """
     if rule == "received":
@@ -41,7 +52,7 @@ def chosen(rule: Rule, losses: Callable[[float], np.ndarray], others: int = 1) -
         return 0.0
     if rule == "best":
         return float(supported(alone - losses(1.0), LEVEL / others))
-    return posterior_mean(np.array([losses(w).sum() for w in _WEIGHTS]))
+    return posterior_mean(np.array([losses(w).sum() for w in _WEIGHTS]), train)
 
 
 def supported(gains: np.ndarray, level: float = LEVEL) -> bool:
@@ -54,13 +65,26 @@ def supported(gains: np.ndarray, level: float = LEVEL) -> bool:
     return gains.sum() > 0 and (as_large + 1) / (_FLIPS + 1) <= level
 
 
-def posterior_mean(total: np.ndarray) -> float:
+def share_of_further(losses: Callable[[float], np.ndarray]) -> float:
+    """The share, from 0 (before) to 1, of further training in the averaged weights; all are as likely beforehand.
+
+    Args:
+        losses: from a share to the loss of every validation case, (n,), of the network there.
+    """
+    return _mean(_SHARES, np.array([losses(share).sum() for share in _SHARES]), np.ones_like(_SHARES))
+
+
+def posterior_mean(total: np.ndarray, train: float) -> float:
     """The mean of the weight.
 
     Args:
-        total: the summed negative log probability of the labels at each of evenly spaced weights from 0 to 1, (K,).
+        total: the summed negative log probability of the labels at weights in the middle of K equal cells, (K,).
+        train: N, the number of training cases.
     """
-    weights = np.linspace(0, 1, len(total))
-    density = np.sqrt(1 - weights) * np.exp(total.min() - total)
-    density[0] /= 2  # the trapezoidal rule; the last one is 0
-    return float(density @ weights / density.sum())
+    few, edges = _FEW / (_FEW + train), np.linspace(0, 1, len(total) + 1)
+    return _mean((edges[1:] + edges[:-1]) / 2, total, np.diff(betainc(1 + few, 1 + (1 - few) / 2, edges)))
+
+
+def _mean(of: np.ndarray, total: np.ndarray, prior: np.ndarray) -> float:
+    density = prior * np.exp(total.min() - total)
+    return float(density @ of / density.sum())

@@ -14,7 +14,8 @@ from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import Part, SiteData
-from medpfl.models.blend import blended, restored
+from medpfl.models.blend import restored
+from medpfl.site.candidates import Candidate, partly_trained_further, training_cases, used_predictions, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.rival import Rival
@@ -27,30 +28,9 @@ from medpfl.tasks.told import Measured
 logger = logging.getLogger(__name__)
 
 PUBLISHED, IN_USE, AS_RECEIVED = "as published", "before fine-tuning", "as received"
-"""Candidates: what the method gives; its model before what it does at the end; what came, with the personal part."""
-
-
-@dataclass
-class Candidate:
-    """A model that the site might use.
-
-    Attributes:
-        name: of the candidate.
-        round: after whose mix.
-        state: its whole state.
-    """
-
-    name: str
-    round: int
-    state: State
-    _predicted: dict[Part, Any] = field(default_factory=dict, repr=False)
-
-    def predictions(self, part: Part, config: RunConfig, data: SiteData, model: nn.Module) -> Any:
-        """On a part of the site's data; made once."""
-        if part not in self._predicted:
-            model.load_state_dict(self.state)
-            self._predicted[part] = config.learned.predict(model, data, part)
-        return self._predicted[part]
+PARTLY = "partly fine-tuned"
+"""Candidates: what the method gives; its model before what it does at the end; what came, with the personal part; the
+network between the first two that a blend takes in their stead."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +93,9 @@ class Ending:
         }
         alone = self._alone(message, model)
         candidates = {round_: self._candidates(round_) for round_ in there}
-        chosen_of = {round_: self._chosen(candidates, round_, alone, model) for round_ in there}
+        choosing = self.config.resolved_use != "received" and alone is not None and self.data.samples("validation")
+        compared = {round_: self._compared(candidates[round_], model) for round_ in there} if choosing else {}
+        chosen_of = {round_: self._chosen(candidates[round_][0], compared, round_, alone, model) for round_ in there}
         measured = {round_: self._measured(found, alone, model) for round_, found in chosen_of.items()}
         for kind in (MODEL, FINISHED, USED):
             self.store.keep(kind, there)
@@ -129,15 +111,16 @@ class Ending:
         return metrics
 
     def _alone(self, message: Message, model: nn.Module) -> Candidate | None:
-        """As it is or with what the method adds at the end, whichever has the less validation loss."""
+        """As it is, or partly with what the method adds at the end, as the validation cases speak."""
         if self.rival is None or (state := self.rival.best()) is None:
             return None
-        states = [s for s in (self.finished_alone(message, model), state) if s is not None]
-        own = [Candidate("alone", self.rival.round, s) for s in states]
-        if len(own) == 1 or not self.data.samples("validation"):
-            return own[0]
-        learned = self.config.learned
-        return min(own, key=lambda c: learned.losses(c.predictions("validation", self.config, self.data, model)).mean())
+        own = Candidate("alone", self.rival.round, state)
+        if (finished := self.finished_alone(message, model)) is None:
+            return own
+        further = Candidate("alone", self.rival.round, finished)
+        if not self.data.samples("validation"):
+            return further
+        return partly_trained_further("alone", own, further, self.config, self.data, model)
 
     def _candidates(self, round_: int) -> list[Candidate]:
         """Of one round, the published one first."""
@@ -148,29 +131,50 @@ class Ending:
         return [Candidate(n, round_, s) for n, s in states.items() if s is not None]
 
     def _chosen(
-        self, candidates: Mapping[int, list[Candidate]], round_: int, alone: Candidate | None, model: nn.Module
+        self,
+        published: Candidate,
+        compared: Mapping[int, list[Candidate]],
+        round_: int,
+        alone: Candidate | None,
+        model: nn.Module,
     ) -> Choice:
-        """What the site uses of a round, and leaves in its store where that is not as published."""
-        published = candidates[round_][0]
+        """What the site uses of a round, and leaves in its store where that is not as published.
+
+        Args:
+            published: of the round.
+            compared: by round, the others from which one is taken; none where there is nothing to choose by.
+            round_: the round.
+            alone: the model that the site trained alone.
+            model: of the run's architecture, on the device.
+        """
         if self.config.resolved_use == "received":
             return Choice(published, 1.0)
         if alone is None:  # an earlier answer may have left another
             self.store.put(USED, round_, published.state)
             return Choice(published, 1.0)
-        if not self.data.samples("validation"):  # nothing speaks for the other
+        if not compared:  # nothing speaks for the other
             self.store.put(USED, round_, alone.state)
             return Choice(published, 0.0)
-        others = [c for r in dict.fromkeys((round_, *candidates)) for c in candidates[r]]
+        others = [c for r in dict.fromkeys((round_, *compared)) for c in compared[r]]
         learned = self.config.learned
         validated = {id(c): c.predictions("validation", self.config, self.data, model) for c in (*others, alone)}
         other = min(others, key=lambda c: learned.losses(validated[id(c)]).mean())
         weight = chosen(
             self.config.resolved_use,
             lambda w: learned.mixed_losses(validated[id(alone)], validated[id(other)], w),
+            training_cases(self.config, self.data, validated[id(alone)]),
             len(others),
         )
         self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)
+
+    def _compared(self, candidates: list[Candidate], model: nn.Module) -> list[Candidate]:
+        """From which the other model is taken: all, or for a blend those between the model in use and fine-tuned."""
+        by_name = {c.name: c for c in candidates}
+        if self.config.resolved_use != "blend" or IN_USE not in by_name:
+            return candidates
+        ends = by_name.pop(IN_USE), by_name.pop(PUBLISHED)
+        return [partly_trained_further(PARTLY, *ends, self.config, self.data, model), *by_name.values()]
 
     def _measured(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> Measured | None:
         if not self.data.samples("test"):
@@ -262,24 +266,6 @@ class Ending:
 
 def _numbers(more: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {**estimates(more), "intervals": intervals(more)}
-
-
-def used_predictions(
-    part: Part, config: RunConfig, data: SiteData, model: nn.Module, alone: Candidate, other: Candidate, weight: float
-) -> Any:
-    """Predictions of ``weight`` times another candidate and the rest the model that the site trained alone."""
-    own, others = (c.predictions(part, config, data, model) for c in (alone, other))
-    if (found := config.learned.mixed(own, others, weight)) is not None:
-        return found
-    both = restored(model, used_state(config, alone, other, weight))
-    return config.learned.predict(both, data, part)
-
-
-def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: float) -> State:
-    """The same as a state: one's own or a blend's of two."""
-    if weight in (0, 1):
-        return (alone, other)[int(weight)].state
-    return blended(alone.state, other.state, weight, sigmoid=config.learned.sigmoid)
 
 
 def final_state(store: SiteStore, round_: int) -> State | None:

@@ -28,9 +28,9 @@ from medpfl.core.site_data import Part, SiteData
 from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
+from medpfl.site.candidates import Candidate, training_cases, used_predictions, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery
-from medpfl.site.ending import Candidate, used_predictions, used_state
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
@@ -220,7 +220,8 @@ class Newcomer:
         weight, validation = 0.0, None
         if data.samples("validation"):
             one, two = (c.predictions("validation", config, data, model) for c in (own, other))
-            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w))
+            train = training_cases(config, data, one)
+            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train)
             validation = used("validation", weight)
         state = used_state(config, own, other, weight)
         return state, {"used": used("test", weight), "weight": weight}, validation

@@ -1,8 +1,9 @@
 """The model that a site trains alone, beside the federation's: what taking part has to beat. It never leaves.
 
 It starts from the run's first model and takes a round's local training in every round that the site takes part in, in
-the order of samples of the method ``local``, whose model it is. Used is the round with the least validation loss, as it
-is or with what the method adds at the end (fine-tuning): else a method that trains longer would seem to gain by others.
+the order of samples of the method ``local``, whose model it is. Used is the round with the least validation loss, with
+as much as the validation cases speak for of what the method adds at the end (fine-tuning): else a method that trains
+longer would seem to gain by others.
 """
 
 from __future__ import annotations

@@ -114,6 +114,26 @@ def test_several_labels_a_picture_are_a_task_of_their_own(tmp_path):
     assert any("labels, several a picture: effusion, nodule" in f.message for f in check(root))
 
 
+def test_labels_of_a_picture_may_be_unknown(tmp_path):
+    rows = ["0.png,1,0", "1.png,,1", "2.png,0,NA", "3.png,0,0"]
+    root = write_table(tmp_path / "chest", rows, head="picture,label: effusion,label: nodule")
+    layout = read_layout(root)
+    assert [p.labels for p in layout.centres["chest"]] == [(1, 0), (-1, 1), (0, -1), (0, 0)]
+    words = [f.message for f in check(root)]
+    assert "chest: 4 pictures: effusion 1 of 3 known, nodule 1 of 3 known; 2 pictures with none of them" in words
+    data = open_source(config(root, sites=1, task="multi-label")).site("site-1", CPU)
+    assert sorted(label for part in PARTS for label in data.labels[part].flatten().tolist()) == [
+        -1,
+        -1,
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
+
+
 def test_several_labels_are_learned_by_patient(tmp_path):
     root = write_table(tmp_path / "chest", SEVERAL, head="picture,labels,patient")
     run = config(root, sites=2, partition="iid", task="multi-label", alone="no")
@@ -140,7 +160,7 @@ def test_of_several_labels_each_must_be_one(tmp_path, labels, words):
 def test_tables_of_one_kind_alone(tmp_path):
     write_table(tmp_path / "chest" / "a", SEVERAL, head="picture,labels,patient")
     write_table(tmp_path / "chest" / "b", ["1.png,nodule,p", "2.png,effusion,q"])
-    with pytest.raises(UserError, match="some have a column label and some labels"):
+    with pytest.raises(UserError, match=r"says several labels a row, .* a class: all must have one form"):
         read_layout(tmp_path / "chest")
 
 

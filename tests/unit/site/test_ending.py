@@ -1,7 +1,9 @@
 """What a site uses at the end, what it says of it, and what stays with it."""
 
 import json
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from tiny import config, plan_of, run, sites_of
@@ -11,10 +13,12 @@ from medpfl.core.messages import Message
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models.blend import is_blend, restored
+from medpfl.site.candidates import between
+from medpfl.site.choice import share_of_further
 from medpfl.site.ending import final_state
 from medpfl.site.policy import HOSPITAL
 from medpfl.site.rival import ALONE, ALONE_BEST, ALONE_FINISHED
-from medpfl.site.store import MODEL, USED, DiskStore
+from medpfl.site.store import FINISHED, MODEL, USED, DiskStore
 
 TRAINED = {"alone": "yes", "rounds": 4}
 
@@ -37,11 +41,36 @@ def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
         assert 0 < used["weight"] < 1
         assert is_blend(kept)
         assert kept["blend_weight"].item() == used["weight"]
-        found = [site.store.get(kind, metrics["verdict"]["alone_round"]) for kind in (ALONE_BEST, ALONE_FINISHED)]
-        own = [s for s in found if s and all(torch.equal(t, kept[f"blend_a.{key}"]) for key, t in s.items())]
-        assert len(own) == 1
+        own = {key.removeprefix("blend_a."): t for key, t in kept.items() if key.startswith("blend_a.")}
+        best, finished = (site.store.get(k, metrics["verdict"]["alone_round"]) for k in (ALONE_BEST, ALONE_FINISHED))
+        assert 0 <= share_on_the_line(own, best, best if finished is None else finished) <= 1
         assert close(metrics["test"]["selected"], measured_of(site, kept))
-        assert close(metrics["verdict"]["alone"], measured_of(site, own[0]))
+        assert close(metrics["verdict"]["alone"], measured_of(site, own))
+
+
+def share_on_the_line(state, before, after) -> float:
+    """Where a state lies between two, having made sure that it does."""
+    floats = [key for key, tensor in before.items() if tensor.is_floating_point()]
+    one, start, end = (torch.cat([s[key].double().flatten() for key in floats]) for s in (state, before, after))
+    length = (end - start).square().sum()
+    share = float((one - start) @ (end - start) / length) if length else 0.0
+    torch.testing.assert_close(one, torch.lerp(start, end, share), atol=1e-4, rtol=0)
+    return share
+
+
+def test_a_blend_takes_the_network_between_before_and_after_fine_tuning_that_the_cases_speak_for():
+    state, sites = run(config("fedavg", use="blend", **TRAINED | {"settings": {"finetune_epochs": 20}}))
+    for name, site in sites.items():
+        used = state.final[name]["verdict"]["used"]["selected"]
+        assert used["candidate"] == "partly fine-tuned"
+        before, after = (site.store.get(kind, used["round"]) for kind in (MODEL, FINISHED))
+        kept = final_state(site.store, state.final[name]["tested"]["selected"])
+        other = {key: kept[f"blend_b.{key}"] for key in before}
+        shares = np.array([0, 0.25, 0.5, 0.75, 1])
+        losses = np.array([_losses_between(site, before, after, share).sum() for share in shares])
+        likely = np.exp(losses.min() - losses)
+        found = share_on_the_line(other, before, after)
+        assert found == pytest.approx(likely @ shares / likely.sum(), abs=1e-3)
 
 
 def test_what_is_published_stays_as_published():
@@ -149,9 +178,12 @@ def test_training_alone_may_have_what_the_method_adds_at_the_end():
         finished = site.store.get(ALONE_FINISHED, 1)
         assert finished is not None
         best = site.store.get(ALONE_BEST, 1)
-        losses = [site.config.learned.losses(_predicted(site, s)).mean() for s in (finished, best)]
-        less = best if losses[1] < losses[0] else finished
-        assert close(state.final[name]["verdict"]["alone"], measured_of(site, less))
+        own = between(best, finished, share_of_further(partial(_losses_between, site, best, finished)))
+        assert close(state.final[name]["verdict"]["alone"], measured_of(site, own))
+
+
+def _losses_between(site, before, after, share):
+    return site.config.learned.losses(_predicted(site, between(before, after, share)))
 
 
 def _predicted(site, state):

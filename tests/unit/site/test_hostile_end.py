@@ -137,7 +137,7 @@ def test_the_best_of_several_models_needs_more_support():
     for _ in range(trials):
         alone, *others = -np.log(rng.beta(2, 0.5, (5, 20)).clip(1e-5, 1))
         other = min(others, key=np.mean)
-        taken += chosen("best", lambda w, a=alone, b=other: b if w else a, len(others))
+        taken += chosen("best", lambda w, a=alone, b=other: b if w else a, 50, len(others))
     assert taken / trials <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / trials)
 
 

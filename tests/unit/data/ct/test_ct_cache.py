@@ -9,6 +9,7 @@ import torch
 from make_dicom import chest, write_centre, write_nifti
 
 from medpfl.core.errors import UserError
+from medpfl.data.check import check
 from medpfl.data.kinds.scans.centre_scans import Scan, load_scans, read_centre
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.manifest import open_manifest
@@ -154,6 +155,10 @@ def test_a_flipped_bit_is_found_by_the_checksum(tmp_path):
     stored[len(stored) // 2] ^= 4
     path.write_bytes(stored)
     assert read_volume(path).usable  # the header and the length are right
+    write_nifti(tmp_path / "y.nii.gz", chest(seed=1))
+    (tmp_path / "labels.csv").write_text("series,label\nx.nii.gz,0\ny.nii.gz,1\n")
+    (words,) = [f.message for f in check(tmp_path) if f.level == "error"]
+    assert "x.nii.gz: cut short or damaged: CRC check failed" in words
     with pytest.raises(UserError, match=r"x.nii.gz: cut short or damaged: CRC check failed"):
         load_scans([Scan("c", "p", 0, None, "nifti", (path,), "x")], SMALL, tmp_path / "cache")
 

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.data.check import check
-from medpfl.data.kinds.scans.inventory import in_words, take_inventory, with_thumbnails
+from medpfl.data.kinds.scans.inventory import in_words, take_inventory
 from medpfl.data.kinds.scans.inventory_copies import with_copies
+from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
 from medpfl.data.kinds.scans.proposal import propose
 
 
@@ -78,7 +79,9 @@ def test_everything_is_found_with_what_is_wrong(export):
     assert found["2"].usable and "a text file" in found["2/letter.dcm"].problems[0][1]
     assert "NRRD is not read" in found["4/old.nrrd"].problems[0][1]
     assert found["4/knee.png"].matrix == "8×12" and inventory.others == 1
-    assert in_words(inventory)[0] == "5 CT volumes that can be used, of 3 patients"
+    assert in_words(inventory)[0] == (
+        "5 CT volumes that can be used, of 3 patients; 1 of them NIfTI, which does not say that it is CT"
+    )
 
 
 def test_a_series_is_proposed_for_each_patient_with_the_reason(export):
@@ -246,6 +249,8 @@ def test_copies_are_found_by_content(export):
     found = {one.place: one for one in inventory.found}
     assert ("warning", "has the same content as 5: take one of them") in found["1/thick"].problems
     assert found["1/thick"].state == "odd" and found["1/thin"].problems == () == found["2"].problems
+    reasons = {one.patient: one.reason for one in propose(inventory)}
+    assert reasons["SOMEBODY ELSE"].endswith("; has the same content as 1/thick: take one of them")
     assert any(line.startswith("6 have the same content as another, ") for line in in_words(inventory))
     done = CliRunner().invoke(app, ["data", "inventory", str(root)])
     assert done.exit_code == 0 and "6 have the same content as another" in " ".join(done.output.split())

@@ -10,6 +10,7 @@ import torch
 from make_dicom import write_nifti
 from scipy import ndimage
 
+from medpfl.data.kinds.scans.inventory import take_inventory
 from medpfl.data.kinds.scans.lung import find_lungs
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.series import find_series
@@ -53,6 +54,24 @@ def test_nifti_volumes_are_those_of_nibabel_and_simpleitk():
         assert np.array_equal(ours.numpy(), sitk.GetArrayFromImage(other).T.astype(np.float32))
         np.testing.assert_allclose(ours.affine, plain.affine, atol=1e-6)
         assert ours.pixdim.tolist() == pytest.approx(other.GetSpacing(), abs=1e-4)
+
+
+def test_the_libraries_own_volumes_are_those_of_nibabel_and_simpleitk():
+    sitk = pytest.importorskip("SimpleITK")
+    compared = 0
+    for library in (pydicom, nib):
+        for one in filter(lambda one: one.volume, take_inventory(Path(library.__file__).parent).found):
+            files = [str(file) for file in one.files]
+            ours = LoadScand("image")({"image": files, "kind": one.form.lower()})["image"]
+            other = sitk.ReadImage(files if one.form == "DICOM" else files[0])
+            expected = sitk.GetArrayFromImage(other).T.astype(np.float32).reshape(ours.shape)
+            assert np.array_equal(np.nan_to_num(ours.numpy()), expected)  # NaN is 0 to SimpleITK
+            assert ours.pixdim.tolist() == pytest.approx(other.GetSpacing()[:3], abs=1e-4)
+            if one.form == "NIfTI":
+                plain = np.asarray(nib.load(files[0]).dataobj, dtype=np.float32).reshape(ours.shape)
+                assert np.array_equal(ours.numpy(), plain, equal_nan=True)
+            compared += 1
+    assert compared >= 5
 
 
 def test_voxels_are_those_of_a_plain_reading(lidc):

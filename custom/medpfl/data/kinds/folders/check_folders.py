@@ -15,13 +15,14 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
+from medpfl.data.labels import counted
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _ORDER = (
-    "this order of the classes is that of the folders' sorted names, and the job's may differ: "
+    "this order of the classes is that of the sorted names (of folders, or a table's), and the job's may differ: "
     "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
 _PATIENTS = (
@@ -79,7 +80,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
 def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str, str]]:
     pictures = layout.centres[centre]
     counts = layout.counts(pictures)
-    listed = ", ".join(f"{name} {counts[label]:,}" for label, name in enumerate(layout.classes))
+    listed = counted([picture.target for picture in pictures], layout.classes, "picture")
     people = len({picture.patient for picture in pictures})
     whose = f" of {people:,} patients" if people < len(pictures) else ""
     found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]

@@ -10,9 +10,10 @@ from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural
 from medpfl.data.kinds.folders.layout import find_folder, is_picture_folder, read_layout
-from medpfl.data.kinds.folders.table import several_labels, tables
+from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.npz.catalog import is_set
+from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.manifest import holds_scans
 from medpfl.data.places import is_path, places
 
@@ -52,7 +53,7 @@ class FolderKind(CentreKind):
     def task(self, data: str, data_args: Mapping[str, Any]) -> str:
         """See :class:`~medpfl.data.kinds.kind.Kind`: of several labels where tables here have them."""
         there = tables(find_folder(data)) if self.is_here(data) else {}
-        return "multi-label" if there and several_labels(there) else "classification"
+        return "multi-label" if several_labels(there.values()) else "classification"
 
     def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         """See :class:`~medpfl.data.kinds.kind.Kind`."""

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from medpfl.core.errors import UserError
@@ -21,8 +21,10 @@ from medpfl.data.files import (
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
-from medpfl.data.kinds.folders.table import read_tables, several_labels, tables
+from medpfl.data.kinds.folders.table import read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
+from medpfl.data.kinds.scans.label_columns import several_labels
+from medpfl.data.labels import Target, counts, strata
 from medpfl.data.places import folders, is_path, places
 from medpfl.data.split import Part
 
@@ -40,7 +42,7 @@ class Picture:
         id: path relative to the centre's folder.
         file: where it is.
         split: the part that a table gives.
-        labels: of several, for each class whether it is there; None of one class.
+        labels: of several, for each class 1 if it is there, 0 if not, -1 if that is not known; None of one class.
     """
 
     centre: str
@@ -52,7 +54,7 @@ class Picture:
     labels: tuple[int, ...] | None = None
 
     @property
-    def target(self) -> int | tuple[int, ...]:
+    def target(self) -> Target:
         """What a network learns of it."""
         return self.label if self.labels is None else self.labels
 
@@ -81,12 +83,7 @@ class Layout:
 
     def counts(self, pictures: Iterable[Picture]) -> list[int]:
         """How many of some pictures each class has."""
-        found = [0] * len(self.classes)
-        for picture in pictures:
-            there = [picture.label] if picture.labels is None else [c for c, yes in enumerate(picture.labels) if yes]
-            for label in there:
-                found[label] += 1
-        return found
+        return counts([picture.target for picture in pictures], len(self.classes))
 
 
 def find_folder(data: str) -> Path:
@@ -122,7 +119,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     """
     if found := tables(root):
         return _by_tables(root, found, classes, patient)
-    files, people, unread = _pictures(root)
+    files, people, without = _pictures(root)
+    unread = _in_words(without, people)
     paths = [file.relative_to(root) for file in files]
     if not paths:
         unread = unread_pictures(files_below(root))
@@ -154,8 +152,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     return Layout(root, names, inside, tuple(empty), bool(patient) or any(people.values()), unread)
 
 
-def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]:
-    """The pictures, the patients of those that are DICOM (empty where it does not say), and what is not read."""
+def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], list[Path]]:
+    """The pictures, the patients of those that are DICOM (empty where it does not say), and DICOM without an image."""
     pictures, people, without = [], {}, []
     for file in files_below(root):
         if file.suffix.lower() in PICTURES:
@@ -166,6 +164,11 @@ def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]
             else:
                 pictures.append(file)
                 people[file] = found
+    return pictures, people, without
+
+
+def _in_words(without: Sequence[Path], people: Mapping[Path, str]) -> tuple[str, ...]:
+    """What of DICOM files is not read, or says no patient."""
     nameless = [file for file, found in people.items() if not found]
     words = []
     if without:
@@ -174,29 +177,33 @@ def _pictures(root: Path) -> tuple[list[Path], dict[Path, str], tuple[str, ...]]
         words.append(
             f"{len(nameless):,} DICOM images say no PatientID and count as patients of their own, {nameless[0]} first"
         )
-    return pictures, people, tuple(words)
+    return tuple(words)
 
 
 def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patient: str) -> Layout:
+    several = several_labels(found.values())
     names, labelled = read_tables(root, found, classes)
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
-    centres, known, several = {}, bool(patient), several_labels(found)
-    frequent = Counter(label for rows in labelled.values() for _, labels, _ in rows for label in labels)
+    centres, known = {}, bool(patient)
+    classes_of = iter(strata([target for rows in labelled.values() for _, target, _ in rows], len(names)))
     for centre, rows in labelled.items():
         folder, pictures = found[centre].parent, []
-        for file, labels, row in rows:
+        for file, target, row in rows:
             said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
-            rarest = min(labels, key=lambda label: (frequent[label], label), default=len(names))
-            there = tuple(int(c in labels) for c in range(len(names))) if several else None
-            pictures.append(Picture(centre, composed(said or ident), rarest, ident, file, row.split, there))
+            labels = None if isinstance(target, int) else target
+            pictures.append(Picture(centre, composed(said or ident), next(classes_of), ident, file, row.split, labels))
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
-    files, _, unread = _pictures(root)
-    used = {picture.file for pictures in centres.values() for picture in pictures}
+    files, people, without = _pictures(root)
+    used = {
+        picture.file: "" if picture.patient == picture.id else picture.patient for picture in chain(*centres.values())
+    }
+    unread = _in_words(without, {file: whose for file, whose in used.items() if file in people})
     if rest := [file for file in files if file not in used]:
-        unread = (*unread, f"{len(rest):,} pictures are in no row of a table and are not read, {rest[0]} first")
+        images = "pictures and DICOM images are" if any(file in people for file in rest) else "pictures are"
+        unread = (*unread, f"{len(rest):,} {images} in no row of a table and are not read, {rest[0]} first")
     return Layout(root, names, centres, (), known, unread, several)
 
 

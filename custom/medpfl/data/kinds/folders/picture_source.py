@@ -23,6 +23,7 @@ from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading
+from medpfl.data.labels import require_fit
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.split import PARTS, Part
@@ -52,9 +53,7 @@ class Folders(OfCentres):
     @cached_property
     def _whole(self) -> Layout:
         found = read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
-        if found.several != (self.config.learned.labels == "labels"):
-            have = "several labels a picture" if found.several else "one class a picture"
-            raise UserError(f"{found.root}: its tables or folders say {have}; --task {self.config.task} needs another")
+        require_fit(self.config, found.several, found.root, "picture")
         return found
 
     @property

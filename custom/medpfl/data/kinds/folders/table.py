@@ -1,26 +1,19 @@
-"""Pictures with labels and patients from a table: ``labels.csv`` with the columns picture and label, or labels.
+"""Pictures with labels and patients from a table: ``labels.csv`` with the columns picture and label, or several labels.
 
-``labels`` are several a picture, divided by ``|``: ``effusion|nodule``; an empty cell is none of them.
 The reader is that of scans' tables; ``patient`` and ``split`` are optional. Paths are relative to the table's folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.data.files import existing
-from medpfl.data.kinds.scans.label_table import (
-    Columns,
-    Row,
-    class_number,
-    names_pictures,
-    read_rows,
-    says_several,
-)
-from medpfl.data.kinds.scans.manifest import TABLE, classes_of
+from medpfl.data.kinds.scans.label_classes import classes_of
+from medpfl.data.kinds.scans.label_table import Columns, Row, names_pictures, read_rows
+from medpfl.data.kinds.scans.manifest import TABLE
+from medpfl.data.labels import Target
 
 _PICTURE = "picture"
 
@@ -36,18 +29,10 @@ def tables(root: Path) -> dict[str, Path]:
     return {folder.name: folder / TABLE for folder in inside if names_pictures(folder / TABLE)}
 
 
-def several_labels(found: dict[str, Path]) -> bool:
-    """Whether the tables say several labels a picture; UserError if some do and some do not."""
-    said = {says_several(table) for table in found.values()}
-    if len(said) > 1:
-        raise UserError(f"{' and '.join(map(str, found.values()))}: some have a column label and some labels")
-    return said == {True}
-
-
 def read_tables(
     root: Path, found: dict[str, Path], named: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, tuple[int, ...], Row]]]]:
-    """The classes, and by centre the labelled files with the numbers of their classes, and rows.
+) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, Target, Row]]]]:
+    """The classes, and by centre the labelled files with what they are labelled with, and rows.
 
     Args:
         root: the data's folder.
@@ -57,42 +42,27 @@ def read_tables(
     Raises:
         UserError: a row that cannot be used, a file that is not there, or labels that make no classes.
     """
-    columns = Columns(_PICTURE, "labels" if several_labels(found) else "label", named)
-    read = {centre: read_rows(table, columns) for centre, table in found.items()}
+    read = {centre: read_rows(table, Columns(_PICTURE, named)) for centre, table in found.items()}
     problems = [problem for rows in read.values() for problem in rows.problems]
     if problems:
         more = f" (and {len(problems) - 1:,} more like it)" if problems[1:] else ""
         raise UserError(f"{problems[0]}{more}")
     labelled = [row for rows in read.values() for row in rows.rows]
-    each = [replace(row, label=label) for row in labelled for label in _said(row, columns)]
-    classes = tuple(named) or classes_of(root, each, "pictures", "--data-arg classes=...")
+    classes = tuple(named) or classes_of(root, labelled, "pictures", "--data-arg classes=...")
     pictures = {}
     for centre, rows in read.items():
         folder = found[centre].parent
-        pictures[centre] = [(_file(folder, row), _labels(row, columns, classes), row) for row in rows.rows]
+        pictures[centre] = [(_file(folder, row), row.target(classes), row) for row in rows.rows]
         _require_once(pictures[centre])
     return classes, pictures
 
 
-def _require_once(pictures: Sequence[tuple[Path, tuple[int, ...], Row]]) -> None:
+def _require_once(pictures: Sequence[tuple[Path, Target, Row]]) -> None:
     """UserError if a picture stands in two rows, whatever the paths: it would be two patients."""
     rows: dict[Path, Row] = {}
     for file, _, row in pictures:
         if (first := rows.setdefault(file.resolve(), row)) is not row:
             raise UserError(f"{row.where}: {row.series} is the same picture as {first.series} ({first.where})")
-
-
-def _said(row: Row, columns: Columns) -> list[str]:
-    return [part for label in row.label.split("|") if (part := label.strip())] if columns.several else [row.label]
-
-
-def _labels(row: Row, columns: Columns, classes: Sequence[str]) -> tuple[int, ...]:
-    numbers = []
-    for label in _said(row, columns):
-        if (number := class_number(label, classes)) is None:
-            raise UserError(f"{row.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number")
-        numbers.append(number)
-    return tuple(sorted(set(numbers)))
 
 
 def _file(folder: Path, row: Row) -> Path:

@@ -15,6 +15,7 @@ import numpy as np
 
 from medpfl.core.errors import first_line
 from medpfl.data.files import PICTURES, composed, walk
+from medpfl.data.kinds.scans.limits import too_large
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 MODALITIES = {"CR", "DX", "MG", "RG", "IO", "PX"}
 """Computed and digital radiography, mammography, radiographs that were scanned, intra-oral and panoramic X-ray."""
 _SUFFIXES = (".dcm", ".dicom", ".ima")
-_TAGS = ["Modality", "PatientID", "Rows", "Columns", "SOPClassUID"]
+_TAGS = [
+    "Modality", "PatientID", "Rows", "Columns", "SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation",
+    "NumberOfFrames", "PresentationIntentType", "SeriesDescription", "StudyDescription", "ViewPosition", "StudyDate",
+]  # fmt: skip
 
 
 def is_dicom(file: Path) -> bool:
@@ -45,7 +49,7 @@ def holds_xrays(folder: Path) -> bool:
     for file in walk(folder, lambda error: None):
         if file.name.lower().endswith((".nii", ".nii.gz")):
             return False
-        if is_dicom(file) and (known := _header(file)) is not None and known.rows:
+        if is_dicom(file) and (known := read_head(file)) is not None and known.rows:
             return known.modality in MODALITIES
     return False
 
@@ -55,7 +59,7 @@ def person(file: Path) -> str | None:
 
     A file that cannot be read has no patient; reading it says why.
     """
-    if (known := _header(file)) is None:
+    if (known := read_head(file)) is None:
         return ""
     if not known.rows and known.stored and "Image Storage" not in known.stored:
         return None
@@ -90,7 +94,7 @@ def xray(file: Path) -> Image:
 
 def xray_size(file: Path) -> tuple[int, int]:
     """Width and height in pixels, from the header."""
-    known = _header(file)
+    known = read_head(file)
     return (known.columns, known.rows) if known is not None else (0, 0)
 
 
@@ -108,17 +112,28 @@ def pixel_hash(file: Path) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-class _Header(NamedTuple):
-    """What the head of a file says; ``stored``: what kind of object, in words."""
+class Head(NamedTuple):
+    """What the head of a file says.
+
+    Attributes:
+        stored: what kind of object, in words.
+        description: of the series, else of the study, with the view.
+        date: of the study, as YYYYMMDD.
+        refused: why it is not read as an X-ray image, as far as the head tells; empty if it is.
+    """
 
     modality: str
     patient: str
     stored: str
     rows: int
     columns: int
+    description: str
+    date: str
+    refused: str
 
 
-def _header(file: Path) -> _Header | None:
+def read_head(file: Path) -> Head | None:
+    """The head of a DICOM file; None if it cannot be read as one."""
     from pydicom import dcmread
     from pydicom.uid import UID
 
@@ -127,15 +142,27 @@ def _header(file: Path) -> _Header | None:
     try:
         with quiet():
             known = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
-            return _Header(
+            described = known.get("SeriesDescription") or known.get("StudyDescription") or ""
+            return Head(
                 str(known.get("Modality") or ""),
                 composed(str(known.get("PatientID") or "").strip()),
                 UID(str(known.get("SOPClassUID") or "")).name,
                 int(known.get("Rows") or 0),
                 int(known.get("Columns") or 0),
+                " ".join(filter(None, (str(described).strip(), str(known.get("ViewPosition") or "")))),
+                str(known.get("StudyDate") or ""),
+                _refused(known),
             )
     except Exception:  # pydicom raises errors of many kinds on damaged headers; reading the image says which
         return None
+
+
+def _refused(dataset: Dataset) -> str:
+    try:
+        _require_xray(dataset)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _require_xray(dataset: Dataset) -> None:
@@ -147,6 +174,8 @@ def _require_xray(dataset: Dataset) -> None:
         raise ValueError(f"a picture of {colours} colours ({dataset.get('PhotometricInterpretation')}), no X-ray image")
     if int(dataset.get("NumberOfFrames") or 1) > 1:
         raise ValueError(f"{dataset.NumberOfFrames} frames; one image a file is needed")
+    if reason := too_large((int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0))):
+        raise ValueError(reason)
     if str(dataset.get("PresentationIntentType") or "").strip() == "FOR PROCESSING":
         raise ValueError("raw values of the detector (FOR PROCESSING): export the image FOR PRESENTATION")
 

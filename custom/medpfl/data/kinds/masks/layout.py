@@ -9,6 +9,7 @@ from pathlib import Path
 from medpfl.core.errors import UserError
 from medpfl.data.files import files_below
 from medpfl.data.kinds.folders.patient_pattern import patient_in
+from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.masks.datalist import NAMES, is_datalist, read_datalist
 from medpfl.data.kinds.masks.masked_npz import is_masked_npz, read_index
 from medpfl.data.kinds.masks.pair import Layout, Pair
@@ -22,7 +23,8 @@ from medpfl.data.places import folders, is_path, places
 def find_masked(data: str) -> Path | None:
     """The folder, datalist or npz file with masks that a ``--data`` value names; None if there is none here."""
     for place in places(data):
-        if _datalist(place) or (place.is_dir() and not holds_scans(place) and holds_masks(place)):
+        labelled = holds_scans(place) or (place.is_dir() and tables(place))
+        if _datalist(place) or (place.is_dir() and not labelled and holds_masks(place)):
             return place
     try:
         file = find(data)

@@ -17,6 +17,7 @@ from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.geometry import INTERSPACED
+from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.manifest import (
     MANIFEST,
     Manifest,
@@ -32,6 +33,7 @@ from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Progress, Series
 from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
+from medpfl.data.labels import counted, present
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.data.uneven import of_a_site
@@ -78,11 +80,12 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress 
         found = find_manifest(str(path))
         manifest, unused = open_manifest(found, asked), unused_folders(found)
         require_classes(manifest, asked)
+        kinds = "labels, several a scan" if several_labels(manifest.tables) else "classes"
     except UserError as error:
         return Checked([Finding("error", str(error))], {}, None)
     classes = ", ".join(manifest.classes)
     phantom = "synthetic volumes, not patients: " if manifest.phantom else ""
-    report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, classes: {classes}")]
+    report = [Finding("ok", f"{phantom}{manifest.name}, {_count(len(manifest.centres), 'centre')}, {kinds}: {classes}")]
     if not asked:
         report.append(Finding("note", _ORDER if (manifest.root / MANIFEST).is_file() or found.is_file() else _DERIVED))
     report += [Finding("warning", message) for message in unused]
@@ -109,8 +112,7 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     lines = [f"{_count(_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
     if not scans:
         return lines
-    counts = Counter(scan.label for scan in scans)
-    lines.append(", ".join(f"{name} {counts[i]:,}" for i, name in enumerate(manifest.classes)))
+    lines.append(counted([scan.target for scan in scans], manifest.classes, "scan"))
     if any(scan.split for scan in scans):
         parts = Counter(scan.split for scan in scans)
         lines.append("split given: " + ", ".join(f"{part} {parts[part]:,}" for part in PARTS))
@@ -134,6 +136,9 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
             f"NIfTI: {_names(_by(v.shape) for v in volumes)} voxels of {_range(v.spacing[0] for v in volumes)}, "
             f"{_range(v.spacing[1] for v in volumes)} and {_range(v.spacing[2] for v in volumes)} mm"
         )
+    if reading.modalities:
+        listed = ", ".join(f"{name} {count:,}" for name, count in sorted(reading.modalities.items()))
+        lines.append(f"series of other modalities in the folder, not used: {listed}")
     if reading.ignored:
         lines.append(f"{_count(reading.ignored, 'other file')} in the folder, not read")
     return lines
@@ -173,12 +178,12 @@ def _middle(scan: Scan) -> np.ndarray:
 
 def _odd(manifest: Manifest, reading: Reading) -> list[str]:
     scans = reading.scans
-    there = {scan.label for scan in scans}
+    holders = [[s for s in scans if i in present(s.target)] for i in range(len(manifest.classes))]
     lines = []
-    if scans and (absent := [name for i, name in enumerate(manifest.classes) if i not in there]):
+    if scans and (absent := [name for name, those in zip(manifest.classes, holders, strict=True) if not those]):
         lines.append(f"no scan of class {', '.join(absent)}")
     alone = len(scans) > 2 and _people(scans) == 1
-    single = [name for i, name in enumerate(manifest.classes) if _people(s for s in scans if s.label == i) == 1]
+    single = [name for name, those in zip(manifest.classes, holders, strict=True) if _people(those) == 1]
     if single and not alone:
         lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
     if short := [i for i, source in enumerate(reading.sources) if source.coverage < _WHOLE_CHEST]:
@@ -208,12 +213,17 @@ def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     lines = []
     if empty := [part for part in PARTS[1:] if not parts[part]]:
         lines.append(f"no patient for {' or '.join(empty)} by {by}")
-    unseen = {scan.label for scan in reading.scans} - {scan.label for scan in parts["train"]}
+    unseen = _present(reading.scans) - _present(parts["train"])
     if unseen:
         lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
-    labels = {part: {scan.patient: scan.label for scan in parts[part]}.values() for part in PARTS}
-    lines += of_a_site(labels, manifest.classes, by)
+    if all(isinstance(scan.target, int) for scan in reading.scans):
+        labels = {part: [label for _, label in {(s.patient, s.label) for s in parts[part]}] for part in PARTS}
+        lines += of_a_site(labels, manifest.classes, by)
     return lines
+
+
+def _present(scans: Iterable[Scan]) -> set[int]:
+    return {label for scan in scans for label in present(scan.target)}
 
 
 def _divided(reading: Reading, centre: str) -> dict[Part, list[Scan]]:

@@ -22,6 +22,7 @@ from medpfl.data.kinds.scans.series import Progress
 from medpfl.data.kinds.scans.sharing import copies
 from medpfl.data.kinds.scans.slice_cache import Decoded, ScanCache
 from medpfl.data.kinds.scans.values import EDGES
+from medpfl.data.labels import in_words
 from medpfl.data.places import cache_folder
 
 _HEADS = ("centre", "patient", "scan", "class", "voxels", "lungs")
@@ -65,7 +66,7 @@ def check_deep(
 
 
 def _one(scan: Scan, cache: ScanCache, classes: Sequence[str]) -> tuple[Row, Look | None, list[Finding]]:
-    cells = [scan.centre, scan.patient, str(scan.place), classes[scan.label]]
+    cells = [scan.centre, scan.patient, str(scan.place), in_words(scan.target, classes)]
     try:
         decoded: Decoded = cache.look(scan)
     except UserError as error:

@@ -69,9 +69,12 @@ def read_header(path: Path) -> Header | NoSlice:
         with open(path, "rb") as file, quiet():
             dataset = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
             if _no_image(dataset):
-                return NoSlice(path, f"{UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name}, no image", "other")
+                kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name
+                return NoSlice(path, f"{kind}, no image", "other", patient=_patient(dataset))
             if reason := _unusable(dataset):
-                return NoSlice(path, reason, "lost", str(dataset.get("SeriesInstanceUID") or ""))
+                other = str(dataset.get("Modality") or "CT") != "CT"  # no slice of a CT series is lost with it
+                uid = str(dataset.get("SeriesInstanceUID") or "")
+                return NoSlice(path, reason, "stray" if other else "lost", uid)
             return _header(path, dataset, _problem(file, dataset))
     except InvalidDicomError:
         return without_preamble(path)
@@ -110,6 +113,10 @@ def _no_image(dataset: Dataset) -> bool:
     return known and "Image Storage" not in stored.name
 
 
+def _patient(dataset: Dataset) -> str:
+    return composed(str(dataset.get("PatientID") or "").strip())
+
+
 def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     frames = int(dataset.get("NumberOfFrames") or 1)
     thickness, instance = dataset.get("SliceThickness"), dataset.get("InstanceNumber")
@@ -117,7 +124,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
     return Header(
         path=path,
         uid=str(dataset.SeriesInstanceUID),
-        patient=composed(str(dataset.get("PatientID") or "").strip()),
+        patient=_patient(dataset),
         modality=str(dataset.get("Modality") or ""),
         localizer="LOCALIZER" in (dataset.get("ImageType") or ()),
         multi_frame=frames > 1 or dataset.get("SOPClassUID") in _ENHANCED,

@@ -4,92 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-
-from medpfl.core.errors import UserError, first_line
+from medpfl.core.errors import first_line
 from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below
+from medpfl.data.kinds.folders.xray import MODALITIES, is_dicom, read_head
+from medpfl.data.kinds.masks.pairs import pair
+from medpfl.data.kinds.scans.dicomdir import incomplete
+from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.label_table import is_nifti, other_volume
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
+from medpfl.data.kinds.scans.no_slice import NoSlice
 from medpfl.data.kinds.scans.series import Progress, Series, read_files
 
-Form = Literal["DICOM", "NIfTI", "picture", "file"]
-
-
-@dataclass(frozen=True)
-class Found:
-    """One series, volume, picture, or file that should be one.
-
-    Attributes:
-        form: what it is; ``file`` for one that cannot be read as any of these.
-        where: its folder or file.
-        place: the same, relative to the folder that was asked about.
-        name: what a table calls it: SeriesInstanceUID, or the path.
-        patient: PatientID, or what stands for it: the file's name, or the folder's where names are alike.
-        files: sorted as slices.
-        coverage: mm from bottom to top; 0 where it makes no sense.
-        problems: level and words.
-    """
-
-    form: Form
-    where: Path
-    place: str
-    name: str
-    patient: str
-    files: tuple[Path, ...]
-    date: str = ""
-    description: str = ""
-    modality: str = ""
-    slices: int = 0
-    thickness: float | None = None
-    spacing: tuple[float, ...] = ()
-    kernel: str = ""
-    matrix: str = ""
-    coverage: float = 0.0
-    problems: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def usable(self) -> bool:
-        """Whether nothing is wrong with it that its header tells."""
-        return not any(level == "error" for level, _ in self.problems)
-
-    @property
-    def state(self) -> str:
-        """The same in words."""
-        levels = {level for level, _ in self.problems}
-        return "cannot be used" if "error" in levels else "odd" if "warning" in levels else "good"
-
-    def reasons(self) -> list[tuple[str, str]]:
-        """The problems without the place, so that alike ones count together."""
-        places = [f"{place}: " for place in (self.where, *self.files)]
-        return [
-            (level, words.removeprefix(next(filter(words.startswith, places), ""))) for level, words in self.problems
-        ]
-
-    @property
-    def volume(self) -> bool:
-        """Whether it is a CT volume that can be used, as far as headers say."""
-        return self.usable and (self.form == "NIfTI" or (self.form == "DICOM" and self.modality == "CT"))
-
-
-@dataclass
-class Inventory:
-    """What was found in a folder.
-
-    Attributes:
-        root: the folder.
-        found: by place and name.
-        others: number of files that are recognisably something else.
-        copies: places with the same content, where that was looked for.
-    """
-
-    root: Path
-    found: list[Found] = field(default_factory=list)
-    others: int = 0
-    copies: tuple[tuple[str, ...], ...] = ()
+_NAMED = 5
+"""Patients of whom nothing can be used that are named; the rest is counted."""
 
 
 def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
@@ -111,26 +41,35 @@ def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
     rest = [f for f in files if f not in apart]
     told = _counting(progress, len(files))
     folder = read_files(rest, lambda done, total: told())
-    found = [_series(series, root) for series in folder.series.values()]
+    found = [one for series in folder.series.values() for one in _of_series(series, root)]
     found += _named(_each(volumes, lambda f: _volume(read_volume(f), root), told))
     found += _each(unread, lambda f: _file(f, root, other_volume(f) or ""), told)
     found += _each(pictures, lambda f: _picture(f, root), told)
     found += _each(unread_too, lambda f: _file(f, root, f"{f.suffix} is not read: save it as JPEG or PNG"), told)
-    found += [_file(f.path, root, f.reason) for f in folder.strays]
-    found.sort(key=lambda one: (one.place, one.name))
-    return Inventory(root, found, sum(f.what == "other" for f in folder.rest))
+    found += [_stray(file.path, root, file.reason) for file in folder.strays]
+    without = _imageless(folder.rest, {one.patient for one in found}, root)
+    without += [_file(index, root, words) for index, words in incomplete(folder.rest, files)]
+    found = _with_masks(sorted([*found, *without], key=lambda one: (one.place, one.name)))
+    return Inventory(root, found, sum(f.what == "other" for f in folder.rest) - len(without))
 
 
 def in_words(inventory: Inventory) -> list[str]:
     """How much of what there is."""
     found = inventory.found
-    usable = [one for one in found if one.volume]
+    usable, pictures = [one for one in found if one.volume], [one for one in found if one.picture]
     forms = Counter(one.form for one in found)
+    nifti = sum(one.form == "NIfTI" and one.hu is None for one in usable)
     lines = [
-        f"{len(usable):,} CT volumes that can be used, of {len({one.patient for one in usable}):,} patients",
+        f"{_count(len(usable), 'CT volume')} that can be used, of {_people(usable)}"
+        + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else ""),
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
         + (f"; {inventory.others:,} other files" if inventory.others else ""),
     ]
+    if xrays := [one for one in pictures if one.form == "X-ray"]:
+        lines.append(f"{_count(len(xrays), 'X-ray image')} that can be read as pictures, of {_people(xrays)}")
+    if masked := sum(one.masked for one in found):
+        lines.append(f"{_count(masked, 'image')} with a mask beside, by their names: read for segmentation")
+    lines += _without(found)
     if inventory.copies:
         first = inventory.copies[0]
         lines.append(
@@ -140,9 +79,45 @@ def in_words(inventory: Inventory) -> list[str]:
     return lines + [f"{count:,} cannot be used: {reason}" for reason, count in reasons.most_common(8)]
 
 
+def _people(found: Iterable[Found]) -> str:
+    return _count(len({one.patient or one.place for one in found}), "patient")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _without(found: Sequence[Found]) -> list[str]:
+    """The patients of whom nothing can be used, in words."""
+    some = {one.patient for one in found if one.volume or one.picture}
+    lacking = {one.patient: one for one in reversed(found) if one.patient and one.patient not in some}
+    named = [
+        f"{patient} ({next((words for level, words in one.reasons() if level == 'error'), one.form)})"
+        for patient, one in sorted(lacking.items())
+    ]
+    if not named:
+        return []
+    more = f"; and {len(named) - _NAMED:,} more" if named[_NAMED:] else ""
+    said = f"of {_count(len(named), 'patient')} nothing can be used: {'; '.join(named[:_NAMED])}{more}"
+    return [said]
+
+
+def _imageless(rest: Iterable[NoSlice], there: set[str], root: Path) -> list[Found]:
+    """One DICOM object of each patient of whom there are reports or the like alone."""
+    first: dict[str, NoSlice] = {}
+    for file in rest:
+        if file.patient and file.patient not in there:
+            first.setdefault(file.patient, file)
+    return [
+        replace(_file(file.path, root, f"{file.reason}, nor is there one of this patient elsewhere"), patient=patient)
+        for patient, file in first.items()
+    ]
+
+
 _FORMS = {
     "DICOM": "DICOM series",
     "NIfTI": "NIfTI files",
+    "X-ray": "X-ray images",
     "picture": "pictures",
     "file": "files that cannot be read",
 }
@@ -172,6 +147,56 @@ def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
+def _of_series(series: Series, root: Path) -> list[Found]:
+    """A series; of X-ray images each, and each file that is lost, since they make no volume."""
+    if series.modality not in MODALITIES:
+        return [_series(series, root)]
+    lost = [_stray(path, root, reason) for path, reason in series.broken.items() if path not in series.files]
+    return [*(_xray(file, root, series.broken.get(file, "")) for file in series.files), *lost]
+
+
+def _stray(path: Path, root: Path, reason: str) -> Found:
+    """A file of no series; an X-ray image is one by itself."""
+    head = read_head(path)
+    there = head is not None and head.modality in MODALITIES and head.rows > 0
+    return _xray(path, root) if there else _file(path, root, reason)
+
+
+def _xray(file: Path, root: Path, broken: str = "") -> Found:
+    place, head = _relative(file, root), read_head(file)
+    reason = broken or (head.refused if head else "cannot be read as DICOM")
+    if not reason and not is_dicom(file):
+        reason = f"an X-ray image, which is not read while its name ends in {file.suffix}: call it .dcm"
+    return Found(
+        form="X-ray",
+        where=file,
+        place=place,
+        name=place,
+        patient=head.patient if head else "",
+        files=(file,),
+        date=head.date if head else "",
+        description=head.description if head else "",
+        modality=head.modality if head else "",
+        slices=1,
+        matrix=f"{head.rows}×{head.columns}" if head else "",
+        problems=(("error", f"{file}: {reason}"),) if reason else (),
+    )
+
+
+def _with_masks(found: Sequence[Found]) -> list[Found]:
+    """Pictures and NIfTI files that are masks of others, by their names, and those that have one."""
+    images = {Path(one.place): one for one in found if one.form in ("NIfTI", "picture")}
+    of = {pair.mask: pair.image for pair in pair(list(images)).found}
+    masked = set(of.values())
+    made = []
+    for one in found:
+        path = Path(one.place)
+        if one.form in ("NIfTI", "picture") and path in of:
+            one = replace(one, mask_of=of[path].as_posix(), patient=images[of[path]].patient)
+        made.append(replace(one, masked=True) if one.form in ("NIfTI", "picture") and path in masked else one)
+    return made
+
+
 def _series(series: Series, root: Path) -> Found:
     place = _relative(series.folder, root)
     return Found(
@@ -180,6 +205,7 @@ def _series(series: Series, root: Path) -> Found:
         place=place,
         name=series.uid,
         patient=composed(series.patient) or (Path(place).parts or (root.resolve().name,))[0],
+        by_folder=not series.patient,
         files=series.files,
         date=series.date,
         description=series.description,
@@ -234,44 +260,3 @@ def _picture(file: Path, root: Path) -> Found:
 def _file(file: Path, root: Path, reason: str) -> Found:
     place = _relative(file, root)
     return Found("file", file, place, place, "", (file,), problems=(("error", f"{file}: {reason}"),))
-
-
-def with_thumbnails(inventory: Inventory, progress: Progress | None = None) -> list[tuple[Found, str]]:
-    """Everything found with a small picture (a ``data:`` URI) of its middle slice, and what decoding it tells.
-
-    Args:
-        inventory: of a folder.
-        progress: called with the number of those that are done and of all.
-    """
-    drawn = []
-    for number, one in enumerate(inventory.found, start=1):
-        drawn.append(_drawn(one))
-        if progress:
-            progress(number, len(inventory.found))
-    return drawn
-
-
-def _drawn(one: Found) -> tuple[Found, str]:
-    from medpfl.data.kinds.scans.page import png
-    from medpfl.data.kinds.scans.thumbnail import dicom_slice, grey, nifti_slice
-    from medpfl.data.kinds.scans.values import odd_values
-
-    if one.form == "file" or (one.form in ("NIfTI", "picture") and not one.usable):
-        return one, ""
-    try:
-        if one.form == "picture":
-            return one, png(_small(one.files[0]))
-        values = (nifti_slice if one.form == "NIfTI" else dicom_slice)(one.files[len(one.files) // 2])
-    except UserError as error:
-        return replace(one, problems=(*one.problems, ("error", str(error)))), ""
-    odd = odd_values(values) if one.volume else []
-    return replace(one, problems=(*one.problems, *((f.level, f.message) for f in odd))), png(
-        grey(values, ct=one.volume and not odd)
-    )
-
-
-def _small(file: Path) -> np.ndarray:
-    from medpfl.data.kinds.folders.picture_file import Reading, read_picture
-    from medpfl.data.kinds.scans.thumbnail import EDGE
-
-    return np.ascontiguousarray(read_picture(file, Reading(size=EDGE, fit="pad", channels="grey"))[0])

@@ -12,10 +12,13 @@ from dataclasses import replace
 
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.folders.repeats import same_content
-from medpfl.data.kinds.scans.inventory import Found, Inventory
+from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.series import Progress
 from medpfl.data.kinds.scans.thumbnail import dicom_slice, nifti_slice
 from medpfl.data.kinds.scans.values import fingerprint
+
+SAME = "has the same content as"
+"""How what is said of a copy begins."""
 
 
 def with_copies(inventory: Inventory, progress: Progress | None = None) -> Inventory:
@@ -37,7 +40,7 @@ def with_copies(inventory: Inventory, progress: Progress | None = None) -> Inven
         if progress:
             progress(number, len(pairs))
     groups: list[Sequence[Found]] = [same for same in marked.values() if len(same) > 1]
-    pictures = [one for one in inventory.found if one.form == "picture" and one.usable]
+    pictures = [one for one in inventory.found if one.picture]
     groups += same_content(pictures, lambda one: one.files[0])
     twice = {id(one): _words(one, same) for same in groups for one in same}
     found = [
@@ -64,4 +67,4 @@ def _mark(one: Found) -> str | None:
 def _words(one: Found, same: Sequence[Found]) -> str:
     others = [other.place for other in same if other is not one]
     more = f" and {len(others) - 1:,} more" if others[1:] else ""
-    return f"has the same content as {others[0]}{more}: take one of them"
+    return f"{SAME} {others[0]}{more}: take one of them"

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.kinds.scans.inventory import Found, Inventory, in_words
+from medpfl.data.kinds.scans.found import Found, Inventory
+from medpfl.data.kinds.scans.inventory import in_words
 from medpfl.data.kinds.scans.page import Row, write_page, write_private
-from medpfl.data.kinds.scans.proposal import Proposal, draft
+from medpfl.data.kinds.scans.proposal import draft, draft_of_pictures, propose
 
-TABLE, PAGE, LABELS = "inventory.csv", "inventory.html", "labels.csv"
+TABLE, PAGE, LABELS, PICTURES = "inventory.csv", "inventory.html", "labels.csv", "labels-pictures.csv"
 
 
 _COLUMNS: dict[str, Callable[[Found], str]] = {
@@ -30,8 +31,9 @@ _COLUMNS: dict[str, Callable[[Found], str]] = {
     "kernel": lambda one: one.kernel,
     "coverage (mm)": lambda one: f"{one.coverage:.0f}" if one.coverage else "",
     "state": lambda one: one.state,
+    "read as": lambda one: one.read_as,
 }
-_SHORT = ("where", "modality", "slices", "thickness (mm)", "kernel", "coverage (mm)", "state")
+_SHORT = ("where", "modality", "slices", "thickness (mm)", "kernel", "coverage (mm)", "state", "read as")
 """The columns that there is room for on a terminal."""
 
 
@@ -49,16 +51,22 @@ def write_inventory(
     folder: Path,
     inventory: Inventory,
     drawn: Sequence[tuple[Found, str]],
-    proposals: Sequence[Proposal],
+    labels: Sequence[str],
     dates: bool,
 ) -> list[Path]:
-    """Writes the table, the page and the draft of a label table, for their owner alone to read.
+    """Writes the table, the page and the drafts of label tables, for their owner alone to read.
+
+    Args:
+        folder: made if need be.
+        inventory: with what was found by decoding it too.
+        drawn: its things with their pictures.
+        labels: names of several labels that the drafts are to have columns for.
+        dates: say the dates of the studies.
 
     Raises:
         UserError: a label table is there already, or a file cannot be written.
     """
-    if (folder / LABELS).exists():
-        raise UserError(f"{folder / LABELS}: is there already, and may have been filled in: give another folder")
+    require_no_tables(folder)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*heads(dates), "what is wrong"])
@@ -66,8 +74,20 @@ def write_inventory(
         table.writerow([*cells(one, dates), "; ".join(words for _, words in one.reasons())])
     lines = [("", line) for line in in_words(inventory)]
     rows = [Row(cells(one, dates), image, problems=one.reasons()) for one, image in drawn]
-    return [
+    written = [
         write_private(folder / TABLE, text.getvalue()),
         write_page(folder / PAGE, f"What is in {inventory.root}", lines, heads(dates), rows),
-        write_private(folder / LABELS, draft(proposals)),
     ]
+    proposals, xrays = propose(inventory), any(one.form == "X-ray" and one.picture for one in inventory.found)
+    if proposals or not xrays:
+        written.append(write_private(folder / LABELS, draft(proposals, labels)))
+    if xrays:
+        written.append(write_private(folder / PICTURES, draft_of_pictures(inventory, labels)))
+    return written
+
+
+def require_no_tables(folder: Path) -> None:
+    """UserError if drafts of label tables lie in a folder, which somebody may have filled in."""
+    for name in (LABELS, PICTURES):
+        if (folder / name).exists():
+            raise UserError(f"{folder / name}: is there already, and may have been filled in: give another folder")

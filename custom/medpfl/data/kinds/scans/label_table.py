@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any
 from medpfl.core.errors import UserError
 from medpfl.data.dataset import SPLITS
 from medpfl.data.files import composed
+from medpfl.data.kinds.scans.label_classes import class_number, is_number
+from medpfl.data.kinds.scans.label_columns import (
+    NO_LABEL,
+    Form,
+    Labels,
+    columns,
+    delimiter_of,
+    form_of,
+    head,
+    labels_of,
+)
+from medpfl.data.labels import Target
 
 if TYPE_CHECKING:
     from medpfl.data.split import Part
 
-_NO_LABEL = {"", "nan", "na", "n/a", "null", "-", "?"}
-"""What tables have where nobody has said a class."""
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
     ".img": "Analyze or a NIfTI pair", ".mgh": "MGH", ".mgz": "MGH", ".mnc": "MINC", ".par": "PAR/REC",
@@ -33,37 +43,41 @@ class Row:
 
     Attributes:
         series: SeriesInstanceUID, or a path relative to the centre's folder; of pictures their path.
-        label: class name or number, as text.
+        label: class name or number, as text; or several labels.
         patient: None where the table does not say.
         split: None where the table does not say.
         where: file and line, for messages.
     """
 
     series: str
-    label: str
+    label: str | Labels
     patient: str | None
     split: Part | None
     where: str
 
+    @property
+    def named(self) -> list[str]:
+        """The classes that it names, whether they are there or not."""
+        return [self.label] if isinstance(self.label, str) else list(self.label.said)
+
+    def target(self, classes: Sequence[str]) -> Target:
+        """What its sample is labelled with; UserError if it names what is no class."""
+        numbers = [class_number(name, classes) for name in self.named]
+        if None in numbers:
+            label = self.named[numbers.index(None)]
+            raise UserError(f"{self.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number")
+        if isinstance(self.label, str):
+            return numbers[0]
+        said = dict(zip(numbers, self.label.said.values(), strict=True))
+        return tuple(said.get(number, self.label.rest) for number in range(len(classes)))
+
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table says in which column.
-
-    Attributes:
-        what: is labelled.
-        label: its class; ``labels`` are several, divided by ``|``, and may be none.
-        classes: known names, which are classes whatever they look like: one may be called NA.
-    """
+    """What is asked of a table: the column of what is labelled, and names that are classes whatever they look like."""
 
     what: str = "series"
-    label: str = "label"
     classes: Sequence[str] = ()
-
-    @property
-    def several(self) -> bool:
-        """Whether there may be any number of labels."""
-        return self.label == "labels"
 
 
 @dataclass
@@ -88,40 +102,24 @@ def other_volume(name: str | Path) -> str | None:
 
 def names_pictures(path: Path) -> bool:
     """Whether a file is a label table of pictures, with a column ``picture``, and not of series."""
-    try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
-            head = file.readline()
-    except OSError:
-        return False
-    columns = _head(head)
-    return "picture" in columns and "series" not in columns
+    found = head(path)
+    return "picture" in found and "series" not in found
 
 
-def says_several(path: Path) -> bool:
-    """Whether a table has the column ``labels``, and not ``label``."""
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        columns = _head(file.readline())
-    return "labels" in columns and "label" not in columns
-
-
-def _head(line: str) -> set[str]:
-    return {column.strip().strip('"').lower() for column in line.replace(";", ",").replace("\t", ",").split(",")}
-
-
-def read_rows(path: Path, columns: Columns | None = None) -> Rows:
+def read_rows(path: Path, asked: Columns | None = None) -> Rows:
     """Reads ``labels.csv`` or a datalist, whichever the file is.
 
     Args:
         path: the file.
-        columns: of a table; by default those of series.
+        asked: of a table; by default of series.
 
     Raises:
         UserError: the file cannot be read at all, or lacks a column; what is wrong with single rows is in the result.
     """
-    columns = columns or Columns()
-    found = (_read_datalist if path.suffix.lower() == ".json" else _read_table)(path, columns)
+    asked = asked or Columns()
+    found = (_read_datalist if path.suffix.lower() == ".json" else _read_table)(path, asked)
     if not found.rows and not found.problems:
-        raise UserError(f"{path}: has no rows; one for each labelled {columns.what} is needed")
+        raise UserError(f"{path}: has no rows; one for each labelled {asked.what} is needed")
     first: dict[str, Row] = {}
     for row in found.rows:
         key = composed(row.series.replace("\\", "/").removeprefix("./").rstrip("/"))
@@ -134,18 +132,6 @@ def read_rows(path: Path, columns: Columns | None = None) -> Rows:
             f"{without[0].where}: no split, while other rows have one; give train, validation or test for all or none"
         )
     return found
-
-
-def class_number(label: str, classes: Sequence[str]) -> int | None:
-    """Index of a label that is a class's name or else its number; None if it is neither."""
-    if label in classes:
-        return list(classes).index(label)
-    return int(label) if is_number(label) and int(label) < len(classes) else None
-
-
-def is_number(label: str) -> bool:
-    """Whether a label can be a class's number; Python reads no number of thousands of digits."""
-    return label.isdecimal() and len(label) <= 9
 
 
 def spreadsheet(folder: Path) -> str:
@@ -182,19 +168,23 @@ def _read_table(path: Path, asked: Columns) -> Rows:
         raise UserError(f"{path}: not UTF-8 text: save the table as CSV in UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    # Spreadsheet programs write semicolons where the decimal sign is a comma.
-    delimiter = max(",;\t", key=(lines[0] if lines else "").count)
-    table = _records(path, lines, delimiter)
-    columns = [column.strip().lower() for column in next(table, (1, []))[1]]
-    for column in (asked.what, asked.label):
-        if columns.count(column) != 1:
-            has = ", ".join(columns) or "nothing"
-            raise UserError(f"{path}: needs one column {column!r} in its first line, which has: {has}")
+    table = _records(path, lines, delimiter_of(lines[0] if lines else ""))
+    names = columns(next(table, (1, []))[1])
+    if names.count(asked.what) != 1:
+        has = ", ".join(names) or "nothing"
+        raise UserError(f"{path}: needs one column {asked.what!r} in its first line, which has: {has}")
+    form = form_of(names, path)
     found = Rows()
     for line, cells in table:
-        if any(cell.strip() for cell in cells):
-            values = dict(zip(columns, (cell.strip() for cell in cells), strict=False))
-            _add(found, values, f"{path}, line {line}", asked)
+        if not any(cell.strip() for cell in cells):
+            continue
+        values = dict(zip(names, (cell.strip() for cell in cells), strict=False))
+        where = f"{path}, line {line}"
+        if any(cell.strip() for cell in cells[len(names) :]):
+            found.problems.append(f"{where}: {len(cells)} cells, and the first line has {len(names)}: is one divided?")
+            found.refused.append(values[asked.what])
+        else:
+            _add(found, values, where, form, asked)
     return found
 
 
@@ -213,38 +203,35 @@ def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple
             raise UserError(f"{path}, line {line}: cannot be read as CSV: {error}; {hint}") from None
 
 
-def _add(found: Rows, values: dict[str, str], where: str, columns: Columns) -> None:
-    split, what = values.get("split", "").lower(), values.get(columns.what, "")
-    if problem := _unlabelled(values, columns):
+def _add(found: Rows, values: dict[str, str], where: str, form: Form, asked: Columns) -> None:
+    split, what = values.get("split", "").lower(), values.get(asked.what, "")
+    label = composed(values.get("label", "")) if form == "label" else labels_of(values, form)
+    problem = _unlabelled(what, label, form, asked)
+    if not problem and split and split not in SPLITS:
+        problem = f"split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
+    if problem:
         found.problems.append(f"{where}: {problem}")
         found.refused.append(what)
         return
-    if split and split not in SPLITS:
-        found.problems.append(
-            f"{where}: split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
-        )
-        found.refused.append(what)
-        return
     patient = composed(values.get("patient", "")) or None
-    found.rows.append(Row(what, composed(values[columns.label]), patient, split or None, where))
+    found.rows.append(Row(what, label, patient, split or None, where))
 
 
-def _unlabelled(values: Mapping[str, str], columns: Columns) -> str | None:
+def _unlabelled(what: str, label: str | Labels, form: Form, asked: Columns) -> str | None:
     """Why a row has nothing to be labelled or no class."""
-    if not values.get(columns.what):
-        return f"{columns.what} is empty"
-    if columns.several:
-        several = [label.strip() for label in values.get(columns.label, "").split("|")]
-        return next((why for label in several if label and (why := _no_class(label, columns.classes))), None)
-    if not values.get(columns.label):
-        return f"{columns.label} is empty"
-    return _no_class(values[columns.label], columns.classes)
+    if not what:
+        return f"{asked.what} is empty"
+    if isinstance(label, Labels):
+        return next((why for name in label.said if (why := _no_class(name, asked.classes))), None)
+    if form != "label":
+        return label
+    return _no_class(label, asked.classes) if label else "label is empty"
 
 
 def _no_class(label: str, classes: Sequence[str]) -> str | None:
-    if composed(label) in classes:
+    if label in classes:
         return None
-    if label.lower() in _NO_LABEL or (label.startswith("-") and is_number(label[1:])):
+    if label.lower() in NO_LABEL or (label.startswith("-") and is_number(label[1:])):
         return (
             f"label {label!r} is no class: give one, or take the row out; if a class is called so, name the classes "
             "(a manifest's, or --data-arg classes=...)"
@@ -254,7 +241,7 @@ def _no_class(label: str, classes: Sequence[str]) -> str | None:
     return None
 
 
-def _read_datalist(path: Path, columns: Columns) -> Rows:
+def _read_datalist(path: Path, asked: Columns) -> Rows:
     content = read_json(path)
     sections = {s: content[s] for s in _SECTIONS if content.get(s)} if isinstance(content, dict) else {}
     if "training" not in sections:
@@ -272,7 +259,8 @@ def _read_datalist(path: Path, columns: Columns) -> Rows:
             if isinstance(label, float) and label.is_integer():
                 label = int(label)
             if isinstance(label, bool) or not isinstance(label, int | str):
-                listed = ", not a list (several labels, or a segmentation)" if isinstance(label, list) else ""
+                listed = ", not a list (several labels stand in a labels.csv; masks are for segmentation)"
+                listed = listed if isinstance(label, list) else ""
                 found.problems.append(
                     f"{where}: label is {json.dumps(label)}; one class name or number is needed{listed}"
                 )
@@ -282,5 +270,5 @@ def _read_datalist(path: Path, columns: Columns) -> Rows:
             patient = item.get("patient")
             patient = "" if patient is None else str(patient)
             said = {"series": item["image"], "label": str(label), "patient": patient, "split": split}
-            _add(found, said, where, columns)
+            _add(found, said, where, "label", asked)
     return found

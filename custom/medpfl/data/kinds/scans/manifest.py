@@ -20,11 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
 from medpfl.data.files import composed
+from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import (
     Columns,
-    Row,
     is_nifti,
-    is_number,
     names_pictures,
     read_json,
     read_rows,
@@ -80,6 +79,11 @@ class Manifest(BaseModel):
     @classmethod
     def _one_form(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(composed, classes))
+
+    @property
+    def tables(self) -> list[Path]:
+        """The label tables and datalists of all centres."""
+        return [self.root / (centre.labels or centre.datalist) for centre in self.centres]
 
     @model_validator(mode="after")
     def _distinct(self) -> Manifest:
@@ -248,54 +252,16 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
         kind = "nifti" if rows and all(is_nifti(row.series) for row in rows) else "dicom"
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
-    others = [row for row in labelled if row.label not in classes]
-    if others and len(others) < len(labelled):
-        label, listed = others[0].label, ", ".join(classes)
-        raise UserError(f"{others[0].where}: label {label!r} is none of the job's classes ({listed})")
+    named = [(row.where, name) for row in labelled for name in row.named]
+    others = [(where, name) for where, name in named if name not in classes]
+    if others and len(others) < len(named):
+        (where, name), listed = others[0], ", ".join(classes)
+        raise UserError(f"{where}: label {name!r} is none of the job's classes ({listed})")
     try:
         if not classes or others:
-            classes = classes_of(root, labelled)
+            classes = classes_of(root, labelled, "scans", f"a {MANIFEST} that names the classes")
     except UserError:
         if problems:  # The classes are wrong because rows are.
             raise UserError(problems[0]) from None
         raise
     return Manifest(version=1, name=root.resolve().name or "ct", classes=classes, centres=tuple(entries), root=root)
-
-
-def classes_of(
-    root: Path, rows: list[Row], noun: str = "scans", remedy: str = f"a {MANIFEST} that names the classes"
-) -> tuple[str, ...]:
-    """The classes that labels make: their names, sorted, or all numbers from 0 to the highest.
-
-    Args:
-        root: the data's folder, for messages.
-        rows: of all centres.
-        noun: what is labelled.
-        remedy: what else says the classes.
-
-    Raises:
-        UserError: fewer than two, a stray number, or two names that differ in case or spaces alone.
-    """
-    labels = [row.label for row in rows]
-    alike: dict[str, Row] = {}
-    for row in rows:
-        first = alike.setdefault("".join(row.label.casefold().split()), row)
-        if first.label != row.label:
-            raise UserError(
-                f"{row.where}: label {row.label!r} differs in case or spaces alone from {first.label!r} "
-                f"({first.where}): without {remedy} they would be two classes; write it in one way"
-            )
-    if labels and all(map(is_number, labels)):
-        highest = max(map(int, labels))
-        # One stray number must not make a billion classes.
-        if highest >= max(10, len(labels)):
-            raise UserError(f"{root}: has the label {highest}, but fewer {noun}; labels are the classes 0, 1, 2, ...")
-        names = [str(number) for number in range(highest + 1)]
-    else:
-        names = sorted(set(labels))
-    if len(names) < 2:
-        found = f"all {noun} have the label {names[0]!r}" if names else f"no {noun.removesuffix('s')} has a label"
-        raise UserError(f"{root}: {found}; two classes are needed, or {remedy}")
-    if problem := plain_problem(names, "classes"):
-        raise UserError(f"{root}: {problem}")
-    return tuple(names)

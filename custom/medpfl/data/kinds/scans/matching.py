@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import composed, existing
+from medpfl.data.files import composed, existing, files_below
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.label_table import Columns, Row, class_number, is_nifti, other_volume, read_rows
+from medpfl.data.kinds.scans.dicomdir import incomplete
+from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
+from medpfl.data.labels import Target, in_words, strata
 
 
 @dataclass
@@ -31,6 +35,7 @@ class Reading:
         warnings: what is odd.
         notes: what is worth knowing.
         ignored: files beside the table that are no images.
+        modalities: number of series of each modality but CT that no row names.
     """
 
     scans: list[Scan] = field(default_factory=list)
@@ -41,6 +46,7 @@ class Reading:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ignored: int = 0
+    modalities: Mapping[str, int] = field(default_factory=dict)
 
 
 def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> Reading:
@@ -66,15 +72,16 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
         whole = read_folder(base, progress)
         others = {file.path for file in whole.rest if file.what == "other" and not is_nifti(file.path)}
         reading.ignored = len(others - {source})
+        reading.warnings += [f"{index}: {words}" for index, words in incomplete(whole.rest, files_below(base))]
         if strays := whole.strays:
             reading.warnings.append(f"{base}: files of no series that can be told: {counted(strays)}")
     used: dict[str, str] = {}
     refused = list(rows.refused)
     for row in rows.rows:
-        label = class_number(row.label, manifest.classes)
-        if label is None:
-            classes = ", ".join(manifest.classes)
-            reading.errors.append(f"{row.where}: label {row.label!r} is neither a class ({classes}) nor its number")
+        try:
+            target = row.target(manifest.classes)
+        except UserError as error:
+            reading.errors.append(str(error))
             refused.append(row.series)
             continue
         try:
@@ -86,11 +93,15 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
         if (first := used.setdefault(key, row.where)) != row.where:
             reading.errors.append(f"{row.where}: {row.series} is the series of {first} once more")
             continue
-        _add(reading, row, label, found, base, name)
+        _add(reading, row, target, found, base, name)
+    by = strata([scan.target for scan in reading.scans], len(manifest.classes))
+    reading.scans = [replace(scan, label=label) for scan, label in zip(reading.scans, by, strict=True)]
     _patients(reading, rows.rows)
     _two_labels(reading, manifest)
     if centre.labels:
         reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
+        rest = [s for uid, s in whole.series.items() if uid not in used] if whole else []
+        reading.modalities = Counter(s.modality or "not said" for s in rest if s.modality != "CT")
     return reading
 
 
@@ -119,6 +130,8 @@ def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series
     path = existing(base, name)
     if Path(name).is_absolute() and not path.resolve().is_relative_to(base.resolve()):
         raise UserError(f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder")
+    if centre.labels and os.path.normpath(name).split(os.sep)[0] == os.pardir:  # links may lead outside
+        raise UserError(f"{name}: outside of {base}; paths in a table are relative to that folder")
     if whole is not None and name in whole.series:
         return whole.series[name]
     if _is_file(name, centre):
@@ -163,7 +176,7 @@ def _hint(name: str, base: Path) -> str:
     return f": {archive} is there, unpack it" if (base / archive).is_file() else ""
 
 
-def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: Path, centre: str) -> None:
+def _add(reading: Reading, row: Row, target: Target, found: Series | Volume, base: Path, centre: str) -> None:
     reading.warnings += [p.message for p in found.problems if p.level == "warning"]
     if errors := [p.message for p in found.problems if p.level == "error"]:
         reading.broken += errors
@@ -176,20 +189,25 @@ def _add(reading: Reading, row: Row, label: int, found: Series | Volume, base: P
     if not patient:
         reading.errors.append(f"{row.where}: no patient: the files have no PatientID, so the table must name one")
         return
-    reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident))
+    label, labels = (target, None) if isinstance(target, int) else (0, target)
+    reading.scans.append(Scan(centre, patient, label, row.split, kind, files, ident, labels))
     reading.sources.append(found)
     reading.lines.append(row.where)
 
 
 def _two_labels(reading: Reading, manifest: Manifest) -> None:
-    labels: dict[str, set[int]] = {}
+    labels: dict[str, set[Target]] = {}
     for scan in reading.scans:
-        labels.setdefault(scan.patient, set()).add(scan.label)
-    if several := [(patient, sorted(found)) for patient, found in labels.items() if len(found) > 1]:
-        patient, found = several[0]
-        more = f" (and {len(several) - 1:,} more patients like this)" if len(several) > 1 else ""
-        classes = " and ".join(manifest.classes[label] for label in found)
-        reading.notes.append(f"patient {patient} has scans of {classes}{more}: is tested once for each of them")
+        labels.setdefault(scan.patient, set()).add(scan.target)
+    if different := [(patient, sorted(found)) for patient, found in labels.items() if len(found) > 1]:
+        patient, found = different[0]
+        more = f" (and {len(different) - 1:,} more patients like this)" if len(different) > 1 else ""
+        if isinstance(found[0], int):
+            classes = " and ".join(in_words(target, manifest.classes) for target in found)
+            words = f"has scans of {classes}{more}: is tested once for each of them"
+        else:
+            words = f"has scans with different labels{more}: is tested once for each set of them"
+        reading.notes.append(f"patient {patient} {words}")
 
 
 def _stem(path: Path) -> str:

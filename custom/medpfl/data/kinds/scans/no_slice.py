@@ -46,12 +46,14 @@ class NoSlice:
         what: ``other`` if it is recognisably something else; ``stray`` if it is so, but called like DICOM; ``lost``
             if it is, or may have been, a slice.
         series: SeriesInstanceUID, where it can be read.
+        patient: PatientID of a DICOM object without an image.
     """
 
     path: Path
     reason: str
     what: Literal["other", "stray", "lost"]
     series: str = ""
+    patient: str = ""
 
 
 def counted(files: Sequence[NoSlice], most: int = 4) -> str:

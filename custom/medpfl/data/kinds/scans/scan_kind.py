@@ -13,6 +13,7 @@ from medpfl.data.kinds.folders.layout import is_picture_folder
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import has_images, is_set
 from medpfl.data.kinds.npz.medmnist import known_set
+from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.manifest import find_manifest, holds_scans, open_manifest
 from medpfl.data.places import is_path, places
 
@@ -50,6 +51,13 @@ class ScanKind(CentreKind):
     def is_said_by(self, data_args: Mapping[str, Any]) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`: the classes are named, and nothing that only pictures have."""
         return "classes" in data_args
+
+    def task(self, data: str, data_args: Mapping[str, Any]) -> str:
+        """See :class:`~medpfl.data.kinds.kind.Kind`: of several labels where tables here have them."""
+        if not self.is_here(data):
+            return "classification"
+        manifest = open_manifest(find_manifest(data), named_classes(data_args))
+        return "multi-label" if several_labels(manifest.tables) else "classification"
 
     def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         """See :class:`~medpfl.data.kinds.kind.Kind`."""

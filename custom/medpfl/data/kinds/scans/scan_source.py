@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,11 +20,13 @@ from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
 from medpfl.data.files import files_below
 from medpfl.data.inputs import Inputs
+from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.look import Look, crop_in_words
 from medpfl.data.kinds.scans.manifest import Manifest, find_manifest, open_manifest, require_classes
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, steps
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.sharing import copies, shared
+from medpfl.data.labels import counts, require_fit
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
@@ -55,9 +56,10 @@ class Scans(OfCentres):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What there is; UserError if its classes are not the job's."""
+        """What there is; UserError if its classes are not the job's, or its labels not the task's."""
         manifest = open_manifest(find_manifest(self.config.data), self._classes)
         require_classes(manifest, self._classes)
+        require_fit(self.config, several_labels(manifest.tables), manifest.root, "scan")
         return manifest
 
     @cached_property
@@ -147,15 +149,12 @@ class Scans(OfCentres):
         sites = {}
         for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
-            labels = {scan.patient: scan.label for part in parts.values() for scan in part}
-            counts = Counter(labels.values())
+            # A patient with scans of two classes is a case of each.
+            targets = [target for _, target in {(s.patient, s.target) for part in parts.values() for s in part}]
             sites[name] = {
                 **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
-                "classes": {str(c): counts[c] for c in range(len(self.manifest.classes))},
-                "judged_classes": judged_classes(
-                    {part: {s.patient: s.label for s in parts[part]}.values() for part in JUDGED},
-                    len(self.manifest.classes),
-                ),
+                "classes": {str(c): n for c, n in enumerate(counts(targets, len(self.manifest.classes)))},
+                **self._judged(parts),
                 "centre": centre,
                 "description": next((c.description for c in self.manifest.centres if c.name == centre), ""),
                 "scans": sum(map(len, parts.values())),
@@ -173,6 +172,12 @@ class Scans(OfCentres):
             "preprocessing": self.preprocessing.model_dump(mode="json"),
         }
 
+    def _judged(self, parts: Mapping[Part, Sequence[Scan]]) -> dict[str, Any]:
+        if self._several:
+            return {}
+        labels = {part: [label for _, label in {(s.patient, s.label) for s in parts[part]}] for part in JUDGED}
+        return {"judged_classes": judged_classes(labels, len(self.manifest.classes))}
+
     def inputs(self) -> Inputs:
         """See :class:`medpfl.data.source.DataSource`."""
         how, bags = self.preprocessing, self.config.pooling == "attention"
@@ -187,6 +192,11 @@ class Scans(OfCentres):
         classes = self._classes or self.manifest.classes
         settings = how.model_dump(mode="json")
         return Inputs("scan", tuple(classes), 1, how.shape, how.slices if bags else None, made, settings)
+
+    @property
+    def _several(self) -> bool:
+        """Whether a scan has several labels."""
+        return self.config.learned.labels == "labels"
 
     @property
     def _divided(self) -> bool:
@@ -250,15 +260,16 @@ class Scans(OfCentres):
         loaded = [(scan, found.slices) for scan, found in zip(scans, self._load(scans), strict=True) if found]
         if not loaded:
             none = torch.empty(0, dtype=torch.long)
+            labels = torch.empty(0, len(self.manifest.classes), dtype=torch.long) if self._several else none
             sides = self.preprocessing.shape
             empty = torch.empty(0, 1, *([sides] * 2 if isinstance(sides, int) else sides), dtype=torch.float16)
-            return empty, none, none, none
+            return empty, labels, none, none
         # A patient whose scans have different labels (a follow-up) is tested once for each label.
-        bags = {key: i for i, key in enumerate(dict.fromkeys((s.patient, s.label) for s, _ in loaded))}
+        bags = {key: i for i, key in enumerate(dict.fromkeys((s.patient, s.target) for s, _ in loaded))}
         attention, whole = self.config.pooling == "attention", bool(self.preprocessing.depth)
         repeats = torch.tensor([1 if attention or whole else len(slices) for _, slices in loaded])
-        labels = torch.tensor([scan.label for scan, _ in loaded])
-        patients = torch.tensor([bags[scan.patient, scan.label] for scan, _ in loaded])
+        labels = torch.tensor([scan.target for scan, _ in loaded])
+        patients = torch.tensor([bags[scan.patient, scan.target] for scan, _ in loaded])
         numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
         persons = torch.tensor([numbers[scan.patient] for scan, _ in loaded])
         count = self.preprocessing.slices
@@ -269,7 +280,7 @@ class Scans(OfCentres):
             images = [slices.transpose(0, 1) for slices in images]
         return (
             torch.stack(images) if attention or whole else torch.cat(images),
-            labels.repeat_interleave(repeats),
+            labels.repeat_interleave(repeats, dim=0),
             patients.repeat_interleave(repeats),
             persons.repeat_interleave(repeats),
         )
@@ -277,7 +288,7 @@ class Scans(OfCentres):
     def _checksum(self) -> str:
         """Of which scan has which label at which centre."""
         lines = [
-            f"{centre}\t{scan.id}\t{scan.label}"
+            f"{centre}\t{scan.id}\t{scan.target}"
             for centre in [*self.centres.sites.values(), *self.centres.held_out]
             for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
         ]

@@ -11,12 +11,19 @@ import numpy as np
 
 from medpfl.data.files import files_below
 from medpfl.data.finding import Finding
+from medpfl.data.kinds.folders.xray import MODALITIES
 from medpfl.data.kinds.scans.dicom_header import Header, read_header
 from medpfl.data.kinds.scans.geometry import stack
 from medpfl.data.kinds.scans.no_slice import EMPTY, NoSlice, counted
 
 Progress = Callable[[int, int], None]
 """Called with how many are done, and of how many."""
+
+
+_ELSEWHERE = {"MR": ": saved as NIfTI, with a mask beside it, it can be segmented"} | dict.fromkeys(
+    MODALITIES, ": an X-ray image is a picture, in a class folder or a table with a column picture"
+)
+"""What else would read it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Series:
         coverage: mm from bottom to top, along the axis that comes nearest; 0 where it makes no sense.
         description: SeriesDescription.
         date: of the study, as YYYYMMDD; empty if the files do not say.
+        broken: files that are useless by themselves, and why; also such that are lost.
         problems: what is odd or wrong; a series with an error among them cannot be used.
     """
 
@@ -51,6 +59,7 @@ class Series:
     kernel: str
     description: str
     date: str
+    broken: Mapping[Path, str]
     problems: tuple[Finding, ...]
 
     @property
@@ -172,6 +181,7 @@ def _series(headers: list[Header], lost: Sequence[NoSlice]) -> Series:
         kernel=first.kernel,
         description=first.description,
         date=first.date,
+        broken={file.path: file.reason for file in lost} | {h.path: h.problem for h in headers if h.problem},
         problems=tuple(problems),
     )
 
@@ -197,7 +207,7 @@ def _coverage(header: Header, slices: int, step: float) -> float:
 
 def _not_a_volume(headers: Sequence[Header]) -> str | None:
     if other := next((h for h in headers if h.modality != "CT"), None):
-        return f"modality {other.modality or 'unknown'}, not CT"
+        return f"modality {other.modality or 'unknown'}, not CT{_ELSEWHERE.get(other.modality, '')}"
     if any(h.multi_frame for h in headers):
         return "a multi-frame file (Enhanced CT); one file a slice is needed: convert it to classic CT images"
     if any(h.localizer for h in headers):

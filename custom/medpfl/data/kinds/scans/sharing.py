@@ -7,6 +7,9 @@ from itertools import pairwise
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.labels import in_words
+
+_MAY_SHARE = ": training and test may share them"
 
 
 def shared(scans: Mapping[str, Sequence[Scan]]) -> list[Finding]:
@@ -40,15 +43,15 @@ def copies(marked: Iterable[tuple[Scan, str]], classes: Sequence[str]) -> list[F
     pairs = [pair for same in groups.values() for pair in pairwise(same) if pair[0].files != pair[1].files]
     found = []
     for level, chosen in (
-        ("error", [(one, other) for one, other in pairs if one.label != other.label]),
-        ("warning", [(one, other) for one, other in pairs if one.label == other.label]),
+        ("error", [(one, other) for one, other in pairs if one.target != other.target]),
+        ("warning", [(one, other) for one, other in pairs if one.target == other.target]),
     ):
         if not chosen:
             continue
         one, other = chosen[0]
         more = f" (and {len(chosen) - 1:,} more pairs)" if len(chosen) > 1 else ""
-        labels = f" and different labels, {classes[one.label]} and {classes[other.label]}" if level == "error" else ""
-        apart = "" if level == "error" else ": training and test may share them"
+        both = " and ".join(in_words(scan.target, classes) for scan in (one, other))
+        labels, apart = (f" and different labels, {both}", "") if level == "error" else ("", _MAY_SHARE)
         places = f"{one.place} ({one.centre}) and {other.place} ({other.centre})"
         found.append(Finding(level, f"{places} have the same content{labels}{more}{apart}"))
     return found

@@ -59,6 +59,12 @@ def odd_values(values: np.ndarray) -> list[Finding]:
     ]
 
 
+def looks_like_hu(values: np.ndarray) -> bool:
+    """Whether there is air or lung among a slice's or a volume's values, and soft tissue, as HU have them."""
+    known = values[np.isfinite(values)]
+    return known.size > 0 and _like_hu(_without_padding(known, float(known.min())))
+
+
 def histogram(values: np.ndarray) -> list[float]:
     """Shares of the voxels between :data:`EDGES`; what is beyond counts at the ends, what is no number not at all."""
     known = values[np.isfinite(values)]

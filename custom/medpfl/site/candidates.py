@@ -1,0 +1,99 @@
+"""Models that a site might use at the end, and two of them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.parameters import State
+from medpfl.core.site_data import Part, SiteData
+from medpfl.models.blend import blended, restored
+from medpfl.site.choice import share_of_further
+
+
+@dataclass
+class Candidate:
+    """A model that the site might use.
+
+    Attributes:
+        name: of the candidate.
+        round: after whose mix.
+        state: its whole state.
+    """
+
+    name: str
+    round: int
+    state: State
+    _predicted: dict[Part, Any] = field(default_factory=dict, repr=False)
+
+    def predictions(self, part: Part, config: RunConfig, data: SiteData, model: nn.Module) -> Any:
+        """On a part of the site's data; made once."""
+        if part not in self._predicted:
+            model.load_state_dict(self.state)
+            self._predicted[part] = config.learned.predict(model, data, part)
+        return self._predicted[part]
+
+
+def partly_trained_further(
+    name: str, before: Candidate, after: Candidate, config: RunConfig, data: SiteData, model: nn.Module
+) -> Candidate:
+    """The network between a model and what further training made of it that the site's validation cases speak for.
+
+    Args:
+        name: of what is made.
+        before: the model.
+        after: what became of it.
+        config: the run.
+        data: the site's, with validation cases.
+        model: of the architecture, on the device.
+    """
+
+    def at(share: float) -> Candidate:
+        if share in (0, 1):
+            return (before, after)[int(share)]
+        return Candidate(name, after.round, between(before.state, after.state, share))
+
+    learned = config.learned
+    share = share_of_further(lambda s: learned.losses(at(s).predictions("validation", config, data, model)))
+    return Candidate(name, after.round, at(share).state)
+
+
+def between(before: State, after: State, share: float) -> dict[str, torch.Tensor]:
+    """(1 - share) of one state and share of another; what counts or points is the other's."""
+    return {
+        name: torch.lerp(before[name], tensor, share) if tensor.is_floating_point() else tensor
+        for name, tensor in after.items()
+    }
+
+
+def used_predictions(
+    part: Part, config: RunConfig, data: SiteData, model: nn.Module, alone: Candidate, other: Candidate, weight: float
+) -> Any:
+    """Predictions of ``weight`` times another candidate and the rest the model that the site trained alone."""
+    own, others = (c.predictions(part, config, data, model) for c in (alone, other))
+    if (found := config.learned.mixed(own, others, weight)) is not None:
+        return found
+    both = restored(model, used_state(config, alone, other, weight))
+    return config.learned.predict(both, data, part)
+
+
+def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: float) -> State:
+    """The same as a state: one's own or a blend's of two."""
+    if weight in (0, 1):
+        return (alone, other)[int(weight)].state
+    return blended(alone.state, other.state, weight, sigmoid=config.learned.sigmoid)
+
+
+def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
+    """How many cases the training data have, if each has as many samples as one of the validation data.
+
+    Args:
+        config: the run.
+        data: the site's.
+        validated: predictions on its validation data.
+    """
+    return data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")
