@@ -81,6 +81,13 @@ def test_common_settings_go_where_they_mean_something():
         settings_of(variants, {"layers": 2})
 
 
+def test_what_a_switch_brings_along_goes_where_the_switch_goes():
+    variants = [Variant.parse(text) for text in ("local", "fedavg", "fedimpres", "fedbn:beta=0.25")]
+    each = settings_of(variants, {"beta": 0.5, "warmup": 3})
+    assert each == [{}, {}, {"beta": 0.5, "warmup": 3}, {"beta": 0.25, "warmup": 3}]
+    assert settings_of(variants[:2], {"beta": 0.5, "warmup": 3}) == [{}, {"beta": 0.5, "warmup": 3}]
+
+
 def test_a_setting_with_two_names_is_one():
     heads = [Variant.parse("vit-heads:lambda=0.3")]
     assert settings_of(heads, {"lambda": 0.1}) == settings_of(heads, {"consistency": 0.1}) == [{"consistency": 0.3}]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from statistics import fmean
 
 import pytest
 
@@ -11,7 +12,7 @@ from medpfl.training import loop
 from medpfl.training.loop import TrainingDiverged
 
 
-def start(out, algorithm="local", rounds=1, **options):
+def start(out, algorithm="local", rounds=1, epochs=1, **options):
     settings = {"images": 8, "warmup": 1, "admm_iterations": 1} if algorithm == "fedimpres" else {}
     config = make_config(
         algorithm=algorithm,
@@ -19,7 +20,7 @@ def start(out, algorithm="local", rounds=1, **options):
         model="lenet5",
         sites=3,
         rounds=rounds,
-        local_epochs=1,
+        local_epochs=epochs,
         train_fraction=0.1,
         partition="equal-dirichlet:0.3",
         device="cpu",
@@ -39,6 +40,22 @@ def test_local_training_after_the_last_round_is_the_next_round(tmp_path):
         by = {"auroc_ci95_by": "sample"}
         assert measured["own"]["before"] | by == one["final"]["last"]["sites"][site]
         assert measured["own"]["after"] | by == two["final"]["last"]["sites"][site]
+
+
+def test_the_course_begins_and_ends_with_what_is_measured(tmp_path):
+    run = start(tmp_path, "fedavg", forgotten=True, epochs=3)
+    classes = run["data"]["classes"]
+    for site, course in run["forgetting"]["course"].items():
+        measured = run["forgetting"]["sites"][site]
+        assert len(course) == 4  # before, and after each of three epochs
+        for when, point in (("before", course[0]), ("after", course[3])):
+            assert (point["own"], point["others"]) == tuple(measured[of][when]["accuracy"] for of in ("own", "others"))
+            known = [share for share in point["classes"] if share is not None]
+            assert len(point["classes"]) == len(classes)
+            assert fmean(known) == pytest.approx(measured["others"][when]["balanced_accuracy"])
+        assert len({tuple(point["classes"]) for point in course}) > 1
+    page = (tmp_path / "report.html").read_text()
+    assert "Course of one local training" in page and "share that is right of each class" in page
 
 
 def test_before_it_sites_of_fedavg_have_one_model(tmp_path):

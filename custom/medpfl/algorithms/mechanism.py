@@ -43,6 +43,7 @@ class Run(Protocol):
     min_sites: int
     seed: int
     holdout: float
+    held_out: int | str
     intra_op_threads: int
     largest_weight: float
     weight_cap: float
@@ -66,6 +67,9 @@ class Source(Protocol):
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """Images that no site has, (at most ``count``, C, H, W) float32; UserError if there are none."""
+
+    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
+        """Centres that take no part in training, by name, with all samples as the test part; empty without any."""
 
 
 PublicImages = Callable[[Path, int, tuple[int, int, int], np.random.Generator], Tensor]

@@ -74,14 +74,20 @@ def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     }
 
 
-_KINDS = {"scan": "scan", "picture": "picture", "masked picture": "picture", "masked volume": "volume"}
+_KINDS = {
+    "scan": "scan",
+    "picture": "picture",
+    "masked picture": "picture",
+    "masked volume": "volume",
+    "series": "series",
+}
 """What is looked for at a path."""
 
 
 def _classifying(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     return {
         "_target_": "medpfl.bundle.inference.Classification",
-        "whole": inputs.kind == "picture" or inputs.slices is not None or len(_shape(inputs)) == 3,
+        "whole": inputs.kind in ("picture", "series") or inputs.slices is not None or len(_shape(inputs)) == 3,
         **({"sigmoid": True} if card.get("sigmoid") else {}),
     }
 
@@ -103,15 +109,15 @@ def _keeping_names(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     """``configs/metadata.json``, in MONAI's form."""
     made = card["versions"]
-    channels = {str(c): name for c, name in enumerate(("red", "green", "blue") if inputs.channels == 3 else ("image",))}
+    channels = {str(c): name for c, name in enumerate(_channel_names(inputs))}
     image = {
-        "type": "image",
+        "type": "series" if inputs.kind == "series" else "image",
         "format": "hounsfield" if inputs.kind == "scan" else "magnitude",
         "modality": "CT" if inputs.kind == "scan" else "n/a",
         "num_channels": inputs.slices or inputs.channels,
         "spatial_shape": _shape(inputs) if inputs.slices is None else [inputs.channels, *_shape(inputs)],
         "dtype": "float32",
-        "value_range": [] if inputs.kind == "masked volume" else [-1, 1],
+        "value_range": [] if inputs.kind in ("masked volume", "series") else [-1, 1],
         "is_patch_data": inputs.masked and len(_shape(inputs)) == 3,
         "channel_def": channels if inputs.slices is None else {str(s): f"slice {s}" for s in range(inputs.slices)},
     }
@@ -144,16 +150,27 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     }
 
 
+def _channel_names(inputs: Inputs) -> tuple[str, ...]:
+    if inputs.kind == "series":
+        return tuple(f"channel {c}" for c in range(inputs.channels))
+    return ("red", "green", "blue") if inputs.channels == 3 else ("image",)
+
+
 _TASKS = {
     "scan": "Classification of CT scans",
     "picture": "Classification of images",
     "masked picture": "Segmentation of images",
     "masked volume": "Segmentation of volumes",
+    "series": "Classification of time series",
 }
 
 
 def _shape(inputs: Inputs) -> list[int]:
     return [inputs.size] * 2 if isinstance(inputs.size, int) else list(inputs.size)
+
+
+def _window(inputs: Inputs) -> str:
+    return f"{inputs.channels}×{_shape(inputs)[0]} (channels, samples)"
 
 
 def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
@@ -164,6 +181,7 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
         "scan": "a NIfTI file, the folder of a DICOM series, or a folder of several",
         "volume": "a NIfTI file, or a folder of several",
         "picture": f"{picture}, or a folder of them",
+        "series": f"an .npy file of one window, {_window(inputs)}, in the training data's units, or a folder of them",
     }[_KINDS[inputs.kind]]
     prints = (
         "Prints the sizes of the structures below as JSON; `--output_path FOLDER` writes a mask for each, with its "

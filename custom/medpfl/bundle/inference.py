@@ -27,6 +27,7 @@ _WANTED = {
     "volume": "a NIfTI file, or a folder of several",
     "scan": "a NIfTI file, the folder of a DICOM series, or a folder of several",
     "picture": "a picture, or a folder of them",
+    "series": "an .npy file of one window, or a folder of them",
 }
 
 
@@ -85,12 +86,14 @@ def restore(model: nn.Module, path: str | Path) -> None:
 
 
 @in_one_line
-def items(path: str | Path, kind: Literal["scan", "picture", "volume"], arrays: bool = False) -> list[dict[str, Any]]:
+def items(
+    path: str | Path, kind: Literal["scan", "picture", "volume", "series"], arrays: bool = False
+) -> list[dict[str, Any]]:
     """What there is to classify or segment at a path.
 
     Args:
         path: of scans: a NIfTI file, a DICOM file's folder, or a folder of several; of volumes: a NIfTI file or a
-            folder; of pictures: a file or a folder.
+            folder; of pictures and windows of series: a file or a folder.
         kind: which of them.
         arrays: of a folder of pictures, take ``.npy`` files too.
 
@@ -104,10 +107,10 @@ def items(path: str | Path, kind: Literal["scan", "picture", "volume"], arrays: 
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
     if not (where := Path(path)).exists():
         raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
-    found = {"scan": _scans, "volume": _volumes}.get(kind, partial(_pictures, arrays=arrays))(where)
+    found = {"scan": _scans, "volume": _volumes, "series": _windows}.get(kind, partial(_pictures, arrays=arrays))(where)
     if not found:
         pictures = f"picture ({', '.join(_suffixes(arrays))})"
-        what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file"}.get(kind, pictures)
+        what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file", "series": ".npy file"}.get(kind, pictures)
         raise UserError(f"--input_path {where}: holds no {what}; give {_WANTED[kind]}")
     return found
 
@@ -120,6 +123,11 @@ def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
     suffixes = _suffixes(arrays)
     files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in suffixes)
     return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
+
+
+def _windows(where: Path) -> list[dict[str, Any]]:
+    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() == ".npy")
+    return [{"image": str(file), "kind": "series", "name": file.name} for file in files]
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def data_list() -> None:
     for head in ("data set", "what", "images", "classes", "licence", "where"):
         table.add_column(head, overflow="fold")
     for row in rows():
-        table.add_row(row.name, row.what, str(row.images), str(row.classes), row.licence, row.where)
+        table.add_row(row.name, row.what, str(row.images or "–"), str(row.classes), row.licence, row.where)
     console.print(table)
 
 
@@ -42,7 +42,7 @@ def data_check(
     path: Annotated[
         str,
         typer.Argument(
-            help="File, folder or manifest of CT volumes, folder of pictures, images with masks, or data set name."
+            help="File, folder or manifest of CT volumes, folder of pictures, images with masks, series, or set's name."
         ),
     ],
     data_arg: Annotated[

@@ -213,24 +213,47 @@ def compare(
     overwrite: Overwrite = False,
     new_test: NewTest = None,
     forgetting: Forgetting = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME=V,V,...: compare at each value of a setting, or of sites, rounds, local_epochs, partition and "
+            "so on, and draw curves. FROM..TO..STEP stands for values, NAME+NAME=V+V,V+V for what changes together.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
         "runs/compare"
     ),
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
     _require(env, "sim", "inprocess")
+    how = {"env": env, "threads": threads, "overwrite": overwrite, "together": new_test, "forgotten": forgetting}
+    if sweep:
+        from medpfl.report.terminal import sweep_table
+        from medpfl.runs.sweep import Sweep, run_sweep
+
+        found = run_sweep(
+            algorithms,
+            Sweep.parse(sweep),
+            seeds,
+            options.fields,
+            out,
+            said_in=options.naming_preset,
+            progress=lambda title, total: progress(console, title, total),
+            **how,
+        )
+        console.print(sweep_table(found))
+        files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
+        console.print(f"Table, figures for other tools and report: {files}", highlight=False, soft_wrap=True)
+        return
     from medpfl.report.terminal import comparison_table
     from medpfl.runs.comparison import run_comparison
 
     comparison = run_comparison(
         options.configs(algorithms, seeds),
         out,
-        env=env,
-        threads=threads,
-        overwrite=overwrite,
-        together=new_test,
-        forgotten=forgetting,
         progress=lambda title, total: progress(console, title, total),
+        **how,
     )
     console.print(comparison_table(comparison, console.width))
     console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)

@@ -55,6 +55,11 @@ class Options:
 
         return configs_of(algorithms, seeds, self._fields, self.naming_preset)
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What is said of the fields of a configuration (:func:`medpfl.runs.asked.as_meant`)."""
+        return self._fields
+
     @contextmanager
     def naming_preset(self) -> Iterator[None]:
         """Adds to a UserError that there was a preset, where the mistake may be."""

@@ -89,13 +89,13 @@ class RunFields(BaseModel):
     )
     data: str = option(
         "organamnist-sample",
-        "Data set name, file, or folder of CT scans or pictures (`medpfl data list`).",
+        "Data set name, file, or folder of CT scans, pictures or series (`medpfl data list`).",
         words="sample",
     )
     data_args: dict[str, Any] = option(
         dict,
         "KEY=VALUE. CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; pictures: size, fit, "
-        "channels, patient; npz: pad.",
+        "channels, patient; npz: pad; time series: normalise, divide, length.",
         DATA,
         flag="--data-arg",
     )

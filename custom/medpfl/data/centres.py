@@ -44,7 +44,9 @@ class Centres:
         training = [name for name in self.names if name not in self.held_out]
         if len(training) != self.config.sites:
             aside = f" and {len(self.held_out)} held out" if self.held_out else ""
-            raise UserError(f"--sites {self.config.sites}: {self.root} has {len(training)} centres to train at{aside}")
+            one = "; --partition dirichlet:A or iid divides it over simulated sites" if len(self.names) == 1 else ""
+            count = f"{len(training)} centre{'s' * (len(training) != 1)}"
+            raise UserError(f"--sites {self.config.sites}: {self.root} has {count} to train at{aside}{one}")
         names = self.config.site_names
         # Sites that are called like the centres are those, in whatever order they are given.
         return dict(zip(names, names if set(names) == set(training) else training, strict=True))

@@ -12,19 +12,21 @@ class Inputs:
 
     Attributes:
         kind: ``scan``, a CT volume that becomes slices, or one volume of a fixed size; ``picture``, a 2-D
-            image; ``masked picture`` and ``masked volume``, of which every pixel or voxel has a class.
+            image; ``masked picture`` and ``masked volume``, of which every pixel or voxel has a class; ``series``, one
+            window of several channels.
         classes: names in the order of the labels.
         channels: of a slice or picture.
         size: its edge length in pixels as the network sees it; of a volume with a mask its patch, (D, H, W), or its
-            slices' (H, W); of a scan that is taken whole its (D, H, W).
+            slices' (H, W); of a scan that is taken whole its (D, H, W); of a window its samples, (T,).
         slices: of a bag where a prediction takes all slices of a scan together; None where each slice has its own.
         steps: dictionary transforms in MONAI's bundle notation, from ``{"image": file or files, "kind": ...}`` to
-            ``{"image": tensor}``, float32: (k, C, H, W) of k slices, (C, H, W) of a picture, (C, D, H, W) of a volume.
+            ``{"image": tensor}``, float32: (k, C, H, W) of k slices, (C, H, W) of a picture, (C, D, H, W) of a volume,
+            (C, T) of a window.
         settings: what the user chose among these steps.
-        arrays: a picture may be an ``.npy`` file too.
+        arrays: a picture may be an ``.npy`` file too; the data may have numbers for names of classes.
     """
 
-    kind: Literal["scan", "picture", "masked picture", "masked volume"]
+    kind: Literal["scan", "picture", "masked picture", "masked volume", "series"]
     classes: tuple[str, ...]
     channels: int
     size: int | tuple[int, ...]

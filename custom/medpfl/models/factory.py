@@ -15,6 +15,7 @@ from medpfl.models.alexnet_bn import AlexNetBN
 from medpfl.models.arguments import accepted_arguments, call_arguments, check_plain, check_words, product
 from medpfl.models.bag_attention import BagAttention
 from medpfl.models.cifar_resnet import resnet32, resnet110
+from medpfl.models.fcn import FCN1d
 from medpfl.models.impression_cnn import ImpressionCNN
 from medpfl.models.installed import InstalledNetwork, code_of, installed_networks
 from medpfl.models.lenet5 import LeNet5BN
@@ -48,6 +49,7 @@ _OWN: dict[str, tuple[Callable[..., nn.Module], ModelRow]] = {
         (LeNet5BN, ModelRow("lenet5", "LeNet-5 with batch norm", "FedAP (Lu et al., 2022)", "1x28x28")),
         (AlexNetBN, ModelRow("alexnet-bn", "AlexNet with batch norm", "FedAP (Lu et al., 2022)", "3x224x224")),
         (Pamap2CNN, ModelRow("pamap2-cnn", "1-D convolutions over sensors", "FedAP (Lu et al., 2022)", "27x1x200")),
+        (FCN1d, ModelRow("fcn-1d", "fully convolutional network for time series", "Wang et al. (2017)", "27x200")),
         (ImpressionCNN, ModelRow("impression-cnn", "CNN with batch norm", "FedImpres (2024)", "3x32x32")),
         (resnet32, ModelRow("resnet32", "ResNet of 32 layers for small images", "He et al. (2016)", "3x32x32")),
         (resnet110, ModelRow("resnet110", "ResNet of 110 layers for small images", "He et al. (2016)", "3x32x32")),

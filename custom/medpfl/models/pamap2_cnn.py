@@ -18,10 +18,10 @@ class Pamap2CNN(nn.Module):
     Args:
         in_channels: sensor channels.
         num_classes: activities.
-        size: (1, samples of a window); at least 28 samples.
+        size: (samples of a window,), or (1, samples) as its authors lay windows out; at least 28 samples.
 
     Shape:
-        (B, in_channels, 1, 200) to logits (B, num_classes).
+        (B, in_channels, 200) or (B, in_channels, 1, 200) to logits (B, num_classes).
 
     Raises:
         UserError: the window is too short or not of two dimensions.
@@ -29,7 +29,7 @@ class Pamap2CNN(nn.Module):
 
     def __init__(self, *, in_channels: int = 27, num_classes: int, size: int | Sequence[int] = (1, 200)) -> None:
         super().__init__()
-        height, width = pair(size)
+        height, width = pair(size if isinstance(size, int) or len(size) != 1 else (1, *size))
         require((height, width), (1, 28), "pamap2-cnn")
         width = after(after(width, 9) // 2, 9) // 2
         self.conv1 = nn.Conv2d(in_channels, 16, (1, 9))
@@ -43,6 +43,7 @@ class Pamap2CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of a batch of windows."""
+        x = x.unsqueeze(2) if x.dim() == 3 else x
         x = self.pool(self.relu(self.bn1(self.conv1(x))))
         x = self.pool(self.relu(self.bn2(self.conv2(x))))
         x = self.relu(self.fc1(x.flatten(1)))

@@ -23,7 +23,7 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def each_side(size: int | Sequence[int]) -> tuple[int, ...]:
-    """(H, W) or (D, H, W); one number stands for a square."""
+    """(T,), (H, W) or (D, H, W); one number stands for a square."""
     return (size, size) if isinstance(size, int) else tuple(size)
 
 

@@ -49,6 +49,7 @@ def line_chart(
     mark: tuple[str, int] | None = None,
     share: bool = False,
     number: Print = three_digits,
+    over: str = "round",
 ) -> Markup:
     """Values per round.
 
@@ -59,6 +60,7 @@ def line_chart(
         mark: name and round of a vertical line.
         share: the values lie in [0, 1], and the axis shows no more than that.
         number: prints a value.
+        over: what is counted instead of rounds.
     """
     named = len(curves) > 1
     names = [shortened(curve.name, 26) for curve in curves]
@@ -77,7 +79,7 @@ def line_chart(
         parts.append(text(left - 6, y(step) + 4, tick_label(step, steps), "end", "tick"))
     for step in round_ticks(first, last):
         parts.append(text(x(step), height - bottom + 17, str(step), "middle", "tick"))
-    parts.append(text((left + width - right) / 2, height - 4, "round", "middle", "axis"))
+    parts.append(text((left + width - right) / 2, height - 4, over, "middle", "axis"))
 
     if mark:
         parts.append(line(x(mark[1]), top, x(mark[1]), height - bottom, "mark"))
@@ -105,9 +107,9 @@ def line_chart(
     parts += marks
     if named:
         ends = [y(curve.points[-1][1]) + 4 for curve in curves]
-        for index, at in enumerate(_apart(ends, 14, top + 4, height - bottom + 4)):
+        for index, at in enumerate(labels_apart(ends, 14, top + 4, height - bottom + 4)):
             parts.append(text(width - right + 6, at, names[index], css=f"t{index % COLOURS}"))
-    return drawing(width, height, _told(title, curves, level, number), parts)
+    return drawing(width, height, _told(title, curves, level, number, over), parts)
 
 
 def _extent(curve: Curve) -> list[float]:
@@ -117,16 +119,16 @@ def _extent(curve: Curve) -> list[float]:
     return values
 
 
-def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, number: Print) -> str:
+def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, number: Print, over: str) -> str:
     told = [
-        f"{curve.name}: {number(curve.points[0][1])} in round {curve.points[0][0]}, "
-        f"{number(curve.points[-1][1])} in round {curve.points[-1][0]}"
+        f"{curve.name}: {number(curve.points[0][1])} in {over} {curve.points[0][0]}, "
+        f"{number(curve.points[-1][1])} in {over} {curve.points[-1][0]}"
         for curve in curves
     ]
-    return f"{title} by round. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
+    return f"{title} by {over}. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
 
 
-def _apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
+def labels_apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
     """Labels moved as little as needed so that none covers another, and kept between top and bottom if they fit."""
     order = sorted(range(len(positions)), key=positions.__getitem__)
     placed = list(positions)

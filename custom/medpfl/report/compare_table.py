@@ -147,10 +147,13 @@ def comparison_note(comparison: Comparison) -> str:
 
 def comparison_markdown(comparison: Comparison) -> str:
     """A GitHub table, groups in the comparison's order, with a note on what the columns mean."""
-    heads, rows = comparison_rows(comparison)
+    return markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), comparison_note(comparison))
+
+
+def markdown_table(heads: list[str], rows: list[list[str]], *below: str) -> str:
+    """A GitHub table, numbers on the right, with sentences below it."""
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *rows]
     table = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-    below = (" ".join(advice(comparison)), comparison_note(comparison))
     return "\n\n".join([table, *(_cell(text) for text in below if text)]) + "\n"
 
 

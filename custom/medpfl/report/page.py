@@ -18,9 +18,11 @@ from medpfl.report.measures import first, is_change, printed
 from medpfl.report.page_comparison import comparison_section
 from medpfl.report.page_parts import Table
 from medpfl.report.page_run import run_section
+from medpfl.report.page_sweep import sweep_section
 from medpfl.report.pairing import grouped
 from medpfl.report.reading import Results, selected, write_text
 from medpfl.report.side_by_side import compare
+from medpfl.report.sweep import Sweeping, Swept
 from medpfl.report.words import count, data_name, method_name
 
 
@@ -40,6 +42,13 @@ def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
     if not runs:
         raise UserError("Nothing to report: give at least one run.")
     values = _single(runs[0]) if len(runs) == 1 else _several(runs)
+    return write_text(path, _templates().get_template("page.html").render(values))
+
+
+def write_sweep_report(found: Swept, path: str | os.PathLike[str]) -> Path:
+    """Write one page about a swept setting (:func:`medpfl.report.sweep.swept`)."""
+    title = f"{Sweeping.read(found).title} on {found['data'][0]['name']}"
+    values = {"title": title, "problem": "", "top": sweep_section(found), "folded": []}
     return write_text(path, _templates().get_template("page.html").render(values))
 
 

@@ -12,6 +12,7 @@ from medpfl.report.detail import detail_parts
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
 from medpfl.report.headline import headline
 from medpfl.report.measures import all_measures, capital, first, measures_of, printed, selecting
+from medpfl.report.page_forgetting import forgetting_course
 from medpfl.report.page_parts import Part, Picture, Section
 from medpfl.report.page_tables import (
     classes_table,
@@ -87,6 +88,7 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
             "own."
         )
         yield Part("Forgetting", table=forgetting_table(run, forgotten), note=note)
+        yield from forgetting_course(run, forgotten)
     if with_partition:
         yield Part("Who has which images")
         yield partition(run)

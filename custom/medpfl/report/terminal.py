@@ -51,6 +51,7 @@ from medpfl.report.reading import (
     worst_site,
 )
 from medpfl.report.side_by_side import Comparison
+from medpfl.report.sweep import Swept, sweep_note, sweep_rows
 from medpfl.report.verdicts import gain_lines
 from medpfl.report.words import data_name, folded, further, method_name, site_name
 
@@ -184,6 +185,17 @@ def print_run(results: Results, console: Console) -> None:
     console.print(run_table(results, console.width))
     for line in (summary(results), *further(results), *(results.get("notes") or ())):
         console.print(Text(printable(line)))
+
+
+def sweep_table(found: Swept) -> Table:
+    """One row for every method and value."""
+    heads, rows = sweep_rows(found)
+    table = _plain_table(caption=Text(sweep_note(found)), show_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="right" if i else "left", overflow="fold")
+    for cells in rows:
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def comparison_table(comparison: Comparison, width: int) -> Table:

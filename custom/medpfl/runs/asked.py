@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from medpfl.algorithms import algorithm
+from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
 from medpfl.config.settings import paths
@@ -56,6 +56,8 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     data, partition = given["data"] or "organamnist-sample", given["partition"]
     kind = kind_of(data, given["data_args"])
     given["task"] = task_for(data, given["data_args"], given["task"])
+    if given["model"] is None and "model" not in method(algorithm).schedule:
+        given["model"] = kind.network(data, given["data_args"]) or None
     if isinstance(kind, CentreKind):
         if kind.divisible and partition:
             require_drawn(partition, kind.title)
@@ -74,9 +76,11 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     return config
 
 
-def _resolved_task(fields: Fields) -> str:
+def _network(fields: Fields) -> str:
+    """What is trained where neither user nor method names a network: the data's, else the task's."""
     data, data_args = fields["data"] or "organamnist-sample", fields["data_args"] or {}
-    return task_for(data, data_args, fields["task"]) or "classification"
+    task = task_for(data, data_args, fields["task"]) or "classification"
+    return kind_of(data, data_args).network(data, data_args) or tasks()[task].network
 
 
 def configs_of(
@@ -98,7 +102,7 @@ def configs_of(
     """
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     schedule, training = published_defaults([v.algorithm for v in variants])
-    usual = fields["model"] or schedule.get("model") or tasks()[_resolved_task(fields)].network
+    usual = fields["model"] or schedule.get("model") or _network(fields)
     variants = with_local(variants, usual)
     models = [v.choices.get("model", usual) for v in variants]
     permit(*(spec.partition(":")[0] for model in models if (spec := code_of(model))))
@@ -107,7 +111,7 @@ def configs_of(
         arguments = model_arguments_of(list(dict.fromkeys(models)), fields["model_args"])
     fields = {**fields, **{name: value for name, value in schedule.items() if fields[name] is None}}
     # Local training is among the runs: only who chooses between it and another needs it beside that one too.
-    uses = [v.choices.get("use") or fields.get("use") or algorithm(v.algorithm).use for v in variants]
+    uses = [v.choices.get("use") or fields.get("use") or method(v.algorithm).use for v in variants]
     beside = [fields.get("alone") or ("no" if use == "received" else None) for use in uses]
     return [
         (

@@ -53,7 +53,7 @@ class Variant:
             if key in ("personal", "mixing", "model", "use"):
                 choices[key] = value
             else:
-                settings[key] = _number(value)
+                settings[key] = number_of(value)
         return cls(text, name, choices, settings)
 
     @property
@@ -84,21 +84,33 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
     Raises:
         UserError: a common setting has a meaning for none of them, or one of them has a setting by two names.
     """
-    known = [
-        accepted(algorithm(v.algorithm), v.choices.get("personal"), v.choices.get("mixing"), {**common, **v.settings})
-        for v in variants
-    ]
+    known = [_accepted(v, common) for v in variants]
+    takes = {name: _takers(name, variants, known) for name in common}
+    # What a method is not given turns nothing on in it, and then that mechanism's other settings mean nothing there.
+    known = [_accepted(v, {n: x for n, x in common.items() if i in takes[n]}) for i, v in enumerate(variants)]
     alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
     found: list[dict[str, Any]] = [{} for _ in variants]
     for name, value in common.items():
         own = [_own_name(name, of) for of in known]
-        takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
-        takers = takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
+        takers = _takers(name, variants, known)
         for i in takers:
             _put(found[i], own[i], value, variants[i])
         if not takers:
             raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting")
     return [common | own for common, own in zip(found, alone, strict=True)]
+
+
+def _accepted(variant: Variant, common: Mapping[str, Any]) -> Accepted:
+    given = {**common, **variant.settings}
+    return accepted(algorithm(variant.algorithm), variant.choices.get("personal"), variant.choices.get("mixing"), given)
+
+
+def _takers(name: str, variants: Sequence[Variant], known: Sequence[Accepted]) -> list[int]:
+    """Which variants a common setting is for."""
+    own = [_own_name(name, of) for of in known]
+    alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
+    takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
+    return takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
 
 
 def _named(variant: Variant, known: Accepted) -> dict[str, Any]:
@@ -143,7 +155,8 @@ def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict
     return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
 
 
-def _number(text: str) -> Any:
+def number_of(text: str) -> Any:
+    """A value as JSON reads it, else the word itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -181,7 +194,7 @@ def run_comparison(
     for i, (name, config) in enumerate(runs):
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    _try_out(runs, out, overwrite)
+    try_out(runs, out, overwrite)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
     results = []
@@ -208,7 +221,7 @@ def run_comparison(
     return comparison
 
 
-def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
+def try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
     """Builds each variant's model once, so that one which cannot be is named before the others are trained."""
     tried = set()
     for name, config in runs:

@@ -7,7 +7,8 @@ site's data in one place, which only a simulation has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import nn
 
 from medpfl.core.messages import Failure
 from medpfl.core.parameters import State
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import Batch, SiteData
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT
@@ -47,12 +48,16 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
     Returns:
         ``round``, the one that would follow; ``sites``, by site ``own`` and ``others`` with the measures ``before`` and
         ``after`` (without ``others`` where no other site has test data); ``mean``, over sites, of the
-        task's first two measures. Or, in words, why it was not measured.
+        task's first two measures; ``course``, over the training, if asked or cheap: by site what is measured before it
+        and after each pass over its data (:class:`_Course`). Or, in words, why it was not measured.
     """
     stores = {name: _Above(DiskStore(folder / name, durable=False)) for name in federation.config.site_names}
     sites = {name: federation.site(name, store) for name, store in stores.items()}
+    for site in sites.values():
+        site.rival = None  # what it trains alone changes nothing of what it trains here
     tests = {name: site.data for name, site in sites.items() if site.data.samples("test")}
-    predictions = 2 * len(sites) * sum(data.samples("test") for data in tests.values())
+    once = len(sites) * sum(data.samples("test") for data in tests.values())
+    predictions, looks = 2 * once, federation.config.local_epochs + 2
     if len(tests) < 2:
         return f"{NOT_MEASURED}fewer than two sites have test samples"
     if predictions > MOST_PREDICTIONS and not asked:
@@ -60,6 +65,7 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
     state = load_checkpoint(folder / "server" / CHECKPOINT, federation.config)
     messages = next_round(federation.plan(pretraining=False), state)
     found: dict[str, Any] = {}
+    courses: dict[str, list[dict[str, Any]]] = {}
     with intra_op_threads(federation.config.intra_op_threads):
         model = federation.model()
         learned = federation.config.learned
@@ -67,11 +73,17 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
         for name, message in messages.items():
             sites[name].load(message, model, state.round)
             before = received.predictions(model, tests)
-            answered = answer(sites[name], message, model)
+            course = _Course(learned, name, model, tests)
+            with course.watching(sites[name].data) if asked or looks * once <= MOST_PREDICTIONS else nullcontext():
+                answered = answer(sites[name], message, model)
             if isinstance(answered, Failure):
                 return f"{NOT_MEASURED}{name}: {answered.reason}"
-            found[name] = _of_site(learned, name, before, _predictions(learned, model, tests), tests)
-    return {"round": state.round + 1, "sites": found, "mean": _mean(found, learned.names[:2])}
+            after = _predictions(learned, model, tests)
+            found[name] = _of_site(learned, name, before, after, tests)
+            if course.points:
+                courses[name] = [course.point(before), *course.points[1:], course.point(after)]
+    mean = _mean(found, learned.names[:2])
+    return {"round": state.round + 1, "sites": found, "mean": mean} | ({"course": courses} if courses else {})
 
 
 class _Above(MemoryStore):
@@ -84,6 +96,51 @@ class _Above(MemoryStore):
     def get(self, kind: str, round_: int) -> State | None:
         state = super().get(kind, round_)
         return self._below.get(kind, round_) if state is None else state
+
+
+class _Course:
+    """What a model knows while it is trained: before each pass over the training data.
+
+    A point has ``own`` and ``others``, the task's first measure on the site's own and on the others' pooled test data,
+    and where cases are of one class each ``classes``: of the others' cases of each class the share that is right.
+    """
+
+    def __init__(self, learned: Task, site: str, model: nn.Module, tests: dict[str, SiteData]) -> None:
+        self._learned, self._site, self._model, self._tests = learned, site, model, tests
+        self.points: list[dict[str, Any]] = []
+
+    @contextmanager
+    def watching(self, data: SiteData) -> Iterator[None]:
+        """Inside, a point is made whenever a pass over the training data begins; of the first it is the start."""
+        plain = data.training_batches
+
+        def watched(*arguments: Any, **named: Any) -> Iterator[Batch]:
+            self._look()
+            return plain(*arguments, **named)
+
+        data.training_batches = watched
+        try:
+            yield
+        finally:
+            del data.training_batches
+
+    def _look(self) -> None:
+        training = {module: module.training for module in self._model.modules()}
+        self.points.append(self.point(_predictions(self._learned, self._model, self._tests)))
+        for module, was in training.items():
+            module.training = was
+
+    def point(self, predictions: Predictions) -> dict[str, Any]:
+        """Of one look."""
+        measure = self._learned.names[0]
+        others = [made for name, made in predictions.items() if name != self._site]
+        own = predictions.get(self._site)
+        found = {
+            "own": None if own is None else self._learned.pooled([own])[measure],
+            "others": self._learned.pooled(others)[measure] if others else None,
+        }
+        classes = self._learned.by_class(others) if others else None
+        return found if classes is None else found | {"classes": classes}
 
 
 class _Received:

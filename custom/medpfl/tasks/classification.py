@@ -127,6 +127,14 @@ class Classification(Task):
         """See :class:`~medpfl.tasks.task.Task`."""
         return self.pooled([predictions]) | _interval(predictions, of)
 
+    def by_class(self, predictions: list[Predictions]) -> list[float | None]:
+        """See :class:`~medpfl.tasks.task.Task`: each class's recall."""
+        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        right = probabilities.argmax(1) == labels
+        return [
+            float(right[labels == c].mean()) if (labels == c).any() else None for c in range(probabilities.shape[1])
+        ]
+
     def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
         probabilities, labels = predictions

@@ -62,7 +62,7 @@ class Cases(NamedTuple):
     """What the rows of predictions are.
 
     Attributes:
-        by: whether patients are known; else each sample stands for itself.
+        by: what intervals are over: patients where they are known and more than one; else samples.
         whose: (n,) the number of the patient that each row is of; None where each is of its own.
     """
 
@@ -83,7 +83,8 @@ def cases(data: SiteData, part: Part) -> Cases:
     if bags is not None:
         whose = torch.zeros(int(bags.max()) + 1, dtype=whose.dtype, device=whose.device).index_copy_(0, bags, whose)
     found = whose.cpu().numpy()
-    return Cases("patient", found if len(np.unique(found)) < len(found) else None)
+    people = len(np.unique(found))
+    return Cases("sample" if people == 1 < len(found) else "patient", found if people < len(found) else None)
 
 
 def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, Tensor]:

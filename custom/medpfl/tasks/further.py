@@ -44,12 +44,16 @@ def youden(scores: np.ndarray, positive: np.ndarray) -> float:
 def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
     """Weights of cases, (1 + :data:`_DRAWS`, n): all once, then as drawn with replacement from a fixed seed.
 
+    Of a single patient nothing can be drawn: there is the first row alone, and no interval.
+
     Args:
         n: cases.
         owners: (n,) which patient each is of; by default each is of its own.
     """
     whose = np.arange(n) if owners is None else np.unique(owners, return_inverse=True)[1]
     patients = int(whose.max()) + 1 if n else 0
+    if patients == 1 < n:
+        return np.ones((1, n))
     drawn = np.random.default_rng(0).multinomial(patients, np.full(patients, 1 / patients), _DRAWS) if n else []
     return np.vstack([np.ones((1, n)), np.asarray(drawn).reshape(_DRAWS, patients)[:, whose]])
 

@@ -125,6 +125,13 @@ class Task(ABC):
         """
         return self.pooled([predictions])
 
+    def by_class(self, predictions: list[Any]) -> list[float | None] | None:
+        """Of several sites' cases of each class together the share that is right, None for a class without any.
+
+        By default None: cases are not of one class each.
+        """
+        return None
+
     def told(self, predictions: Any, enough: Enough) -> dict[str, Any] | None:
         """The measures that may leave where fewer patients than ``enough`` says may not count for any.
 

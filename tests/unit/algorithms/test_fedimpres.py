@@ -304,7 +304,7 @@ def test_a_broken_or_missing_start_is_named(tmp_path):
     with pytest.raises(UserError, match="holds no image"):
         public_images(tmp_path / "empty", 3, (1, 8, 8), np.random.default_rng(0))
     source = open_source(small(settings={"start": "nowhere"}))
-    with pytest.raises(UserError, match="use noise, holdout, or the path"):
+    with pytest.raises(UserError, match="use noise, holdout, held-out, or the path"):
         start_images(source.config.all_settings, source, public_images, source.config.seed)
 
 

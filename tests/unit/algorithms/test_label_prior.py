@@ -109,9 +109,9 @@ MASKS = ("unet", "segresnet-small")
 
 @pytest.mark.parametrize("name", [row.name for row in model_rows() if ":" not in row.name and row.name not in MASKS])
 def test_own_networks_suit_it(name):
-    size = 64
+    size = (64,) if name == "fcn-1d" else (64, 64)
     model = build_model(name, in_channels=1, num_classes=3, image_size=size, model_args={}, pooling="mean").eval()
-    x = torch.zeros(2, 1, size, size)
+    x = torch.zeros(2, 1, *size)
     split = ParameterSplit(model, Nothing(), x)
     LabelPrior(PriorSettings(prior=1.0)).suits(model, split, x)
     Impression(ImpressionSettings()).suits(model, split, x)

@@ -1,6 +1,7 @@
 import hashlib
 import re
 import urllib.error
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from medpfl.core.errors import UserError
 from medpfl.data import places
 from medpfl.data.check import check
+from medpfl.data.elsewhere import ELSEWHERE
 from medpfl.data.kinds.npz import download
 from medpfl.data.kinds.npz.catalog import MASKED_SAMPLE, SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
 from medpfl.data.kinds.npz.download import prepare
@@ -60,10 +62,15 @@ def test_what_is_missing_and_how_to_get_it(home):
 
 def test_rows(home):
     listing = {row.name: row for row in rows()}
-    assert list(listing) == [SAMPLE, MASKED_SAMPLE, *MEDMNIST]
+    assert list(listing) == [SAMPLE, MASKED_SAMPLE, *MEDMNIST, *ELSEWHERE]
     assert listing["bloodmnist"].where == "medpfl data prepare bloodmnist"
     assert listing["chestmnist"].where == "medpfl data prepare chestmnist"
     assert listing[SAMPLE].where.endswith(".npz")
+    assert listing["pamap2"].where.startswith("https://archive.ics.uci.edu/")
+    (home / "data" / "pamap2").mkdir()
+    assert {row.name: row for row in rows()}["pamap2"].where == str(home / "data" / "pamap2")
+    for name in ELSEWHERE:
+        assert (Path(__file__).parents[3] / "datasets" / f"{name}.md").is_file()
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_names_of_classes_tell_a_stray_picture_from_a_class(fundus):
         ({"held_out": "east"}, "--held-out east: .* has the centres north, south, west"),
         ({"official": True}, "--official: .* come without parts; leave it out"),
         ({"pooling": "attention"}, "--pooling attention is over a scan's slices"),
-        ({"data_args": {"sizes": 3}}, "--data-arg sizes: .*there are size, fit, channels, patient, classes"),
+        ({"data_args": {"sizes": 3}}, "--data-arg sizes: .*there are size, fit, channels, patient, train_counts, clas"),
         ({"data_args": {"fit": "zoom"}}, "--data-arg fit: Input should be 'crop', 'pad' or 'stretch'"),
         ({"data_args": {"patient": "^[^_]+_"}}, "--data-arg patient: .* has no group in parentheses"),
         ({"data_args": {"patient": "(["}}, "--data-arg patient: .* is no regular expression"),

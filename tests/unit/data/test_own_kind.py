@@ -19,6 +19,8 @@ from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of, said_kind
 from medpfl.data.sites import fixed_sites, open_source
 
+HOUSE = ["pamap2", "series", "masks", "folders", "scans", "npz"]
+
 
 def brightnesses(file):
     return json.loads(Path(file).read_text())
@@ -113,7 +115,7 @@ def test_a_run_on_it_from_the_command_line(toy, tmp_path):
 def test_an_installed_package_adds_its_kind(tmp_path, monkeypatch):
     installed(tmp_path, monkeypatch, "toy = test_own_kind:ToyKind")
     assert kind_of("light.toy", {}).name == "toy"
-    assert [kind.name for kind in registry.kinds()] == ["toy", "function", "masks", "folders", "scans", "npz"]
+    assert [kind.name for kind in registry.kinds()] == ["toy", "function", *HOUSE]
 
 
 @pytest.mark.parametrize(

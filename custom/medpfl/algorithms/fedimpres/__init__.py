@@ -46,9 +46,9 @@ class ImpressionSettings(Settings):
     images: int = setting(160, "images of an impression", gt=0)
     start: str = setting(
         "noise",
-        "what they start from: noise, holdout, or public images' path",
+        "what they start from: noise, holdout, held-out (centres), or public images' path",
         at_server=True,
-        words=("noise", "holdout"),
+        words=("noise", "holdout", "held-out"),
     )
     admm_iterations: int = setting(5, "outer iterations; 0 leaves the start images with their pseudo-labels", ge=0)
     synthesis_batch: int = setting(16, "images that are moved together, apart from training's `batch_size`", gt=0)
@@ -74,6 +74,8 @@ class Impression(Mechanism):
             return f"impressions have pseudo-labels, one class each; {run.learned.name} has other labels"
         if self.settings.start == "holdout" and not run.holdout:
             return "start=holdout needs images that are set aside: give --holdout, e.g. 0.1"
+        if self.settings.start == "held-out" and not run.held_out:
+            return "start=held-out needs a centre that takes no part in training: give --held-out, a number or names"
         return None
 
     def objective(self, run: Run) -> str:

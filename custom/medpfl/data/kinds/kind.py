@@ -42,6 +42,10 @@ class Kind(ABC):
         """The task that such data are for where the user names none; empty where only the user knows."""
         return "classification"
 
+    def network(self, data: str, data_args: Mapping[str, Any]) -> str:
+        """The network that is trained on such data where neither user nor method names one; empty for the task's."""
+        return ""
+
     def refusal(self, data: str, data_args: Mapping[str, Any]) -> str | None:
         """Why data that are here cannot have these arguments, whatever the run; None where they can."""
         return None

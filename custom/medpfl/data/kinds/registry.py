@@ -19,12 +19,22 @@ from medpfl.data.kinds.kind import CentreKind, Kind
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.npz.npz_kind import NpzKind
 from medpfl.data.kinds.scans.scan_kind import ScanKind
+from medpfl.data.kinds.series.pamap2_kind import Pamap2Kind
+from medpfl.data.kinds.series.series_kind import SeriesKind
 
 GROUP = "medpfl.data_kinds"
 """Entry points of installed packages; a job cannot add any to a site that takes no code from jobs."""
 
 _NPZ = NpzKind()
-_HOUSE: tuple[Kind, ...] = (FunctionKind(), MaskKind(), FolderKind(), ScanKind(), _NPZ)
+_HOUSE: tuple[Kind, ...] = (
+    FunctionKind(),
+    Pamap2Kind(),
+    SeriesKind(),
+    MaskKind(),
+    FolderKind(),
+    ScanKind(),
+    _NPZ,
+)
 _registered: list[Kind] = []
 
 

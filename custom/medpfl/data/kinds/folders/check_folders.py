@@ -15,6 +15,7 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
+from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
 from medpfl.data.patients import split_patients
 from medpfl.data.split import PARTS
@@ -47,7 +48,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     Raises:
         UserError: an argument that pictures do not have, or a wrong value of one.
     """
-    asked, reading = named_classes(data_args), read_arguments(Reading, data_args)
+    asked, reading = named_classes(data_args), read_arguments(FolderReading, data_args)
     try:
         layout = read_layout(find_folder(data), asked, reading.patient)
     except UserError as error:

@@ -87,6 +87,10 @@ class FolderKind(CentreKind):
         from medpfl.data.kinds.folders.picture_source import Folders
 
         require_natural(config)
+        if "train_counts" in config.data_args:
+            raise UserError(
+                "--data-arg train_counts: is for simulated sites; in a job --fractions divide each site's own"
+            )
         name, source = config.data, Folders(config)
         classes = named_classes(config.data_args)
         if self.is_here(config.data):

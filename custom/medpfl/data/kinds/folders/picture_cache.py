@@ -64,5 +64,5 @@ def _key(pictures: Sequence[Picture], reading: Reading) -> str:
         states = [(str(p.file.resolve()), (s := p.file.stat()).st_size, s.st_mtime_ns) for p in pictures]
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
-    text = json.dumps([_VERSION, PIL.__version__, reading.model_dump_json(exclude={"patient"}), states])
+    text = json.dumps([_VERSION, PIL.__version__, reading.model_dump_json(exclude={"patient", "train_counts"}), states])
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -18,11 +18,11 @@ from medpfl.core.gathered import gathered
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData, scale
 from medpfl.data.arguments import read_arguments
-from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
+from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, held_out_centres, is_divided
 from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
-from medpfl.data.kinds.folders.picture_file import Reading
+from medpfl.data.kinds.folders.train_counts import FolderReading, require_countable, split_by_counts
 from medpfl.data.labels import require_fit
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 class Folders(OfCentres):
     """The centres of a folder. In a simulation the first is site-1 and so on; a hospital's own has one centre.
 
-    ``data_args`` are :class:`~medpfl.data.kinds.folders.picture_file.Reading`, the same at all sites, and ``classes``,
-    the class names, for hospitals that may lack a class and whoever makes the job without having the pictures.
+    ``data_args`` are :class:`~medpfl.data.kinds.folders.train_counts.FolderReading`, the same at all sites, and
+    ``classes``, the class names, for hospitals that may lack a class and whoever makes the job without the pictures.
     """
 
     config: RunConfig
@@ -54,6 +54,11 @@ class Folders(OfCentres):
     def _whole(self) -> Layout:
         found = read_layout(find_folder(self.config.data), self._classes, self.reading.patient)
         require_fit(self.config, found.several, found.root, "picture")
+        if counts := self.reading.train_counts:
+            if self.config.partition != "natural" or self.config.train_fraction != 1:
+                raise UserError("--data-arg train_counts: says all, without --partition and --train-fraction")
+            held_out = held_out_centres(tuple(found.centres), found.root, self.config.held_out)
+            require_countable(found, counts, held_out)
         return found
 
     @property
@@ -66,9 +71,9 @@ class Folders(OfCentres):
         return Centres(tuple(self.layout.centres), self.layout.root, self.config)
 
     @cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> FolderReading:
         """How pictures are read; UserError names a wrong ``--data-arg``."""
-        return read_arguments(Reading, self.config.data_args)
+        return read_arguments(FolderReading, self.config.data_args)
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -85,7 +90,7 @@ class Folders(OfCentres):
         from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 
         chosen = [*self.centres.sites.values(), *self.centres.held_out]
-        for centre in chosen:
+        for centre in self._whole.centres if self._divided else chosen:
             self._images(centre)
         pictures = {centre: self.layout.centres[centre] for centre in chosen}
         if unread := unread_pictures(files_below(self.layout.root)):
@@ -105,15 +110,18 @@ class Folders(OfCentres):
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():
             raise NotInOnePlace("hospitals' pictures are not pooled")
-        sites = [self.site(name, torch.device("cpu")) for name in self.centres.sites]
-        images = torch.cat([site.images["train"] for site in sites])
-        labels = torch.cat([site.labels["train"] for site in sites])
-        order = torch.randperm(len(labels), generator=generator(self.config.seed, "pretraining", "sample"))
-        chosen = {part: order[:0] for part in PARTS}
-        chosen["train"] = order[: max(1, round(share * len(order)))]
+        every = [(centre, p) for centre in self.centres.sites.values() for p in self._parts(centre)["train"]]
+        order = torch.randperm(len(every), generator=generator(self.config.seed, "pretraining", "sample"))
+        drawn = [every[row] for row in order[: max(1, round(share * len(every)))].tolist()]
+        # A centre's pictures are taken together, and put back into the order in which they were drawn.
+        by_centre = {centre: [k for k, (of, _) in enumerate(drawn) if of == centre] for centre in dict(drawn)}
+        images = torch.cat([self._rows(centre, (drawn[k][1] for k in rows)) for centre, rows in by_centre.items()])
+        back = torch.tensor([k for rows in by_centre.values() for k in rows]).argsort()
+        labels = self._targets([picture for _, picture in drawn])
+        none = back[:0]
         return ImageTensors(
-            images={part: images[rows].to(device) for part, rows in chosen.items()},
-            labels={part: labels[rows].to(device) for part, rows in chosen.items()},
+            images={part: images[back if part == "train" else none].to(device) for part in PARTS},
+            labels={part: (labels if part == "train" else labels[none]).to(device) for part in PARTS},
         )
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
@@ -150,7 +158,8 @@ class Folders(OfCentres):
         Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
         than the job itself is known.
         """
-        reading = {"reading": self.reading.model_dump(mode="json")}
+        left_out = set() if self.reading.train_counts else {"train_counts"}
+        reading = {"reading": self.reading.model_dump(mode="json", exclude=left_out)}
         if self._classes and not self._all_here():
             return described_elsewhere(self.config.data, self._classes) | reading
         sites = {}
@@ -183,7 +192,7 @@ class Folders(OfCentres):
 
     def inputs(self) -> Inputs:
         """See :class:`medpfl.data.source.DataSource`."""
-        settings = self.reading.model_dump(mode="json", exclude={"patient"})
+        settings = self.reading.model_dump(mode="json", exclude={"patient", "train_counts"})
         read = {"_target_": "medpfl.bundle.pictures.ReadPictured", "keys": "image", **settings}
         shape, classes = self.model_arguments(), tuple(self._classes or self.layout.classes)
         size = shape["image_size"]
@@ -203,29 +212,40 @@ class Folders(OfCentres):
 
     def _drawn(self, centre: str) -> dict[Part, list[Picture]]:
         c = self.config
+        if (counts := self.reading.train_counts.get(centre)) is not None:
+            return split_by_counts(self.layout.centres[centre], counts, c.fractions, c.seed, centre)
         return split_patients(self.layout.centres[centre], c.fractions, c.train_fraction, c.seed, centre)
 
     def _images(self, centre: str) -> Tensor:
-        """Pictures of a centre in the order of the layout, (n, C, H, W) uint8."""
+        """Pictures of a folder's centre in the order of the layout, (n, C, H, W) uint8."""
         from medpfl.data.kinds.folders.picture_cache import load_pictures
 
-        return load_pictures(self.layout.centres[centre], self.reading, cache_folder() / "folders")
+        return load_pictures(self._whole.centres[centre], self.reading, cache_folder() / "folders")
+
+    @cached_property
+    def _divided_images(self) -> Tensor:
+        """Of the one centre that is divided: one file of the cache, whatever the partition, and read once."""
+        (centre,) = self._whole.centres
+        return self._images(centre)
 
     def _rows(self, centre: str, pictures: Iterable[Picture]) -> Tensor:
-        place = {picture: row for row, picture in enumerate(self.layout.centres[centre])}
-        return self._images(centre)[[place[picture] for picture in pictures]]
+        """Some pictures of a site."""
+        (whole,) = self._whole.centres if self._divided else (centre,)
+        place = {picture.id: row for row, picture in enumerate(self._whole.centres[whole])}
+        images = self._divided_images if self._divided else self._images(whole)
+        return images[[place[picture.id] for picture in pictures]]
+
+    def _targets(self, pictures: Sequence[Picture]) -> Tensor:
+        """What a network learns of them, (n,) or (n, classes) int64."""
+        targets = torch.tensor([picture.target for picture in pictures], dtype=torch.long)
+        return targets.reshape((-1, len(self.layout.classes)) if self.layout.several else (-1,))
 
     def _tensors(self, centre: str, parts: Mapping[Part, Sequence[Picture]], device: torch.device) -> ImageTensors:
         images = self._rows(centre, (picture for part in PARTS for picture in parts[part]))
         pieces = images.split([len(parts[part]) for part in PARTS])
         return ImageTensors(
             images={part: piece.to(device) for part, piece in zip(PARTS, pieces, strict=True)},
-            labels={
-                part: torch.tensor(
-                    [picture.target for picture in parts[part]], dtype=torch.long, device=device
-                ).reshape((-1, len(self.layout.classes)) if self.layout.several else (-1,))
-                for part in PARTS
-            },
+            labels={part: self._targets(parts[part]).to(device) for part in PARTS},
             # Where nothing says the patients every picture is one, and that is not known.
             persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.layout.people},
         )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.elsewhere import ELSEWHERE
 from medpfl.data.kinds.npz.medmnist import MEDMNIST, SIZES, known_set, split_name
 from medpfl.data.kinds.npz.npz_file import load
-from medpfl.data.places import folders
+from medpfl.data.places import folders, places
 
 SAMPLE = "organamnist-sample"
 """The set that comes with the package."""
@@ -104,7 +105,15 @@ def rows() -> list[Row]:
     for name, known in MEDMNIST.items():
         where = _where(name)
         listing.append(Row(name, known.what, known.images, len(known.classes), known.licence, where))
+    for name, other in ELSEWHERE.items():
+        listing.append(Row(name, other.what, other.samples, other.classes, other.licence, _unpacked(name)))
     return listing
+
+
+def _unpacked(name: str) -> str:
+    """Where a set that is not fetched lies, or is to be had."""
+    there = next((place for place in places(name) if place.is_dir()), None)
+    return str(there) if there else ELSEWHERE[name].address
 
 
 def _sample(name: str) -> Path:
@@ -122,6 +131,8 @@ def _remedy(name: str) -> str:
     base, size = split_name(name)
     if name in _EMBEDDED:
         return "it should have come with the package; reinstall medpfl"
+    if name in ELSEWHERE:
+        return ELSEWHERE[name].in_words(name)
     if base not in MEDMNIST:
         return f"give the path of an npz file, or one of {', '.join([*_EMBEDDED, *MEDMNIST])}"
     for folder in folders():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from medpfl.core.errors import UserError
+from medpfl.data.elsewhere import ELSEWHERE
 from medpfl.data.kinds.npz.catalog import SAMPLE, find
 from medpfl.data.kinds.npz.medmnist import MEDMNIST, SIZES, official
 from medpfl.data.kinds.npz.npz_file import file_md5
@@ -41,6 +42,8 @@ def prepare(name: str, size: int = 28, progress: Progress | None = None) -> Path
     name = name.lower()
     if name == SAMPLE:
         return find(SAMPLE)
+    if name in ELSEWHERE:
+        raise UserError(ELSEWHERE[name].in_words(name))
     if size not in SIZES:
         raise UserError(f"MedMNIST has no images of {size} pixels: use --size {', '.join(map(str, SIZES))}")
     if name in MEDMNIST and MEDMNIST[name].volumes and size not in (28, 64):

@@ -1,0 +1,186 @@
+"""A swept setting as figures: what every method reaches at each value, over seeds and by site."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
+from medpfl.report.reading import Results, selected, site_scores
+from medpfl.report.side_by_side import Comparison
+
+Swept = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """What is swept, and over what.
+
+    Attributes:
+        names: of the settings, which change together.
+        values: at each point one for each name.
+        other_sites: a site's data differ from value to value.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+    other_sites: bool = False
+
+    @classmethod
+    def read(cls, said: Swept) -> Sweeping:
+        """From sweep.json."""
+        of = said["sweep"]
+        return cls(tuple(of["names"]), tuple(map(tuple, of["values"])), of["other_sites"])
+
+    def label(self, index: int) -> str:
+        """``lambda=0.5``, of one point."""
+        return ", ".join(f"{name}={value}" for name, value in zip(self.names, self.values[index], strict=True))
+
+    def folder(self, index: int) -> str:
+        """The label as a folder's name."""
+        return "".join(c if c.isalnum() or c in "-.=" else "_" for c in self.label(index))
+
+    def tick(self, index: int) -> str:
+        """What stands at the axis: the values alone."""
+        begun, *rest = map(str, self.values[index])
+        return f"{begun} ({', '.join(rest)})" if rest else begun
+
+    @property
+    def title(self) -> str:
+        """What the axis shows."""
+        begun, *rest = self.names
+        return f"{begun} ({', '.join(rest)})" if rest else begun
+
+    @property
+    def places(self) -> list[float]:
+        """Where the points are on the axis: at their numbers, or one after the other where they are words."""
+        begun = [value[0] for value in self.values]
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in begun)
+        return (
+            list(map(float, begun)) if numbers and len(set(begun)) == len(begun) else [*map(float, range(len(begun)))]
+        )
+
+
+def swept(
+    sweeping: Sweeping, labels: Sequence[str], comparisons: Sequence[tuple[Comparison, Sequence[Results]]]
+) -> Swept:
+    """The content of sweep.json.
+
+    Args:
+        sweeping: what is swept.
+        labels: of the methods, in the order of the comparisons' groups.
+        comparisons: at each value, of :func:`medpfl.report.side_by_side.compare`, with its runs: all methods under the
+            first seed, then under the second, and so on.
+
+    Returns:
+        ``schema``, ``sweep``, ``measures``, ``data``, ``seeds``, and ``groups``: by method its ``label``, ``algorithm``
+        and, in the order of the values, ``points``: the comparison's figures at that value, and under ``runs`` by seed
+        every measure of every site.
+    """
+    begun = comparisons[0][0]
+    groups = []
+    for index, label in enumerate(labels):
+        points = []
+        for comparison, runs in comparisons:
+            group = comparison["groups"][index]
+            own = runs[index :: len(labels)]
+            points.append(
+                {
+                    **{key: group[key] for key in ("measures", "worst", "to_local", "forgetting", "sites", "by_seed")},
+                    "rounds": group["rounds"],
+                    "local_epochs": group["local_epochs"],
+                    "runs": {str(run["config"]["seed"]): _sites(run) for run in own},
+                }
+            )
+        groups.append({"label": label, "algorithm": begun["groups"][index]["algorithm"], "points": points})
+    return {
+        "schema": 1,
+        "sweep": {
+            "names": list(sweeping.names),
+            "values": [list(value) for value in sweeping.values],
+            "other_sites": sweeping.other_sites,
+        },
+        "measures": begun["measures"],
+        "data": [comparison["data"] for comparison, _ in comparisons],
+        "seeds": begun["seeds"],
+        "groups": groups,
+    }
+
+
+def _sites(run: Results) -> dict[str, dict[str, float | None]]:
+    """By site its test measures at the selected round."""
+    scores = selected(run)
+    by_measure = {m.name: site_scores(scores, m.name) for m in all_measures(run)}
+    return {site: {name: of.get(site) for name, of in by_measure.items()} for site in run["data"]["sites"]}
+
+
+def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
+    """The sweep as text: column heads, and a row for each method and value."""
+    sweeping, measure = Sweeping.read(found), first(found)
+    heads = [
+        "Algorithm",
+        *sweeping.names,
+        short_head(measure),
+        "Worst site",
+        change_head("To local", measure),
+        change_head("Worst site's difference to local", measure),
+    ]
+    rows = []
+    for group in found["groups"]:
+        for value, point in zip(sweeping.values, group["points"], strict=True):
+            local = point["to_local"]
+            gains = (
+                [change(measure, local["mean"], local["sd"]), change(measure, *local["worst"].values())]
+                if local
+                else []
+            )
+            rows.append(
+                [
+                    group["label"],
+                    *map(str, value),
+                    spread(measure, **point["measures"][measure.name]),
+                    printed(measure, point["worst"]["mean"]),
+                    *(gains or ["–", "–"]),
+                ]
+            )
+    return heads, rows
+
+
+def sweep_note(found: Swept) -> str:
+    """What the figures are, in plain sentences."""
+    sweeping, measure, data = Sweeping.read(found), first(found), found["data"]
+    seeds = found["seeds"]
+    sentences = [
+        f"{data[0]['name']}, model {' and '.join(dict.fromkeys(str(m) for of in data for m in of['models']))}.",
+        f"Test {measure.title} at the round chosen on validation data (the last where there are none), mean over sites"
+        + (f", ± standard deviation over {len(seeds)} seeds." if len(seeds) > 1 else "; one seed shows no spread."),
+    ]
+    if sweeping.other_sites:
+        sentences.append("Sites have other data at each value: a name at one value and at the next are two sites.")
+    for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
+        effort = {point[key] for group in found["groups"] for point in group["points"]}
+        if len(effort) > 1 and key not in sweeping.names:
+            sentences.append(f"Numbers of {what} differ: {', '.join(map(str, sorted(effort)))}.")
+    return " ".join(sentences)
+
+
+def sweep_csv(found: Swept) -> str:
+    """One row for each method, value, seed and site, with every measure; for other tools to draw."""
+    sweeping, measures = Sweeping.read(found), [m.name for m in all_measures(found)]
+    lines = StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(["algorithm", "label", *sweeping.names, "seed", "site", *measures])
+    writer.writerows(_csv_rows(found, sweeping, measures))
+    return lines.getvalue()
+
+
+def _csv_rows(found: Swept, sweeping: Sweeping, measures: Sequence[str]) -> Iterator[list[Any]]:
+    for group in found["groups"]:
+        for value, point in zip(sweeping.values, group["points"], strict=True):
+            for seed, sites in point["runs"].items():
+                for site, of in sites.items():
+                    figures = ["" if of[name] is None else of[name] for name in measures]
+                    yield [group["algorithm"], group["label"], *value, seed, site, *figures]

@@ -1,0 +1,218 @@
+"""One setting swept over values: a comparison at each, and a curve over them for every method.
+
+FedAP's lambda, local epochs and number of sites, FedImpres' E with its warm-up, the share of personal heads: whatever a
+run can be told. A run that a value changes nothing of (FedAvg while lambda is swept) is made once and drawn at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.settings import Value
+from medpfl.report.compare_table import markdown_table
+from medpfl.report.page import write_sweep_report
+from medpfl.report.reading import write_text
+from medpfl.report.side_by_side import compare
+from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
+from medpfl.report.words import algorithm_name
+from medpfl.runs.asked import Fields, configs_of
+from medpfl.runs.comparison import ShowProgress, Variant, number_of, try_out, with_local
+from medpfl.runs.experiment import Env, run_experiment
+
+FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
+"""What can be swept besides settings."""
+NEW_DATA = frozenset({"sites", "partition", "train_fraction", "holdout"})
+"""What gives sites other data: a site's name at one value and at the next are two sites."""
+_MOST = 100
+_EXAMPLES = "e.g. lambda=0,0.5,1 or lambda=0..1..0.25 or local_epochs+rounds=1+20,2+10"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is swept.
+
+    Attributes:
+        names: of settings and of :data:`FIELDS`; several change together.
+        values: at each point one for each name.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[Value, ...], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Sweep:
+        """Reads ``NAME=V,V,...``, where ``FROM..TO..STEP`` stands for values, or ``NAME+NAME=V+V,V+V,...``.
+
+        Raises:
+            UserError: it is none of these, or there are fewer than two different values.
+        """
+        head, equals, tail = text.partition("=")
+        names = tuple(name.strip().replace("-", "_") for name in head.split("+"))
+        if not equals or not all(names) or len(set(names)) < len(names):
+            raise UserError(f"--sweep {text}: give NAME=VALUES, {_EXAMPLES}")
+        values: list[tuple[Value, ...]] = []
+        for item in tail.split(","):
+            parts = item.strip().split("+")
+            if len(names) == 1:
+                values += [(value,) for value in (_range(text, item) if ".." in item else [number_of(item.strip())])]
+            elif len(parts) == len(names):
+                values.append(tuple(number_of(part.strip()) for part in parts))
+            else:
+                raise UserError(f"--sweep {text}: {item!r} gives {len(parts)} values for {' and '.join(names)}")
+        if any(value == "" for point in values for value in point) or len(set(values)) < max(2, len(values)):
+            raise UserError(f"--sweep {text}: give at least two different values, each once, {_EXAMPLES}")
+        if len(values) > _MOST:
+            raise UserError(f"--sweep {text}: {len(values)} values; {_MOST} is the most")
+        return cls(names, tuple(values))
+
+    @property
+    def sweeping(self) -> Sweeping:
+        """The same as reports have it."""
+        return Sweeping(self.names, self.values, other_sites=not NEW_DATA.isdisjoint(self.names))
+
+    def fields(self, value: Sequence[Value], common: Fields) -> dict[str, Any]:
+        """A run's fields at one value; UserError for what neither is swept nor a setting could be."""
+        fields = {**common, "settings": dict(common["settings"])}
+        for name, one in zip(self.names, value, strict=True):
+            if name in FIELDS:
+                fields |= {name: one} | ({"names": None} if name == "sites" else {})
+            elif name in RunConfig.model_fields:
+                raise UserError(f"--sweep {name}: settings can be swept, and {', '.join(FIELDS)}")
+            else:
+                fields["settings"][name] = one
+        return fields
+
+
+def _range(text: str, item: str) -> list[Value]:
+    """Both ends and what lies between in steps; whole numbers need no step."""
+    try:
+        ends = [Decimal(part) for part in item.strip().split("..")]
+        start, stop, step = ends if len(ends) == 3 else (*ends, Decimal(1))
+    except (InvalidOperation, ValueError):
+        raise UserError(f"--sweep {text}: {item!r} is no FROM..TO..STEP, {_EXAMPLES}") from None
+    whole = all(end == end.to_integral_value() for end in (start, stop, step))
+    if not (start < stop and step > 0) or (len(ends) < 3 and not whole):
+        raise UserError(f"--sweep {text}: {item!r}: from the lower end to the higher in steps above 0, {_EXAMPLES}")
+    if (stop - start) / step > _MOST:
+        raise UserError(f"--sweep {text}: {item!r} has more than {_MOST} values")
+    count = int((stop - start) / step)
+    exact = (start + k * step for k in range(count + 1))
+    return [int(value) if value == value.to_integral_value() else float(value) for value in exact]
+
+
+def run_sweep(
+    algorithms: Sequence[str],
+    sweep: Sweep,
+    seeds: int,
+    fields: Fields,
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None,
+    overwrite: bool,
+    together: bool | None = None,
+    forgotten: bool | None = None,
+    progress: ShowProgress,
+    said_in: Callable[[], AbstractContextManager] = nullcontext,
+) -> Swept:
+    """Runs a comparison at every value, then writes sweep.json, sweep.csv, sweep.md and report.html.
+
+    A sweep that was stopped goes on: finished runs are read, an unfinished one resumes.
+
+    Args:
+        algorithms: see :func:`medpfl.runs.asked.configs_of`.
+        sweep: what is swept.
+        seeds: how many, from 0.
+        fields: of all runs, see :func:`medpfl.runs.asked.config_of`.
+        out: folder; a run is in ``VARIANT/NAME=VALUE/seed-S``, or in ``VARIANT/seed-S`` where no value changes it.
+        env: engine for all.
+        threads: sites at once.
+        overwrite: run everything again.
+        together: see :func:`medpfl.runs.experiment.run_experiment`.
+        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
+        progress: shows a run's progress, from a title and the number of rounds.
+        said_in: see :func:`medpfl.runs.asked.configs_of`.
+
+    Returns:
+        The content of sweep.json (:func:`medpfl.report.sweep.swept`).
+
+    Raises:
+        UserError: a run cannot be made, or the folder holds runs with other settings.
+    """
+    points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
+    plan = _folders(sweep.sweeping, points)
+    unlike: dict[str, RunConfig] = {name: config for runs in plan for name, config in runs}
+    try_out(list(unlike.items()), out, overwrite)
+    if forgotten is None:
+        forgotten = any(config.resists_forgetting for config in unlike.values())
+    made: dict[tuple[str, int], dict[str, Any]] = {}
+    every = list(dict.fromkeys((name, config.seed) for runs in plan for name, config in runs))
+    comparisons = []
+    for runs in plan:
+        results = []
+        for name, config in runs:
+            key = name, config.seed
+            if key not in made:
+                title = f"[{every.index(key) + 1}/{len(every)}] {name}, seed {config.seed}"
+                with progress(title, config.rounds) as watch:
+                    made[key] = run_experiment(
+                        config,
+                        out / name / f"seed-{config.seed}",
+                        env=env,
+                        threads=threads,
+                        resume=not overwrite,
+                        overwrite=overwrite,
+                        together=together,
+                        forgotten=forgotten,
+                        watch=watch,
+                    )
+            results.append(made[key])
+        comparisons.append((compare(results), results))
+    found = swept(sweep.sweeping, _labels(algorithms, points[0]), comparisons)
+    write_sweep(found, out)
+    return found
+
+
+def write_sweep(found: Swept, folder: Path) -> None:
+    """Writes sweep.json, sweep.csv, sweep.md and report.html."""
+    write_text(folder / "sweep.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_text(folder / "sweep.csv", sweep_csv(found))
+    write_text(folder / "sweep.md", markdown_table(*sweep_rows(found), sweep_note(found)))
+    write_sweep_report(found, folder / "report.html")
+
+
+def _folders(
+    sweeping: Sweeping, points: Sequence[Sequence[tuple[str, RunConfig]]]
+) -> list[list[tuple[str, RunConfig]]]:
+    """By value the runs' folders and configurations; a run that is the same at all values has one folder."""
+    same = {name for name, config in points[0] if all((name, config) in runs for runs in points)}
+    found = []
+    for index, runs in enumerate(points):
+        at = sweeping.folder(index)
+        for i, (name, config) in enumerate(runs):
+            if twin := next((other for other, known in runs[:i] if known == config), None):
+                raise UserError(f"{name} and {twin} are the same run at {sweeping.label(index)}; give each once")
+        found.append([(name if name in same else f"{name}/{at}", config) for name, config in runs])
+    return found
+
+
+def _labels(algorithms: Sequence[str], runs: Sequence[tuple[str, RunConfig]]) -> list[str]:
+    """Of the variants, in the order of the first seed's runs: the method's title, and what is changed of it."""
+    given = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
+    model = next(config.model for _, config in runs)
+    by_folder: Mapping[str, Variant] = {v.folder: v for v in with_local(given, model)}
+    names = dict.fromkeys(folder for folder, _ in runs)
+    return [_label(by_folder[name]) if name in by_folder else name for name in names]
+
+
+def _label(variant: Variant) -> str:
+    changed = variant.text.partition(":")[2].replace(",", ", ")
+    return algorithm_name(variant.algorithm) + (f" ({changed})" if changed else "")

@@ -1,0 +1,215 @@
+"""A swept setting: what may be swept, which runs are made once, and the figures, curves and files that come of it."""
+
+import csv
+import json
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+
+from medpfl.config.fields import OPTIONS
+from medpfl.core.errors import UserError
+from medpfl.report.sweep import Sweeping
+from medpfl.runs import sweep as runs_sweep
+from medpfl.runs.asked import as_meant, configs_of
+from medpfl.runs.sweep import Sweep, run_sweep
+
+TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
+
+
+def said(**fields):
+    empty = {"data_args": {}, "model_args": {}, "settings": {}}
+    return as_meant(dict.fromkeys(OPTIONS) | empty | TINY | fields)
+
+
+def swept(tmp_path, algorithms, sweep, seeds=1, fields=None, **options):
+    how = {"env": "inprocess", "threads": 1, "overwrite": False, "together": False, "forgotten": False}
+    silent = nullcontext(lambda progress: None)
+    return run_sweep(
+        algorithms, Sweep.parse(sweep), seeds, fields or said(), tmp_path,
+        **how | {"progress": lambda title, total: silent} | options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "values"),
+    [
+        ("lambda=0,0.5,1", ("lambda",), [(0,), (0.5,), (1,)]),
+        ("lambda=0.1..0.9..0.2", ("lambda",), [(0.1,), (0.3,), (0.5,), (0.7,), (0.9,)]),
+        ("sites=2..5", ("sites",), [(2,), (3,), (4,), (5,)]),
+        ("p=0..1..0.5", ("p",), [(0,), (0.5,), (1,)]),
+        ("local-epochs+rounds=1+20,4+5", ("local_epochs", "rounds"), [(1, 20), (4, 5)]),
+        ("start=noise,holdout", ("start",), [("noise",), ("holdout",)]),
+        ("partition=iid,dirichlet:0.1", ("partition",), [("iid",), ("dirichlet:0.1",)]),
+        ("lr=1e-3,1e-2", ("lr",), [(0.001,), (0.01,)]),
+    ],
+)
+def test_what_is_swept(text, names, values):
+    assert Sweep.parse(text) == Sweep(names, tuple(values))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lambda", "give NAME=VALUES, e.g. lambda=0,0.5,1"),
+        ("lambda=", "at least two different values"),
+        ("lambda=0.5", "at least two different values"),
+        ("lambda=0.5,0.5", "at least two different values"),
+        ("lambda=0.5,", "at least two different values"),
+        ("lambda+lambda=1+1,2+2", "give NAME=VALUES"),
+        ("a+b=1,2", "'1' gives 1 values for a and b"),
+        ("lambda=0.1..0.9", "from the lower end to the higher in steps above 0"),
+        ("lambda=0.9..0.1..0.2", "from the lower end to the higher"),
+        ("lambda=a..b", r"'a\.\.b' is no FROM\.\.TO\.\.STEP"),
+        ("sites=1..1000", "has more than 100 values"),
+    ],
+)
+def test_what_is_no_sweep_says_what_would_be_right(text, words):
+    with pytest.raises(UserError, match=words):
+        Sweep.parse(text)
+
+
+def test_only_what_makes_sense_is_swept(tmp_path):
+    for name, words in (("seed", "--sweep seed: settings can be swept, and sites"), ("data_args", "--sweep data_args")):
+        with pytest.raises(UserError, match=words):
+            swept(tmp_path, ["fedavg"], f"{name}=1,2")
+    with pytest.raises(UserError, match="--set lambda: none of local, fedavg has such a setting"):
+        swept(tmp_path, ["fedavg"], "lambda=0.1,0.2")
+    with pytest.raises(UserError, match="rounds"):
+        swept(tmp_path, ["fedavg"], "rounds=0,1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_have_places_and_names():
+    numbers = Sweeping(("lambda",), ((0,), (0.5,), (1,)))
+    assert numbers.places == [0, 0.5, 1] and numbers.title == "lambda" and numbers.label(1) == "lambda=0.5"
+    words = Sweeping(("partition",), (("iid",), ("dirichlet:0.1",)))
+    assert words.places == [0, 1] and words.folder(1) == "partition=dirichlet_0.1"
+    both = Sweeping(("local_epochs", "rounds"), ((5, 80), (10, 40)))
+    assert (both.title, both.tick(0), both.places) == ("local_epochs (rounds)", "5 (80)", [5, 10])
+    # Two points at one number would lie on each other.
+    assert Sweeping(("local_epochs", "warmup"), ((5, 15), (5, 10))).places == [0, 1]
+
+
+@pytest.fixture(scope="module")
+def lambdas(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lambdas")
+    fields = said(settings={"pretrain": "pooled", "pretrain_epochs": 1})
+    return folder, swept(folder, ["fedap"], "lambda=0.2,0.9", seeds=2, fields=fields)
+
+
+def test_runs_that_no_value_changes_are_made_once(lambdas):
+    folder, found = lambdas
+    made = sorted(file.parent.relative_to(folder).as_posix() for file in folder.rglob("results.json"))
+    at = [f"fedap/lambda={value}/seed-{seed}" for value in (0.2, 0.9) for seed in (0, 1)]
+    assert made == sorted([*at, "local/seed-0", "local/seed-1"])
+    assert [group["label"] for group in found["groups"]] == ["Local training", "FedAP"]
+    local, fedap = ([point["by_seed"] for point in group["points"]] for group in found["groups"])
+    assert local[0] == local[1] and fedap[0] != fedap[1]
+    ran = json.loads((folder / "fedap/lambda=0.9/seed-1/results.json").read_text())["config"]["settings"]
+    assert ran["lambda"] == 0.9
+
+
+def test_figures_are_the_runs(lambdas):
+    folder, found = lambdas
+    for k, value in enumerate((0.2, 0.9)):
+        point = found["groups"][1]["points"][k]
+        runs = [json.loads((folder / f"fedap/lambda={value}/seed-{s}/results.json").read_text()) for s in (0, 1)]
+        final = [run["final"]["selected"] for run in runs]
+        means = [of["mean"]["accuracy"] for of in final]
+        assert point["measures"]["accuracy"] == pytest.approx({"mean": fmean(means), "sd": stdev(means)})
+        assert point["sites"]["site-2"] == pytest.approx(fmean(of["sites"]["site-2"]["accuracy"] for of in final))
+        assert point["worst"]["mean"] == pytest.approx(
+            fmean(min(site["accuracy"] for site in of["sites"].values()) for of in final)
+        )
+    assert json.loads((folder / "sweep.json").read_text()) == found
+
+
+def test_the_csv_has_every_site(lambdas):
+    folder, found = lambdas
+    rows = list(csv.DictReader((folder / "sweep.csv").open()))
+    assert len(rows) == 2 * 2 * 2 * 2  # methods, values, seeds, sites
+    chosen = [r for r in rows if (r["algorithm"], r["lambda"], r["site"]) == ("fedap", "0.9", "site-2")]
+    assert [row["seed"] for row in chosen] == ["0", "1"]
+    mean = fmean(float(row["accuracy"]) for row in chosen)
+    assert mean == pytest.approx(found["groups"][1]["points"][1]["sites"]["site-2"])
+
+
+def test_the_page_draws_means_with_spread_and_sites_faintly(lambdas):
+    folder, found = lambdas
+    page = (folder / "report.html").read_text()
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(charts) == 3  # all methods, then each one's sites
+    everyone, fedap = charts[0], charts[2]
+    assert everyone.count('class="curve') == 2 + 2 * 2  # curves, and whiskers at two values
+    assert "faint" not in everyone and fedap.count('class="faint c1"') == 2
+    assert ">0.2</text>" in fedap and ">0.9</text>" in fedap and ">lambda</text>" in fedap
+    # The curve begins at the first value's mean: where its dot is.
+    begun = re.search(r'class="curve c1" d="M([\d.]+) ([\d.]+)L', fedap[fedap.rindex('class="curve c1"') :])
+    assert f'cx="{begun[1]}" cy="{begun[2]}"' in fedap
+    mean = found["groups"][1]["points"][0]["measures"]["accuracy"]["mean"]
+    assert f"FedAP, 0.2: {mean:.3f}" in fedap and f"FedAP: {mean:.3f} at 0.2" in fedap
+    assert "Whiskers are a standard deviation over seeds" in page and "A faint line is a site" in page
+
+
+def test_a_sweep_goes_on_and_reads_what_is_there(lambdas, monkeypatch):
+    folder, found = lambdas
+    begun = []
+    fields = said(settings={"pretrain": "pooled", "pretrain_epochs": 1})
+    monkeypatch.setattr(
+        runs_sweep, "run_experiment",
+        lambda config, out, **how: begun.append(how["resume"]) or json.loads((out / "results.json").read_text()),
+    )  # fmt: skip
+    again = swept(folder, ["fedap"], "lambda=0.2,0.9", seeds=2, fields=fields)
+    assert again == found and begun == [True] * 6
+
+
+def test_other_numbers_of_sites_are_other_data(tmp_path, medpfl):
+    words = ["fedavg", "--sweep", "sites=2,3", "--seeds", 1, "--rounds", 1, "--train-fraction", 0.05, "--no-new-test"]
+    done = medpfl("compare", *words, "--partition", "iid", "--out", tmp_path / "out")
+    assert "Sites have other data at each value" in " ".join(done.stdout.split())
+    found = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [len(of["sites"]) for of in found["data"]] == [2, 3]
+    assert [len(point["sites"]) for point in found["groups"][1]["points"]] == [2, 3]
+    page = (tmp_path / "out" / "report.html").read_text()
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert charts[2].count('class="pale f1"') == 5 and "faint" not in charts[2]  # dots: a name is two sites
+    assert (tmp_path / "out" / "local" / "sites=3" / "seed-0" / "results.json").is_file()
+
+
+def test_settings_change_together(tmp_path):
+    found = swept(tmp_path, ["fedavg"], "local_epochs+rounds=1+2,2+1")
+    runs = [json.loads((tmp_path / f"fedavg/{at}/seed-0/results.json").read_text()) for at in (
+        "local_epochs=1__rounds=2", "local_epochs=2__rounds=1",
+    )]  # fmt: skip
+    assert [(run["config"]["local_epochs"], run["config"]["rounds"]) for run in runs] == [(1, 2), (2, 1)]
+    assert ">1 (2)</text>" in (tmp_path / "report.html").read_text()
+    assert [point["rounds"] for point in found["groups"][1]["points"]] == [2, 1]
+
+
+def _printed():
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    return re.findall(r"\| `compare ([^`]*--sweep [^`]+)` \|", page)
+
+
+@pytest.mark.parametrize("command", _printed())
+def test_the_papers_figures_make_configurations(command):
+    methods, _, sweep = command.partition(" --sweep ")
+    parsed = Sweep.parse(sweep)
+    made = [
+        configs_of(methods.split(), 1, parsed.fields(value, said(sites=None, rounds=None))) for value in parsed.values
+    ]
+    at = [
+        {name: getattr(run, name, run.all_settings.get(name)) for name in parsed.names}
+        for runs in made
+        for _, run in runs[-1:]
+    ]
+    assert [tuple(str(point[name]) for name in parsed.names) for point in at] == [
+        tuple(map(str, value)) for value in parsed.values
+    ]
+
+
+def test_the_papers_figures_are_there():
+    assert len(_printed()) >= 6
