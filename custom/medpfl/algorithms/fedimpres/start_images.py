@@ -47,7 +47,9 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
     path = Path(str(settings["start"])).expanduser()
     if not path.exists():
         known = "an npz file, a file in CIFAR's binary format, or a folder of such or of pictures"
-        raise UserError(f"start={settings['start']}: there is no such path; use noise, holdout, held-out, or the path of {known}")
+        raise UserError(
+            f"start={settings['start']}: there is no such path; use noise, holdout, held-out, or the path of {known}"
+        )
     try:
         return public(path, count, shape, rng)
     except UserError as error:
