@@ -76,7 +76,9 @@ class PseudoData(Mechanism):
     newcomer = Rule("the same, with what it received as theta_0", "it should not forget what the others know, either")
 
     def refuses(self, run: Run) -> str | None:
-        """Pseudo data bear one distribution over classes each."""
+        """Pseudo data bear one distribution over classes each; what moves between steps is no gradient."""
+        if run.all_settings.get("control"):
+            return "control variates take (x - y) / (K lr) for the mean gradient, and pseudo moves weights after each step"
         if not run.learned.one_class:
             return f"pseudo data bear probabilities of one class each; {run.learned.name} has other labels"
         return None
