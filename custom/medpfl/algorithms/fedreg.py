@@ -78,7 +78,7 @@ class PseudoData(Mechanism):
     def refuses(self, run: Run) -> str | None:
         """Pseudo data bear one distribution over classes each; what moves between steps is no gradient."""
         if run.all_settings.get("control"):
-            return "control variates take (x - y) / (K lr) for a mean gradient, and pseudo moves weights after each step"
+            return "control variates take (x - y) / (K lr) for a mean gradient; pseudo moves weights after each step"
         if not run.learned.one_class:
             return f"pseudo data bear probabilities of one class each; {run.learned.name} has other labels"
         return None
