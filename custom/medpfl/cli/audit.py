@@ -108,8 +108,8 @@ def open_audit(
     inputs = federation.source.inputs()
     if inputs is not None and inputs.kind == "series":
         raise UserError(
-            f"{config.data}: time series, and the attacks here look for images: none can be tried, which says nothing of "
-            "what an update gives away"
+            f"{config.data}: time series, and the attacks here look for images: none can be tried, which says nothing "
+            "of what an update gives away"
         )
     return Audit(federation, name, held, policy, thresholds, seconds)
 
