@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
+import medpfl
 from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.sweep import Sweeping
@@ -213,3 +214,12 @@ def test_the_papers_figures_make_configurations(command):
 
 def test_the_papers_figures_are_there():
     assert len(_printed()) >= 6
+
+
+def test_from_python(tmp_path):
+    fields = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "quiet": True}
+    found = medpfl.compare(["fedprox"], seeds=1, sweep="mu=0.1,1", out=tmp_path / "out", new_test=False, **fields)
+    assert found.results == json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert found.report() == tmp_path / "out" / "report.html" and "FedProx" in repr(found)
+    assert "FedProx" in repr(found.table()) and "<td" in found._repr_html_()
+    assert (tmp_path / "out" / "local" / "seed-0").is_dir() and (tmp_path / "out" / "fedprox" / "mu=0.1").is_dir()

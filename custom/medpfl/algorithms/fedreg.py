@@ -57,8 +57,9 @@ class PseudoSettings(Settings):
     pseudo: int = setting(
         0, "1 takes back what a step adds to the loss of pseudo data, made from the site's own", ge=0, le=1
     )
+    # The paper's gamma; FedImpres' is a setting of that name, and may be given beside it.
     slow: float = setting(
-        0.5, "where local gradients are taken: 0 at the received weights, 1 at the present", symbol="gamma", ge=0, le=1
+        0.5, "where local gradients are taken: 0 at the received weights, 1 at the present", ge=0, le=1
     )
     pseudo_size: float = setting(0.1, "step to pseudo data, in units of the input", symbol="eta_s", gt=0)
     perturbed_size: float = setting(0.001, "step to perturbed data, likewise", symbol="eta_p", gt=0)
@@ -75,7 +76,9 @@ class PseudoData(Mechanism):
     newcomer = Rule("the same, with what it received as theta_0", "it should not forget what the others know, either")
 
     def refuses(self, run: Run) -> str | None:
-        """Pseudo data bear one distribution over classes each."""
+        """Pseudo data bear one distribution over classes each; what moves between steps is no gradient."""
+        if run.all_settings.get("control"):
+            return "control variates take (x - y) / (K lr) for a mean gradient; pseudo moves weights after each step"
         if not run.learned.one_class:
             return f"pseudo data bear probabilities of one class each; {run.learned.name} has other labels"
         return None

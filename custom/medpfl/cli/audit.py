@@ -88,7 +88,8 @@ def open_audit(
     """The audit of a site of a run, on the CPU with the run's own number of threads.
 
     Raises:
-        UserError: the run has no such site, the data cannot be used, or the site has no training sample.
+        UserError: the run has no such site, the data cannot be used or are no images, or the site has no training
+            sample.
     """
     import torch
 
@@ -104,6 +105,12 @@ def open_audit(
     held = federation.source.site(name, federation.device)
     if not held.samples("train"):
         raise UserError(f"{name} has no training sample: there is nothing to attack")
+    inputs = federation.source.inputs()
+    if inputs is not None and inputs.kind == "series":
+        raise UserError(
+            f"{config.data}: time series, and the attacks here look for images: none can be tried, which says nothing "
+            "of what an update gives away"
+        )
     return Audit(federation, name, held, policy, thresholds, seconds)
 
 

@@ -122,10 +122,10 @@ def data_inventory(
     written = write_inventory(out, inventory, drawn, names, dates)
     for file in written:
         console.print(f"{file}", highlight=False, soft_wrap=True)
-    drafts = " or ".join(file.name for file in written[2:])
-    said = f"Give each row of {drafts} a label, and copy it into {path} as {LABELS}."
     console.print("They name patients and show images.")
-    console.print(Text(printable(said)), soft_wrap=True)
+    if drafts := " or ".join(file.name for file in written[2:]):
+        said = f"Give each row of {drafts} a label, and copy it into {path} as {LABELS}."
+        console.print(Text(printable(said)), soft_wrap=True)
 
 
 @contextmanager

@@ -38,7 +38,8 @@ from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import run_comparison
 from medpfl.runs.experiment import Env, run_experiment
 from medpfl.runs.own_code import same_import_path, spec_of
-from medpfl.runs.shown import Comparison, Run
+from medpfl.runs.shown import Comparison, Run, Swept
+from medpfl.runs.sweep import Sweep, run_sweep
 
 Data = str | os.PathLike | Callable[..., SiteData]
 Model = str | Callable[..., nn.Module]
@@ -139,9 +140,10 @@ def compare(
     overwrite: bool = False,
     new_test: bool | None = None,
     forgetting: bool | None = None,
+    sweep: str | None = None,
     quiet: bool = False,
     **fields: Any,
-) -> Comparison:
+) -> Comparison | Swept:
     """Trains algorithms on the same splits and seeds and compares them pair by pair; local is always among them.
 
     Args:
@@ -157,6 +159,8 @@ def compare(
         overwrite: run everything again.
         new_test: see :func:`run`.
         forgetting: see :func:`run`.
+        sweep: compare at each value of a setting or of another option (:class:`~medpfl.runs.sweep.Sweep`), such as
+            ``lambda=0,0.5,1``; what is returned is then a :class:`~medpfl.runs.shown.Swept`.
         quiet: see :func:`run`.
         fields: see :func:`run`, but for ``seed``, ``personal`` and ``mixing``, which a variant has.
 
@@ -175,16 +179,17 @@ def compare(
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary), _findable(env):
-        results = run_comparison(
-            configs_of(algorithms, seeds, asked),
-            folder,
-            env=env,
-            threads=threads,
-            overwrite=overwrite,
-            together=new_test,
-            forgotten=forgetting,
-            progress=lambda title, rounds: _shown(quiet, title, rounds),
-        )
+        how = {
+            "env": env,
+            "threads": threads,
+            "overwrite": overwrite,
+            "together": new_test,
+            "forgotten": forgetting,
+            "progress": lambda title, rounds: _shown(quiet, title, rounds),
+        }
+        if sweep is not None:
+            return Swept(run_sweep(algorithms, Sweep.parse(sweep), seeds, asked, folder, **how), folder, temporary)
+        results = run_comparison(configs_of(algorithms, seeds, asked), folder, **how)
     return Comparison(results, folder, temporary)
 
 

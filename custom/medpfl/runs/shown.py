@@ -26,7 +26,8 @@ from medpfl.report.headline import summary
 from medpfl.report.page import table_html
 from medpfl.report.page_parts import Table as PageTable
 from medpfl.report.page_tables import site_table
-from medpfl.report.terminal import comparison_table, run_table
+from medpfl.report.sweep import sweep_rows
+from medpfl.report.terminal import comparison_table, run_table, sweep_table
 
 _WIDTH = 100
 
@@ -147,6 +148,23 @@ class Comparison(_Kept):
         """One row for every variant: means over sites and seeds, and the differences to local training."""
         page = PageTable("Algorithms compared", *comparison_rows(self.results))
         return Shown(comparison_table(self.results, _WIDTH), page)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+
+class Swept(_Kept):
+    """A finished sweep: what :func:`medpfl.compare` gives with ``sweep``.
+
+    Attributes:
+        results: the content of sweep.json.
+        folder: where its files are, each run's in ``VARIANT/NAME=VALUE/seed-S``. One that the user did not name goes
+            when this object does.
+    """
+
+    def table(self) -> Shown:
+        """One row for every variant and value: means over sites and seeds, and the difference to local training."""
+        return Shown(sweep_table(self.results), PageTable("The swept setting", *sweep_rows(self.results)))
 
     def __repr__(self) -> str:
         return repr(self.table())

@@ -1,7 +1,7 @@
 """One setting swept over values: a comparison at each, and a curve over them for every method.
 
-FedAP's lambda, local epochs and number of sites, FedImpres' E with its warm-up, the share of personal heads: whatever a
-run can be told. A run that a value changes nothing of (FedAvg while lambda is swept) is made once and drawn at all.
+A weight, local epochs and rounds that change together, the number of sites, a partition: whatever a run can be told. A
+run of which a value changes nothing, because its method has no such setting, is made once and drawn at all values.
 """
 
 from __future__ import annotations

@@ -198,6 +198,7 @@ def test_off_it_is_fedavg():
     ("algorithm", "fields", "words"),
     [
         ("fedreg", {"task": "multi-label"}, "one class each; multi-label has other labels"),
+        ("scaffold", {"settings": {"pseudo": 1}}, "pseudo moves weights after each step"),
         ("vit-heads", {"settings": {"pseudo": 1}}, "consistency and pseudo replace the pass through the model"),
         ("apfl", {"settings": {"head_epochs": 1}, "personal": "top:1"}, "replace the epochs of a round"),
     ],

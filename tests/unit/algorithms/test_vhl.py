@@ -148,8 +148,8 @@ def test_all_sites_learn_of_the_same_images_in_another_order():
 def test_the_papers_symbols():
     assert tiny_config("vhl", settings={"lambda": 0.5}).all_settings["align"] == 0.5
     assert tiny_config("fedvss", settings={"epsilon": 0.1}).all_settings["radius"] == 0.1
-    values = tiny_config("fedreg", settings={"gamma": 0.2, "eta_s": 0.3, "eta_p": 0.4}).all_settings
-    assert [values[name] for name in ("slow", "pseudo_size", "perturbed_size")] == [0.2, 0.3, 0.4]
+    values = tiny_config("fedreg", settings={"eta_s": 0.3, "eta_p": 0.4}).all_settings
+    assert [values[name] for name in ("pseudo_size", "perturbed_size")] == [0.3, 0.4]
 
 
 def test_off_it_is_fedavg():

@@ -10,6 +10,7 @@ from recordings import series, write_series
 
 from medpfl.algorithms.fedap.statistics import statistics_under
 from medpfl.bundle.series import LoadSeriesd
+from medpfl.cli.audit import open_audit
 from medpfl.config.fields import OPTIONS
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
@@ -22,6 +23,7 @@ from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.federation import Federation
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.experiment import run_experiment
+from medpfl.site.policy import OPEN, AuditThresholds
 
 CPU = torch.device("cpu")
 PARTS = ("train", "validation", "test")
@@ -259,3 +261,9 @@ def test_fedap_runs_on_series_and_leaves_a_bundle_that_predicts(home, tmp_path):
         np.save(tmp_path / "new.npy", content)
         with pytest.raises(UserError, match=words):
             load({"image": tmp_path / "new.npy"})
+
+
+def test_an_audit_says_that_it_has_no_attack_on_series(home):
+    job = config(write_series(home / "mine.npz", **SITES), sites=2, **SMALL)
+    with pytest.raises(UserError, match="time series, and the attacks here look for images: none can be tried"):
+        open_audit(job, None, None, OPEN, AuditThresholds(), 60.0)

@@ -109,6 +109,9 @@ def test_what_rows_are_and_what_results_say_of_them():
     assert cases(ImageTensors(plain.images, plain.labels, bags), "test") == Cases("patient", None)
     one = {part: y // 2 for part, y in bags.items()}
     assert cases(ImageTensors(plain.images, plain.labels, bags, one), "test").whose.tolist() == [0, 0, 1]
+    # Of one person's samples nothing tells how persons differ.
+    alone = {part: torch.zeros_like(y) for part, y in plain.labels.items()}
+    assert cases(ImageTensors(plain.images, plain.labels, persons=alone), "test").by == "sample"
 
     torch.manual_seed(0)
     model = Net()

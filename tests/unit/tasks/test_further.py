@@ -65,6 +65,13 @@ def test_patients_are_drawn_whole():
     np.testing.assert_array_equal(weights, draws(5, owners))
 
 
+def test_a_single_patient_gives_no_interval():
+    weights = draws(5, np.full(5, 7))
+    assert weights.tolist() == [[1] * 5]
+    found = further(of_positives(np.array([0.9, 0.2, 0.7, 0.4, 0.6])), np.array([1, 0, 1, 0, 0]), HALF, weights)
+    assert intervals(found) == {} and estimates(found)["f1"] is not None
+
+
 def test_intervals_hold_about_as_often_as_they_say():
     rng, hits = np.random.default_rng(1), 0
     weights = draws(80)

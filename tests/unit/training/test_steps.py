@@ -17,10 +17,11 @@ from medpfl.training.trainer import Trainer
 LOSS = TASKS["classification"].loss
 
 
-def trained(model, data, epochs=1, before_step=(), **settings):
+def trained(model, data, epochs=1, before_step=(), after_step=(), **settings):
     trainer = Trainer.of({"lr": 0.5, "batch_size": 4, **settings})
     objective = plain_objective(model, LOSS)
-    return train_epochs(model, data, trainer, epochs, generator(0), objective, before_step=before_step)
+    hooks = {"before_step": before_step, "after_step": after_step}
+    return train_epochs(model, data, trainer, epochs, generator(0), objective, **hooks)
 
 
 def linear():
@@ -121,3 +122,17 @@ def test_a_model_of_vectors_is_as_it_is():
     trained(first, images())
     trained(second, images(), channels_last=1)
     assert same(first.state_dict(), second.state_dict())
+
+
+def test_after_every_step_the_weights_are_the_new_ones():
+    """Five batches two by two are three steps an epoch; what is done after each finds it taken, and gradients gone."""
+    model = linear()
+    seen = []
+
+    def after():
+        seen.append(model[1].bias.detach().clone())
+        assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+    trained(model, images(train=20), accumulate=2, after_step=[after])
+    assert len(seen) == 3
+    assert not torch.equal(seen[0], seen[1]) and torch.equal(seen[-1], model[1].bias)

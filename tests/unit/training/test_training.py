@@ -14,7 +14,7 @@ from medpfl.models import build_model
 from medpfl.tasks import TASKS
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
 from medpfl.training.objective import objective_of
-from medpfl.training.part import Part
+from medpfl.training.part import Beside, Part
 from medpfl.training.trainer import Trainer
 
 SGD = {"lr": 0.5, "batch_size": 4, "momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
@@ -90,6 +90,23 @@ def test_terms_are_not_in_the_reported_loss_but_in_the_gradient():
     loss = trained(model, Batches((X, Y)), SGD, 1, generator(0), objective)
     assert loss == pytest.approx(math.log(2))
     assert model.bias.tolist() == [0.25 - 1.5, -0.25 - 1.5]
+
+
+def test_samples_beside_count_as_means_of_their_own_and_a_term_knows_its_rows():
+    """At zero weights every loss is log 2: an own sample, two beside of weight 3, one of weight 5; rows add 10 + 1."""
+    seen = []
+
+    def rows_of(y, labels, rows):
+        seen.append((y.tolist(), labels.tolist(), rows))
+        return torch.tensor(10.0 + rows.start)
+
+    two = Beside(lambda x, y: (torch.cat((x, x + 1)), torch.tensor([1, 1])), 3.0, rows_of)
+    one = Beside(lambda x, y: (x, 1 - y), 5.0)
+    told, minimised = objective_of(linear(), [Part(beside=[two]), Part(), Part(beside=[one])], LOSS)(X, Y)
+
+    assert told.item() == pytest.approx(math.log(2))
+    assert minimised.item() == pytest.approx(9 * math.log(2) + 11)
+    assert seen == [([0], [1, 1], slice(1, 3))]
 
 
 def test_nesterov_looks_ahead_by_hand():

@@ -5,6 +5,7 @@ import json
 import nibabel
 import numpy as np
 import pytest
+import torch
 from hospitals import write_cohort
 from monai.bundle import ConfigWorkflow
 
@@ -14,7 +15,7 @@ from medpfl.data.kinds.scans.transforms import LoadScand
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.site.store import DiskStore
-from medpfl.tasks.evaluation import predict
+from medpfl.tasks.evaluation import predict, softmax
 
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
 SLICES = {"mean": 3, "attention": 14}
@@ -26,22 +27,26 @@ VIT, DENSE = ({"model": m, "model_args": a} for m, a in (("vit-tiny", SMALL_VIT)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "network", "pooling", "depth"),
+    ("algorithm", "network", "pooling", "depth", "task"),
     [
-        ("vit-heads", VIT, "mean", 0),
-        ("vit-heads", VIT, "attention", 0),
-        ("fedbn", DENSE, "mean", 8),
-        ("fedblend", DENSE, "mean", 8),
+        ("vit-heads", VIT, "mean", 0, "classification"),
+        ("vit-heads", VIT, "attention", 0, "classification"),
+        ("vit-heads", VIT, "mean", 0, "multi-label"),
+        ("fedbn", DENSE, "mean", 8, "classification"),
+        ("fedblend", DENSE, "mean", 8, "classification"),
     ],
 )
-def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, algorithm, network, pooling, depth):
+def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, algorithm, network, pooling, depth, task):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cohort = write_cohort(tmp_path / "cohort", centres=2)
+    for table in cohort.rglob("labels.csv") if task == "multi-label" else ():
+        table.write_text(table.read_text().replace("label", "labels").replace(",1\n", ",a|b\n").replace(",0\n", ",a\n"))
     run_config = make_config(
         algorithm=algorithm,
         data=str(cohort),
         data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4], "depth": depth},
         **network,
+        task=task,
         pooling=pooling,
         sites=2,
         rounds=1,
@@ -57,9 +62,9 @@ def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, algori
     place = tmp_path / "state" / "site-1" / "last"
     model = federation.model()
     model.load_state_dict(read_state(place / "model.safetensors")[0])
-    expected, labels = predict(model, sites["site-1"].data, "test")
+    expected, labels = predict(model, sites["site-1"].data, "test", torch.sigmoid if task == "multi-label" else softmax)
     scans = federation.source._parts("centre-1")["test"]
-    assert [scan.label for scan in scans] == labels.tolist()
+    assert np.array_equal([scan.target for scan in scans], labels)
 
     dicom = scans[1].files[0].parent
     volume = LoadScand("image")({"image": list(map(str, scans[1].files)), "kind": "dicom"})["image"]

@@ -183,6 +183,22 @@ def test_what_decoding_tells_reaches_the_draft(tmp_path):
     assert row["series"] == "" and "without their offset" in row["reason"]
 
 
+def test_an_axial_series_is_proposed_before_thinner_ones_that_were_made_of_it(tmp_path):
+    volume = chest(20, edge=16)
+    write_series(tmp_path / "axial", volume, spacing=(0.8, 0.7, 8.0))
+    coronal = np.ascontiguousarray(np.repeat(volume, 4, axis=1).transpose(1, 0, 2))
+    write_series(tmp_path / "coronal", coronal, spacing=(8.0, 0.7, 0.2), orientation=(1, 0, 0, 0, 0, -1))
+    (proposal,) = propose(take_inventory(tmp_path))
+    assert (proposal.chosen.place, proposal.reason) == ("axial", "the only axial CT volume")
+
+
+def test_where_nothing_is_to_be_labelled_no_table_is_drafted(tmp_path):
+    write_series(tmp_path / "export" / "t1", chest(), intercept=0, change=_mr)
+    _, said = _inventory(tmp_path / "export", tmp_path / "out")
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["inventory.csv", "inventory.html"]
+    assert "Give each row" not in said
+
+
 def test_the_draft_has_a_column_for_each_of_several_labels(tmp_path):
     root = tmp_path / "export"
     for number in range(2):

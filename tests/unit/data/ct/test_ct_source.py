@@ -211,11 +211,14 @@ def test_a_patient_with_two_labels_is_tested_twice_and_is_one_person(cohort):
     table = cohort / "centre-1" / "labels.csv"
     rows = sorted((row.split(",")[:2] for row in table.read_text().splitlines()[1:]), key=lambda row: row[1])
     persons = ["a-same", "b", "c", "d", "e", "a-same"]  # labels 0, 0, 0, 1, 1, 1
-    lines = [f"{uid},{label},{person},train" for (uid, label), person in zip(rows, persons, strict=True)]
+    lines = [f"{uid},{label},{person},test" for (uid, label), person in zip(rows, persons, strict=True)]
     table.write_text("\n".join(["series,label,patient,split", *lines]))
-    data = open_source(config(cohort, pooling="attention")).site("site-1", CPU)
-    assert len(set(data.bags("train").tolist())) == 6
-    assert len(set(data.owners("train").tolist())) == 5
+    source = open_source(config(cohort, pooling="attention"))
+    data = source.site("site-1", CPU)
+    assert len(set(data.bags("test").tolist())) == 6
+    assert len(set(data.owners("test").tolist())) == 5
+    described = source.describe()["sites"]["site-1"]
+    assert described["test"] == 5 and described["classes"] == described["judged_classes"]["test"] == {"0": 3, "1": 3}
 
 
 def test_a_centre_that_is_named_twice_is_held_out_once(cohort):

@@ -47,8 +47,8 @@ def read_tables(
     if problems:
         more = f" (and {len(problems) - 1:,} more like it)" if problems[1:] else ""
         raise UserError(f"{problems[0]}{more}")
-    labelled = [row for rows in read.values() for row in rows.rows]
-    classes = tuple(named) or classes_of(root, labelled, "pictures", "--data-arg classes=...")
+    labels = [(label, row.where) for rows in read.values() for row in rows.rows for label in row.named]
+    classes = tuple(named) or classes_of(root, labels, "pictures", "--data-arg classes=...")
     pictures = {}
     for centre, rows in read.items():
         folder = found[centre].parent

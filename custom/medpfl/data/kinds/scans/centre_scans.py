@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from functools import lru_cache
+from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.data.files import files_below
 from medpfl.data.kinds.scans.manifest import Manifest
 from medpfl.data.kinds.scans.matching import examine
 from medpfl.data.kinds.scans.scan import Scan
@@ -35,3 +39,31 @@ def read_centre(manifest: Manifest, centre_name: str) -> list[Scan]:
     for message in reading.broken:
         log.warning("centre %s: left out: %s", centre_name, message)
     return reading.scans
+
+
+def read_unless_known(manifest: Manifest, centre: str) -> tuple[Scan, ...]:
+    """:func:`read_centre`, once in a process while the files stay as they are.
+
+    A header takes a millisecond, and a comparison of many runs would read those of every slice for each.
+    """
+    return _read(manifest, centre, _stamp(manifest, centre))
+
+
+@lru_cache(maxsize=128)
+def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
+    return tuple(read_centre(manifest, centre))
+
+
+def _stamp(manifest: Manifest, name: str) -> str:
+    """Changes when a file in the centre's folder or beside its table, or the table, does."""
+    centre = manifest.centre(name)
+    table = manifest.root / (centre.labels or centre.datalist)
+    stamp = hashlib.blake2b(digest_size=16)
+    for folder in filter(Path.is_dir, dict.fromkeys((manifest.root / centre.folder, table.parent))):
+        for path in files_below(folder):
+            # A dangling link must not end it; reading the series says what is wrong.
+            state = path.stat() if path.exists() else path.lstat()
+            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    if table.is_file():
+        stamp.update(table.read_bytes())
+    return stamp.hexdigest()

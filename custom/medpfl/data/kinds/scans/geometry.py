@@ -15,6 +15,8 @@ TILT = 1.0
 """Degrees between the slices' normal and their steps above which a gantry is called tilted."""
 INTERSPACED = 1.5
 """Slice distances, in slice thicknesses, from which there are gaps between the slices by design."""
+NOT_AXIAL = "not axial slices"
+"""How what is said of coronal and sagittal series begins."""
 _ROUNDED = 0.101
 """mm that a step may be off because positions were rounded to 0.1 mm, whatever the slice distance."""
 
@@ -48,7 +50,7 @@ def stack(headers: Sequence[Header]) -> Stack:
     if not any(f.level == "error" for f in findings):
         findings += _direction(positions, normal)
         if abs(normal[2]) < 0.7:
-            findings.append(Finding("warning", "not axial slices; axial ones are cut from the volume they make"))
+            findings.append(Finding("warning", f"{NOT_AXIAL}; axial ones are cut from the volume they make"))
     return Stack(tuple(ordered), step, tuple(findings))
 
 

@@ -79,7 +79,7 @@ def write_inventory(
         write_page(folder / PAGE, f"What is in {inventory.root}", lines, heads(dates), rows),
     ]
     proposals, xrays = propose(inventory), any(one.form == "X-ray" and one.picture for one in inventory.found)
-    if proposals or not xrays:
+    if proposals:
         written.append(write_private(folder / LABELS, draft(proposals, labels)))
     if xrays:
         written.append(write_private(folder / PICTURES, draft_of_pictures(inventory, labels)))

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
-
-if TYPE_CHECKING:
-    from medpfl.data.kinds.scans.label_table import Row
 
 
 def class_number(label: str, classes: Sequence[str]) -> int | None:
@@ -25,12 +21,12 @@ def is_number(label: str) -> bool:
     return label.isdecimal() and len(label) <= 9
 
 
-def classes_of(root: Path, rows: Sequence[Row], noun: str, remedy: str) -> tuple[str, ...]:
+def classes_of(root: Path, named: Sequence[tuple[str, str]], noun: str, remedy: str) -> tuple[str, ...]:
     """The classes that labels make: their names, sorted, or all numbers from 0 to the highest.
 
     Args:
         root: the data's folder, for messages.
-        rows: of all centres.
+        named: each label that a row of any centre names, and where.
         noun: what is labelled.
         remedy: what else says the classes.
 
@@ -38,7 +34,7 @@ def classes_of(root: Path, rows: Sequence[Row], noun: str, remedy: str) -> tuple
         UserError: fewer than two, a stray number, or two names that differ in case or spaces alone.
     """
     alike: dict[str, tuple[str, str]] = {}
-    for where, label in ((row.where, name) for row in rows for name in row.named):
+    for label, where in named:
         first, there = alike.setdefault("".join(label.casefold().split()), (label, where))
         if first != label:
             raise UserError(
@@ -49,7 +45,7 @@ def classes_of(root: Path, rows: Sequence[Row], noun: str, remedy: str) -> tuple
     if labels and all(map(is_number, labels)):
         highest = max(map(int, labels))
         # One stray number must not make a billion classes.
-        if highest >= max(10, len(rows)):
+        if highest >= max(10, len(named)):
             raise UserError(f"{root}: has the label {highest}, but fewer {noun}; labels are the classes 0, 1, 2, ...")
         names = [str(number) for number in range(highest + 1)]
     else:

@@ -252,14 +252,14 @@ def _from_folders(root: Path, centres: list[tuple[str, str]], classes: tuple[str
         kind = "nifti" if rows and all(is_nifti(row.series) for row in rows) else "dicom"
         key = "labels" if source == TABLE else "datalist"
         entries.append(Centre(name=name, kind=kind, folder=Path(folder), **{key: Path(folder) / source}))
-    named = [(row.where, name) for row in labelled for name in row.named]
-    others = [(where, name) for where, name in named if name not in classes]
+    named = [(name, row.where) for row in labelled for name in row.named]
+    others = [(name, where) for name, where in named if name not in classes]
     if others and len(others) < len(named):
-        (where, name), listed = others[0], ", ".join(classes)
+        (name, where), listed = others[0], ", ".join(classes)
         raise UserError(f"{where}: label {name!r} is none of the job's classes ({listed})")
     try:
         if not classes or others:
-            classes = classes_of(root, labelled, "scans", f"a {MANIFEST} that names the classes")
+            classes = classes_of(root, named, "scans", f"a {MANIFEST} that names the classes")
     except UserError:
         if problems:  # The classes are wrong because rows are.
             raise UserError(problems[0]) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from medpfl.data.kinds.scans.found import Found, Inventory
+from medpfl.data.kinds.scans.geometry import NOT_AXIAL
 from medpfl.data.kinds.scans.inventory_copies import SAME
 from medpfl.data.kinds.scans.label_columns import EACH
 
@@ -89,11 +90,15 @@ def _best(patient: str, found: Sequence[Found]) -> Proposal:
     if not usable:
         why = next(words for one in found for level, words in one.reasons() if level == "error")
         return Proposal(patient, None, (f"none of {len(found)} can be used: " if found[1:] else "") + why)
+    if axial := [one for one in usable if not _is_reformatted(one)]:  # coronal and sagittal series are made of these
+        usable = axial
     whole = [one for one in usable if one.coverage >= _WHOLE_CHEST]
     if len(usable) == 1:
         short = "" if whole else f", of {usable[0].coverage:.0f} mm from bottom to top, not a whole chest"
-        left = f"; {len(found) - 1} cannot be used" if len(found) > 1 else ""
-        return Proposal(patient, usable[0], f"the only CT volume{short}{left}")
+        broken = sum(not one.volume for one in found)
+        left = f"; {broken} cannot be used" if broken else ""
+        other = "axial " if len(found) - broken > 1 else ""
+        return Proposal(patient, usable[0], f"the only {other}CT volume{short}{left}")
     if not whole:
         longest = max(usable, key=lambda one: (one.coverage, one.name))
         return Proposal(patient, longest, f"the longest of {len(usable)}; none covers {_WHOLE_CHEST:.0f} mm")
@@ -109,6 +114,10 @@ def _best(patient: str, found: Sequence[Found]) -> Proposal:
     if alike > 1:
         reason += f"; one of {alike} as thin: compare their kernels and dates"
     return Proposal(patient, thinnest, reason)
+
+
+def _is_reformatted(one: Found) -> bool:
+    return any(words.startswith(NOT_AXIAL) for _, words in one.reasons())
 
 
 def _thickness(one: Found) -> float:

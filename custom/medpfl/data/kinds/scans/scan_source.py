@@ -6,8 +6,7 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import ImageTensors, SiteData
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
-from medpfl.data.files import files_below
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.look import Look, crop_in_words
@@ -206,11 +204,16 @@ class Scans(OfCentres):
         known = self.__dict__.setdefault("_known", {})
         if centre not in known and self._divided:
             c, (only,) = self.config, self.manifest.centres
-            scans = _read(self.manifest, only.name, _stamp(self.manifest, only.name))
+            scans = self._read(only.name)
             known |= divide_patients(scans, c.partition, c.site_names, c.seed)
         elif centre not in known:
-            known[centre] = _read(self.manifest, centre, _stamp(self.manifest, centre))
+            known[centre] = self._read(centre)
         return list(known[centre])
+
+    def _read(self, centre: str) -> tuple[Scan, ...]:
+        from medpfl.data.kinds.scans.centre_scans import read_unless_known
+
+        return read_unless_known(self.manifest, centre)
 
     def _parts(self, centre: str) -> dict[Part, list[Scan]]:
         c = self.config
@@ -293,29 +296,3 @@ class Scans(OfCentres):
             for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
         ]
         return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()
-
-
-@lru_cache(maxsize=128)
-def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
-    """:func:`~medpfl.data.kinds.scans.centre_scans.read_centre`, once in a process while the files stay as they are.
-
-    A header takes a millisecond, and a comparison of many runs would read those of every slice for each.
-    """
-    from medpfl.data.kinds.scans.centre_scans import read_centre
-
-    return tuple(read_centre(manifest, centre))
-
-
-def _stamp(manifest: Manifest, name: str) -> str:
-    """Changes when a file in the centre's folder or beside its table, or the table, does."""
-    centre = manifest.centre(name)
-    table = manifest.root / (centre.labels or centre.datalist)
-    stamp = hashlib.blake2b(digest_size=16)
-    for folder in filter(Path.is_dir, dict.fromkeys((manifest.root / centre.folder, table.parent))):
-        for path in files_below(folder):
-            # A dangling link must not end it; reading the series says what is wrong.
-            state = path.stat() if path.exists() else path.lstat()
-            stamp.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-    if table.is_file():
-        stamp.update(table.read_bytes())
-    return stamp.hexdigest()

@@ -86,7 +86,7 @@ def _values(data: SeriesSet, normalise: str, divide: tuple[float, ...]) -> Itera
         yield Finding(
             "warning",
             f"the largest channel's spread is {seen.max() / seen.min():,.0f} times the smallest's: one in such units "
-            "rules training and similarity; --data-arg divide=... or normalise=window",
+            "rules training; --data-arg divide=... or normalise=window",
         )
 
 

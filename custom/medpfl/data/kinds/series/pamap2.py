@@ -30,8 +30,8 @@ ACTIVITIES = {
 }
 """The ten activities with the most samples of the twelve of the protocol, by their numbers in the files.
 
-Lu et al. (FedAP) take "10 classes with the most samples"; their public code takes running (5) and rope jumping (24) out
-of the protocol's twelve, which are the two with the fewest.
+Lu et al. (IEEE Trans. Big Data, 2022) take "10 classes with the most samples"; their public code takes running (5) and
+rope jumping (24) out of the protocol's twelve, which are the two with the fewest.
 """
 RATE = 100
 """Samples a second."""
