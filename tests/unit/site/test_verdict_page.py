@@ -152,7 +152,9 @@ def test_without_test_cases_nothing_is_known(missing):
 
 
 def test_the_readme_has_a_section_where_the_card_has_a_verdict():
-    inputs = SimpleNamespace(settings={"size": 28, "fit": None}, kind="picture", classes=["a", "b"], masked=False)
+    inputs = SimpleNamespace(
+        settings={"size": 28, "fit": None}, kind="picture", classes=["a", "b"], masked=False, channels=1, size=28
+    )
     said = card(model={"name": "lenet5"}, versions={"medpfl": "0.1.0"}, sha256="0")
     text = readme(said, inputs)
     assert "## What taking part was worth\n\nTaking part helps this site: accuracy +2.2 points" in text
