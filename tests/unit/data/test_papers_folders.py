@@ -133,7 +133,7 @@ def test_printed_numbers_are_no_hospitals(retina):
 def test_impressions_start_from_a_site_that_takes_no_part(retina, tmp_path):
     settings = {"start": "held-out", "images": 12, "warmup": 1, "synthesis_batch": 5}
     run = config(
-        retina, algorithm="fedimpres", held_out="refuge", model="impression-cnn", rounds=2, alone="no",
+        retina, algorithm="fedimpres", held_out="refuge", model="lenet5", rounds=2, alone="no",
         settings=settings | {"batch_size": 8, "admm_iterations": 1, "inner_steps": 1},
     )  # fmt: skip
     source = open_source(run)
