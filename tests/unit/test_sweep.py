@@ -13,7 +13,7 @@ import medpfl
 from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.sweep import Sweeping
-from medpfl.runs import sweep as runs_sweep
+from medpfl.runs import comparison
 from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.sweep import Sweep, run_sweep
 
@@ -160,7 +160,7 @@ def test_a_sweep_goes_on_and_reads_what_is_there(lambdas, monkeypatch):
     begun = []
     fields = said(settings={"pretrain": "pooled", "pretrain_epochs": 1})
     monkeypatch.setattr(
-        runs_sweep, "run_experiment",
+        comparison, "run_experiment",
         lambda config, out, **how: begun.append(how["resume"]) or json.loads((out / "results.json").read_text()),
     )  # fmt: skip
     again = swept(folder, ["fedap"], "lambda=0.2,0.9", seeds=2, fields=fields)

@@ -82,6 +82,20 @@ def require_natural(config: RunConfig) -> None:
         )
 
 
+def require_portable(name: str, data: str, what: str, remedy: str, *, manifests: bool = False) -> None:
+    """UserError if sites could not look in their data folder for data of this name.
+
+    Args:
+        name: what a job would call them.
+        data: as the user gave them.
+        what: they are, in words.
+        remedy: what to do.
+        manifests: a name that ends in ``.json`` would be read as a manifest.
+    """
+    if not name.strip(" .") or any(sign in name for sign in "/\\:") or (manifests and name.lower().endswith(".json")):
+        raise UserError(f"{data}: a job names {what}, and sites cannot look for {name!r} in $MEDPFL_DATA: {remedy}")
+
+
 def as_sites(centres: Mapping[str, tuple[S, ...]], config: RunConfig) -> Mapping[str, tuple[S, ...]]:
     """With a partition the samples of the one centre as those of simulated sites, else the centres as they are."""
     if not is_divided(tuple(centres), config):

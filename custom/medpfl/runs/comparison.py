@@ -194,18 +194,45 @@ def run_comparison(
     for i, (name, config) in enumerate(runs):
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    try_out(runs, out, overwrite)
+    results = all_results(
+        runs,
+        out,
+        env=env,
+        threads=threads,
+        overwrite=overwrite,
+        together=together,
+        forgotten=forgotten,
+        progress=progress,
+    )
+    comparison = compare(results)
+    write_comparison(comparison, out)
+    write_report(results, out / "report.html")
+    return comparison
+
+
+def all_results(
+    runs: Sequence[tuple[str, RunConfig]],
+    out: Path,
+    *,
+    env: Env,
+    threads: int | None,
+    overwrite: bool,
+    together: bool | None,
+    forgotten: bool | None,
+    progress: ShowProgress,
+) -> list[dict[str, Any]]:
+    """The results of every run, in order, one made after another; the arguments are those of :func:`run_comparison`."""
+    _try_out(runs, out, overwrite)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
     results = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
-        folder = out / name / f"seed-{config.seed}"
         with progress(title, config.rounds) as watch:
             results.append(
                 run_experiment(
                     config,
-                    folder,
+                    out / name / f"seed-{config.seed}",
                     env=env,
                     threads=threads,
                     resume=not overwrite,
@@ -215,13 +242,10 @@ def run_comparison(
                     watch=watch,
                 )
             )
-    comparison = compare(results)
-    write_comparison(comparison, out)
-    write_report(results, out / "report.html")
-    return comparison
+    return results
 
 
-def try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
+def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:
     """Builds each variant's model once, so that one which cannot be is named before the others are trained."""
     tried = set()
     for name, config in runs:

@@ -24,8 +24,8 @@ from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
-from medpfl.runs.comparison import ShowProgress, Variant, number_of, try_out, with_local
-from medpfl.runs.experiment import Env, run_experiment
+from medpfl.runs.comparison import ShowProgress, Variant, all_results, number_of, with_local
+from medpfl.runs.experiment import Env
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
 """What can be swept besides settings."""
@@ -149,33 +149,20 @@ def run_sweep(
     """
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     plan = _folders(sweep.sweeping, points)
-    unlike: dict[str, RunConfig] = {name: config for runs in plan for name, config in runs}
-    try_out(list(unlike.items()), out, overwrite)
-    if forgotten is None:
-        forgotten = any(config.resists_forgetting for config in unlike.values())
-    made: dict[tuple[str, int], dict[str, Any]] = {}
-    every = list(dict.fromkeys((name, config.seed) for runs in plan for name, config in runs))
-    comparisons = []
-    for runs in plan:
-        results = []
-        for name, config in runs:
-            key = name, config.seed
-            if key not in made:
-                title = f"[{every.index(key) + 1}/{len(every)}] {name}, seed {config.seed}"
-                with progress(title, config.rounds) as watch:
-                    made[key] = run_experiment(
-                        config,
-                        out / name / f"seed-{config.seed}",
-                        env=env,
-                        threads=threads,
-                        resume=not overwrite,
-                        overwrite=overwrite,
-                        together=together,
-                        forgotten=forgotten,
-                        watch=watch,
-                    )
-            results.append(made[key])
-        comparisons.append((compare(results), results))
+    every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
+    results = all_results(
+        list(every.values()),
+        out,
+        env=env,
+        threads=threads,
+        overwrite=overwrite,
+        together=together,
+        forgotten=forgotten,
+        progress=progress,
+    )
+    made = dict(zip(every, results, strict=True))
+    at_each = [[made[name, config.seed] for name, config in runs] for runs in plan]
+    comparisons = [(compare(found), found) for found in at_each]
     found = swept(sweep.sweeping, _labels(algorithms, points[0]), comparisons)
     write_sweep(found, out)
     return found

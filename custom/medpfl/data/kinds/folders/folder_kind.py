@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
-from medpfl.data.centres import require_natural
+from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.folders.layout import find_folder, is_picture_folder, read_layout
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
@@ -97,10 +97,6 @@ class FolderKind(CentreKind):
             classes = source.layout.classes
             if find_folder(config.data) == Path(config.data).expanduser():
                 name = source.layout.root.resolve().name
-        if not name.strip(" .") or any(sign in name for sign in "/\\:"):
-            raise UserError(
-                f"{config.data}: a job names the folder, and sites cannot look for {name!r} in $MEDPFL_DATA: "
-                "give a folder whose name has no / \\ and :"
-            )
+        require_portable(name, config.data, "the folder", "give a folder whose name has no / \\ and :")
         told = {"classes": list(classes), "channels": source.reading.channels}
         return config.model_copy(update={"data": name, "data_args": config.data_args | told})

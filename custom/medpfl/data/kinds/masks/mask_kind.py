@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.centres import held_out_centres, require_natural, require_one
+from medpfl.data.centres import held_out_centres, require_natural, require_one, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
 from medpfl.data.kinds.masks.reading import read_reading
@@ -93,11 +93,9 @@ class MaskKind(CentreKind):
         name, source = config.data, Masked(config)
         if source.here and self.path(config.data) == Path(config.data).expanduser():
             name = source.layout.name
-        if not name.strip(" .") or any(sign in name for sign in "/\\:") or name.lower().endswith(".json"):
-            raise UserError(
-                f"{config.data}: a job names the data, and sites cannot look for {name!r} in $MEDPFL_DATA: give a "
-                "folder or file whose name has no / \\ and :"
-            )
+        require_portable(
+            name, config.data, "the data", "give a folder or file whose name has no / \\ and :", manifests=True
+        )
         arguments = source.model_arguments()
         told = {"classes": list(source.classes), "dims": source.reading.dims, "channels": arguments["in_channels"]}
         size = list(arguments["image_size"])

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
-from medpfl.data.centres import require_natural
+from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.folders.layout import is_picture_folder
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import has_images, is_set
@@ -104,9 +103,7 @@ class ScanKind(CentreKind):
             classes = manifest.classes
             if find_manifest(config.data) == Path(config.data).expanduser():
                 name = manifest.name
-        if not name.strip(" .") or any(sign in name for sign in "/\\:") or name.lower().endswith(".json"):
-            raise UserError(
-                f"{config.data}: a job names the scans, and sites cannot look for {name!r} in $MEDPFL_DATA: "
-                'give the manifest a "name" without / \\ : and .json'
-            )
+        require_portable(
+            name, config.data, "the scans", 'give the manifest a "name" without / \\ : and .json', manifests=True
+        )
         return config.model_copy(update={"data": name, "data_args": config.data_args | {"classes": list(classes)}})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medpfl.core.errors import UserError
-from medpfl.data.centres import held_out_centres, require_natural
+from medpfl.data.centres import held_out_centres, require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.series.reading import SeriesReading, read_reading
 from medpfl.data.kinds.series.series_npz import find_series, read_series
@@ -114,11 +114,7 @@ class SeriesKind(CentreKind):
         name, source = config.data, self.source(config)
         if self.is_here(name) and self.path(name) == Path(name).expanduser():
             name = self.name_of(self.path(name).resolve())
-        if not name.strip(" .") or any(sign in name for sign in "/\\:"):
-            raise UserError(
-                f"{config.data}: a job names the data, and sites cannot look for {name!r} in $MEDPFL_DATA: give a file "
-                "or folder whose name has no / \\ and :"
-            )
+        require_portable(name, config.data, "the data", "give a file or folder whose name has no / \\ and :")
         shape = source.model_arguments()
         told = {
             "classes": list(source.classes),
