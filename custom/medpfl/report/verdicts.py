@@ -18,7 +18,8 @@ from medpfl.report.words import site_name
 _WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
     f"{CONTAINS_0} About one interval in 20 misses the true difference by chance. Uses: what share each model has in "
-    "the prediction; as published is the method's own; partly fine-tuned has weights between those before and after that."
+    "the prediction; as published is the method's own; partly fine-tuned has weights between those before and after "
+    "fine-tuning."
 )
 _NAMED = 5
 """Sites that lose and are named on the terminal."""
