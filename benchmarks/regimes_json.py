@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 from regimes import METHODS, STEPS, config_of, regimes
+from regimes_records import Record, Together, together
 
 from medpfl.core.permitted_code import permit
 from medpfl.report.advice.numbers import Features, features_of
 from medpfl.report.advice.regimes import Regime, Regimes, Row
 from medpfl.runs.numbers import numbers_of
 
-By = Mapping[str, np.ndarray]
-"""By site and seed, of ``regimes_table.compared``."""
 NETWORK = "lenet5"
 DATA = {
     "organ": "abdominal CT slices of 11 organs (OrganAMNIST)",
@@ -35,46 +34,44 @@ SPLIT = {
 }
 
 
-def write(file: Path, alone: Mapping[str, By], rows: Sequence[tuple[str, str, str, By]]) -> None:
+def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], methods: Mapping[str, str]) -> None:
     """Writes the file.
 
     Args:
         file: where.
-        alone: by regime, training alone.
-        rows: (regime, title, name of the results, what it gives).
+        found: by regime and row the lines of ``regimes.csv``.
+        methods: by row the name of the results.
     """
     permit("regimes_data")
     known = regimes()
-    found = []
-    for name, own in alone.items():
-        seeds = [int(seed) for seed in np.unique(own["seed"])]
-        mine = [_row(title, method, of) for regime, title, method, of in rows if regime == name]
+    regimes_: list[Regime] = []
+    for name, of in found.items():
+        rows = [_row(title, methods[title], together(of[title])) for title in methods if title in of]
+        mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):
             print(f"{name}: left out, no method has results yet", flush=True)
             continue
-        features = _mean([_features(name, known[name], seed) for seed in seeds])
-        accuracy = round(float(own["accuracy"].mean()), 4)
-        line = _description(name, features)
-        found.append(Regime(name=name, description=line, features=features, seeds=seeds, alone=accuracy, rows=mine))
-        print(f"{name}: seeds {seeds}, {len(mine)} rows, {features}", flush=True)
-    content = Regimes(schema=1, network=NETWORK, regimes=found).model_dump(by_alias=True)
+        features = _mean([_features(name, known[name], seed) for seed in alone.seeds])
+        line, accuracy = _description(name, features), round(alone.accuracy, 4)
+        own = Regime(name=name, description=line, features=features, seeds=alone.seeds, alone=accuracy, rows=mine)
+        regimes_.append(own)
+        print(f"{name}: seeds {alone.seeds}, {len(mine)} rows, {features}", flush=True)
+    content = Regimes(schema=1, network=NETWORK, regimes=regimes_).model_dump(by_alias=True, mode="json")
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def _row(title: str, method: str, of: By) -> Row:
-    gain = 100 * of["gain"]
-    seeds = [gain[of["seed"] == seed].mean() for seed in np.unique(of["seed"])]
+def _row(title: str, method: str, of: Together) -> Row:
     return Row(
         title=title.strip("*"),
         command=_command(title.strip("*"), method),
         federated=not method.startswith("alone"),
-        seeds=len(seeds),
-        sites=len(gain),
-        gain=round(float(gain.mean()), 3),
-        sd_seeds=round(float(np.std(seeds, ddof=1)), 3) if len(seeds) > 1 else None,
-        sd_sites=round(float(np.std(gain, ddof=1)), 3),
-        worse_off=round(float((gain < -1 - 1e-7).mean()), 4),
-        worst=round(float(gain.min()), 3),
+        seeds=len(of.seeds),
+        sites=of.sites,
+        gain=round(of.gain, 3),
+        sd_seeds=None if of.sd_seeds is None else round(of.sd_seeds, 3),
+        sd_sites=round(of.sd_sites, 3),
+        worse_off=round(of.worse_off / of.sites, 4),
+        worst=of.worst,
     )
 
 

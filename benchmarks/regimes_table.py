@@ -1,15 +1,15 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
-    python benchmarks/regimes_table.py FOLDER_OF_RESULTS [--summary] > table.md
-    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py FOLDER_OF_RESULTS --json FILE
+    python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
+    python benchmarks/regimes_table.py [--compact | --summary]   # the tables, of those lines
+    MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
 many steps more as fine-tuning has, as its validation cases speak. A site is *worse off* if its test accuracy is more
-than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for all
-sites of the row (Holm, 5 %).
+than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for the
+sites of the row, regime and seed (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
-what the method gives. The second command writes what ``medpfl advise`` reads (``regimes_json.py``); the results may be
-partial.
+what the method gives. The last command writes what ``medpfl advise`` reads (``regimes_json.py``).
 """
 
 import argparse
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from regimes_records import FILE, Record, Together, add, read, record, together
 from scipy.stats import binomtest
 
 from medpfl.site.choice import chosen
 from medpfl.tasks import TASKS
 
 TASK = TASKS["classification"]
-POINT = 0.01 + 1e-9
 
 
 class Site(NamedTuple):
@@ -33,7 +33,6 @@ class Site(NamedTuple):
 
     name: str
     arrays: dict
-    seed: int
 
     def of(self, candidate: str, part: str):
         """Probabilities and labels; None if the site has no such cases."""
@@ -79,6 +78,7 @@ def by(rule: str, *candidates: str) -> Used:
 
 BLEND = by("blend", "partly")
 ROWS: list[tuple[str, str, Used]] = [
+    ("alone", "alone", lambda alone, other: own(alone)),
     ("alone, no steps more", "alone", plain("received")),
     ("two alone, blended", "alone-again", BLEND),
 ]
@@ -111,59 +111,42 @@ METHOD_OF = {title: name for title, name, _ in ROWS}
 
 
 def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
-    """The sites of a regime's seeds that have a method, with the model trained alone."""
-    for seed in sorted(folder.glob("seed-*")):
-        if not (file := seed / f"{method}.npz").exists() or not (seed / "alone.npz").exists():
-            continue
-        with np.load(seed / "alone.npz") as a, np.load(file) as b:
-            alone, other = dict(a), dict(b)
-        for name in dict.fromkeys(key.partition("/")[0] for key in other):
-            number = int(seed.name.removeprefix("seed-"))
-            yield Site(name, alone, number), Site(name, other, number)
+    """The sites of a seed that have a method, with the model trained alone."""
+    if not (file := folder / f"{method}.npz").exists() or not (folder / "alone.npz").exists():
+        return
+    with np.load(folder / "alone.npz") as a, np.load(file) as b:
+        alone, other = dict(a), dict(b)
+    for name in dict.fromkeys(key.partition("/")[0] for key in other):
+        yield Site(name, alone), Site(name, other)
 
 
-def compared(folder: Path, method: str, used: Used) -> dict[str, np.ndarray] | None:
-    """By site: accuracy, its difference to training alone, the exact p-value of being below, and the seed."""
-    found = defaultdict(list)
-    for alone, other in pairs(folder, method):
-        old, new = own(alone), used(alone, other)
-        right, was = (p[0].argmax(1) == p[1] for p in (new, old))
-        better, worse = int((right & ~was).sum()), int((~right & was).sum())
-        found["accuracy"].append(right.mean())
-        found["gain"].append(right.mean() - was.mean())
-        p = binomtest(worse, better + worse, alternative="greater").pvalue if better + worse else 1.0
-        found["p"].append(p)
-        found["seed"].append(alone.seed)
-    return {name: np.array(values) for name, values in found.items()} if found else None
+def measured(results: Path) -> Iterator[Record]:
+    """The rows of every regime and seed whose predictions are there."""
+    for folder in sorted(results.glob("*/seed-*")):
+        for row, method, used in ROWS:
+            right, was, p = [], [], []
+            for alone, other in pairs(folder, method):
+                new, old = (model[0].argmax(1) == model[1] for model in (used(alone, other), own(alone)))
+                better, worse = int((new & ~old).sum()), int((~new & old).sum())
+                p.append(binomtest(worse, better + worse, alternative="greater").pvalue if better + worse else 1.0)
+                right.append(new.mean())
+                was.append(old.mean())
+            if right:
+                accuracy, seed = np.array(right), int(folder.name.removeprefix("seed-"))
+                yield record(folder.parent.name, seed, row, accuracy, accuracy - was, np.array(p))
 
 
-def significant(p: np.ndarray, level: float = 0.05) -> int:
-    """How many are, by Holm's procedure."""
-    steps = np.sort(p) <= level / np.arange(len(p), 0, -1)
-    return len(p) if steps.all() else int(steps.argmin())
-
-
-def line(title: str, of: dict[str, np.ndarray]) -> str:
-    """A row of the table."""
-    gain = of["gain"]
-    below = int((gain < -POINT).sum())
-    cells = [
-        title,
-        f"{of['accuracy'].mean():.4f}",
-        f"{100 * gain.mean():+.2f}",
-        f"{below} of {len(gain)}",
-        str(significant(of["p"])),
-        f"{100 * gain.min():+.1f}",
-    ]
-    return f"| {' | '.join(cells)} |"
+def cells(of: Together) -> str:
+    """A row's numbers."""
+    spread = "" if of.sd_seeds is None else f" ± {of.sd_seeds:.2f}"
+    share = f"{of.worse_off} of {of.sites}"
+    return f"{of.accuracy:.4f} | {of.gain:+.2f}{spread} | {share} | {of.significant} | {of.worst:+.1f}"
 
 
 HEAD = (
-    "| | mean accuracy | to alone (points) | sites worse off | significantly | worst site (points) |\n"
-    "|---|---|---|---|---|---|"
+    "| | {}mean accuracy | to alone (points) | sites worse off | significantly | worst site (points) |\n"
+    "|---|{}---|---|---|---|---|"
 )
-
-
 COMPACT = (
     "FedAvg",
     "FedBN",
@@ -172,54 +155,68 @@ COMPACT = (
     "**FedBlend**",
     "two alone, blended",
 )
+Regimes = dict[str, dict[str, list[Record]]]
+"""By regime and row."""
 
 
-def compact(found: dict[tuple[str, str], dict], alone: dict[str, dict]) -> None:
+def compact(found: Regimes) -> None:
     """A regime a row, in which each method's mean gain and its sites worse off."""
-    print(f"| regime | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 1)}")
-    for regime, of in alone.items():
-        if not all((regime, title) in found for title in COMPACT):
+    print(f"| regime | seeds | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 2)}")
+    for regime, of in found.items():
+        if not all(row in of for row in COMPACT):
             continue
-        gains = [found[regime, title]["gain"] for title in COMPACT]
-        cells = [f"{100 * g.mean():+.1f} ({(g < -POINT).sum()})" for g in gains]
-        print(f"| {regime}, {len(gains[0])} sites | {of['accuracy'].mean():.3f} | {' | '.join(cells)} |")
+        alone, rows = together(of["alone"]), [together(of[row]) for row in COMPACT]
+        gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" for row in rows)
+        print(f"| {regime}, {rows[0].sites} sites | {len(rows[0].seeds)} | {alone.accuracy:.3f} | {gains} |")
+
+
+def summary(found: Regimes) -> None:
+    """The rows over all regimes that have the rows of the compact table, each regime counting by its sites."""
+    print(HEAD.format("regimes | ", "---|"))
+    for title, _, _ in ROWS:
+        lists = [of[title] for of in found.values() if title in of and all(row in of for row in COMPACT)]
+        if lists and title != "alone":
+            accuracy = float(np.mean([together(of).accuracy for of in lists]))
+            all_ = together([r for of in lists for r in of])._replace(accuracy=accuracy, sd_seeds=None)
+            print(f"| {title} | {len(lists)} | {cells(all_)} |")
+
+
+def full(found: Regimes) -> None:
+    """Every regime's table."""
+    for regime, of in found.items():
+        alone = together(of["alone"])
+        seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
+        print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
+        for title, _, _ in ROWS:
+            if title in of and title != "alone":
+                print(f"| {title} | {cells(together(of[title]))} |")
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Adds results, or prints the tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("results", type=Path)
+    parser.add_argument("--add", type=Path, metavar="RESULTS", help="of regimes.py, to regimes.csv")
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
     asked = parser.parse_args()
-    folders = sorted(f for f in asked.results.iterdir() if f.is_dir())
-    found = {(f.name, t): c for f in folders for t, m, used in ROWS if (c := compared(f, m, used))}
-    alone = {f.name: c for f in folders if (c := compared(f, "alone", lambda alone, other: own(alone)))}
-    if asked.compact:
-        compact(found, alone)
+    if asked.add:
+        new = list(measured(asked.add))
+        print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
+    found: Regimes = defaultdict(lambda: defaultdict(list))
+    for line in read():
+        found[line.regime][line.row].append(line)
     if asked.json:
         from regimes_json import write
 
-        write(asked.json, alone, [(name, title, METHOD_OF[title], of) for (name, title), of in found.items()])
-        return
-    if not asked.summary:
-        for folder in folders:
-            seeds = len(list(folder.glob("seed-*/alone.npz")))
-            mean = alone[folder.name]["accuracy"].mean()
-            print(f"\n### {folder.name} ({seeds} seed{'s' * (seeds > 1)}; alone {mean:.4f})\n\n{HEAD}")
-            for title, _, _ in ROWS:
-                if of := found.get((folder.name, title)):
-                    print(line(title, of))
-        return
-    print(HEAD.replace("| |", "| | regimes |", 1).replace("|---|", "|---|---|", 1))
-    for title, _, _ in ROWS:
-        all_ = [of for (r, t), of in found.items() if t == title and all((r, c) in found for c in COMPACT)]
-        if all_:
-            together = {key: np.concatenate([of[key] for of in all_]) for key in all_[0]}
-            together["accuracy"] = np.array([of["accuracy"].mean() for of in all_])
-            print(line(f"{title} | {len(all_)}", together))
+        write(asked.json, found, METHOD_OF)
+    elif asked.compact:
+        compact(found)
+    elif asked.summary:
+        summary(found)
+    else:
+        full(found)
 
 
 if __name__ == "__main__":
