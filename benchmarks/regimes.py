@@ -76,6 +76,16 @@ def config_of(method: str, seed: int, fields: dict) -> RunConfig:
     return make_config(algorithm=variant.algorithm, seed=seed, **own, **fields)
 
 
+def trained_further(config: RunConfig, model: torch.nn.Module, data, order: torch.Generator) -> list[Candidate]:
+    """A model before and after some further steps, as the mechanism has it; it is left as it is after."""
+    before = Candidate("received", 0, copied(model))
+    part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
+    torch.manual_seed(order.initial_seed())
+    objective = plain_objective(model, config.trainer.loss(config.learned.loss, data))
+    train_epochs(model, data, config.trainer, part.epochs(data.samples("train"), config.trainer), order, objective)
+    return [before, Candidate("fine-tuned", 0, copied(model))]
+
+
 class Kept:
     """Predictions of the candidates of every site."""
 
@@ -92,15 +102,10 @@ class Kept:
         self.arrays[f"{site}/cases"] = np.array(data.samples("train"))
 
     def fine_tuned(self, site: str, model: torch.nn.Module, data, order: torch.Generator) -> None:
-        """Adds the model after some further steps, as the mechanism has it, and what a blend takes between both."""
-        trainer, before = self.config.trainer, Candidate("received", 0, copied(model))
-        part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
-        torch.manual_seed(order.initial_seed())
-        objective = plain_objective(model, self.config.learned.loss)
-        train_epochs(model, data, trainer, part.epochs(data.samples("train"), trainer), order, objective)
+        """Adds the model after some further steps, and what a blend takes between both."""
+        before, after = trained_further(self.config, model, data, order)
         self.add(site, "fine-tuned", model, data)
         if data.samples("validation"):
-            after = Candidate("fine-tuned", 0, copied(model))
             found = partly_trained_further("partly", before, after, self.config, data, model)
             model.load_state_dict(found.state)
             self.add(site, "partly", model, data)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from regimes import METHODS, STEPS, config_of, regimes
+from regimes_masks import REGIMES, configured
 from regimes_records import Record, Together, together
 
 from medpfl.core.permitted_code import permit
@@ -17,13 +18,17 @@ from medpfl.report.advice.numbers import Features, features_of
 from medpfl.report.advice.regimes import Regime, Regimes, Row
 from medpfl.runs.numbers import numbers_of
 
-NETWORK = "lenet5"
 DATA = {
     "organ": "abdominal CT slices of 11 organs (OrganAMNIST)",
     "blood": "blood cells of 8 kinds (BloodMNIST)",
     "chest": "chest X-rays of two hospitals, tuberculosis or not",
 }
-SHIFTED = ("organ-shift", "organ-shift-73", "chest")
+MASKS = {
+    "brain-mri": "tumours on brain MR slices of four hospitals",
+    "chest-lungs": "lungs on chest X-rays of two hospitals",
+    "sarcoma-mr": "sarcomas on MR volumes from scanners of three vendors",
+}
+SHIFTED = ("organ-shift", "organ-shift-73", "chest", *MASKS)
 """Where the same class looks different from site to site."""
 SPLIT = {
     "0.05": "labels by Dirichlet 0.05",
@@ -43,7 +48,7 @@ def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], metho
         methods: by row the name of the results.
     """
     permit("regimes_data")
-    known = regimes()
+    known = regimes() | REGIMES
     regimes_: list[Regime] = []
     for name, of in found.items():
         rows = [_row(title, methods[title], together(of[title])) for title in methods if title in of]
@@ -53,10 +58,12 @@ def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], metho
             continue
         features = _mean([_features(name, known[name], seed) for seed in alone.seeds])
         line, accuracy = _description(name, features), round(alone.accuracy, 4)
-        own = Regime(name=name, description=line, features=features, seeds=alone.seeds, alone=accuracy, rows=mine)
+        what = {"measure": "dice", "network": "unet"} if name in MASKS else {"measure": "accuracy", "network": "lenet5"}
+        given = {"features": features, "seeds": alone.seeds, "alone": accuracy, "rows": mine}
+        own = Regime(name=name, description=line, **what, **given)
         regimes_.append(own)
         print(f"{name}: seeds {alone.seeds}, {len(mine)} rows, {features}", flush=True)
-    content = Regimes(schema=1, network=NETWORK, regimes=regimes_).model_dump(by_alias=True, mode="json")
+    content = Regimes(schema=2, regimes=regimes_).model_dump(by_alias=True, mode="json")
     file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -92,13 +99,15 @@ def _command(title: str, method: str) -> str | None:
 
 
 def _features(name: str, fields: Mapping, seed: int) -> Features:
-    sites, _, _ = numbers_of(config_of("fedavg", seed, fields))
+    configured_ = configured if name in MASKS else config_of
+    sites, _, _ = numbers_of(configured_("fedavg", seed, fields))
     return features_of(sites, name in SHIFTED)
 
 
 def _mean(of: Sequence[Features]) -> Features:
     """Over the seeds, each of which has a partition of its own."""
-    means = {name: round(float(np.mean([getattr(f, name) for f in of])), 4) for name in NUMBERS}
+    known = [name for name in NUMBERS if getattr(of[0], name) is not None]
+    means = {name: round(float(np.mean([getattr(f, name) for f in of])), 4) for name in known}
     return of[0].model_copy(update=means)
 
 
@@ -106,6 +115,8 @@ NUMBERS = ("train", "validation", "skew", "unevenness")
 
 
 def _description(name: str, features: Features) -> str:
+    if name in MASKS:
+        return f"{MASKS[name]}, median {features.train:.0f} images or volumes to train on; sizes as they are"
     data, _, rest = name.partition("-")
     split = rest.removesuffix("-73")
     how = [SPLIT[split]] if split else ["labels and sizes as they are"]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from regimes_masks import measured as measured_masks
 from regimes_records import FILE, Record, Together, add, read, record, together
 from scipy.stats import binomtest
 
@@ -201,7 +202,7 @@ def main() -> None:
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
     asked = parser.parse_args()
     if asked.add:
-        new = list(measured(asked.add))
+        new = [*measured(asked.add), *measured_masks(asked.add)]
         print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
     found: Regimes = defaultdict(lambda: defaultdict(list))

@@ -79,14 +79,20 @@ def test_of_another_task_it_says_that_it_knows_nothing(medpfl, tmp_path):
     results = {
         "schema": 3,
         "algorithm": "fedbn",
-        "config": {"task": "segmentation"},
-        "measures": [{"name": "dice", "title": "Dice"}],
+        "config": {"task": "multi-label"},
         "data": {"sites": {}},
         "rounds": [],
     }
     (tmp_path / "results.json").write_text(json.dumps(results))
-    assert words.format("segmentation") in said(medpfl("advise", "--counts", tmp_path))
-    assert words.format("segmentation") in said(medpfl("advise", "--data", "sarcoma-sample"))
+    assert words.format("multi-label") in said(medpfl("advise", "--counts", tmp_path))
+
+
+def test_of_masks_it_tells_of_hospitals(medpfl, tmp_path):
+    found = said(medpfl("advise", "--data", "sarcoma-sample", "--json", "a.json", cwd=tmp_path))
+    assert "points of Dice over training alone" in found and "label skew" not in found.split("distance of 1")[0]
+    (tmp_path / "counts.csv").write_text(COUNTS)
+    assert "of Dice over" in said(medpfl("advise", "--counts", "counts.csv", "--task", "segmentation", cwd=tmp_path))
+    assert json.loads((tmp_path / "a.json").read_text())["answers"][0]["measure"] == "dice"
 
 
 def test_a_preset_of_a_run_will_do(medpfl, tmp_path):

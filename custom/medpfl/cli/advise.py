@@ -15,10 +15,11 @@ from medpfl.core.errors import UserError
 from medpfl.core.settings import extra
 
 if TYPE_CHECKING:
-    from medpfl.report.advice.numbers import SiteNumbers
+    from medpfl.config.run import RunConfig
+    from medpfl.report.advice.known import Measure
 
 console = Console()
-_TAKEN = {"data", "sites", "seed", *(name for name, field in OPTIONS.items() if extra(field, "panel") == DATA)}
+_TAKEN = {"data", "sites", "seed", "task", *(name for name, field in OPTIONS.items() if extra(field, "panel") == DATA)}
 _OTHERS = tuple(name for name in OPTIONS if name not in _TAKEN)
 
 
@@ -29,7 +30,7 @@ def advise(
         Path | None,
         typer.Option(
             help="What the sites tell, in place of data: CSV with columns site, train, validation, test and "
-            "class:NAME, or JSON; or the folder of a run.",
+            "class:NAME, or JSON (with --task, unless it is classification); or the folder of a run.",
             show_default=False,
         ),
     ] = None,
@@ -51,7 +52,7 @@ def advise(
     """
     from medpfl.report.advice.answer import answers
     from medpfl.report.advice.counts import read_counts
-    from medpfl.report.advice.known import OtherTask
+    from medpfl.report.advice.known import OtherTask, measured
     from medpfl.report.advice.numbers import features_of
     from medpfl.report.advice.regimes import shipped
     from medpfl.report.advice.words import advice_to_json, print_advice
@@ -68,34 +69,39 @@ def advise(
     notes: list[str] = []
     try:
         if counts is not None:
-            said = [flag_of(name) for name, value in options.line.items() if value not in (None, {})]
+            task = options.line["task"]
+            said = [flag_of(n) for n, value in options.line.items() if n != "task" and value not in (None, {})]
             if said := [*said, *(["--preset"] if options.preset else [])]:
                 raise UserError(f"{said[0]} has no meaning with --counts, which has the numbers; leave one of them out")
-            sites = read_counts(counts)
+            sites, measure = read_counts(counts)
+            if task and measure and measured(task) != measure:
+                raise UserError(f"--task {task}: {counts} is a run of another task; leave --task out")
+            measure = measure or measured(task or "classification")
         else:
-            sites, dealt, notes = _of_options(options)
+            from medpfl.runs.numbers import numbers_of  # which loads torch; numbers alone need none
+
+            config, measure = _of_options(options)
+            sites, dealt, notes = numbers_of(config)
             shift = dealt if shift is None else shift
     except OtherTask as reason:
-        write({"schema": 1, "notes": [str(reason)], "answers": []})
+        write({"schema": 2, "notes": [str(reason)], "answers": []})
         console.print(str(reason), highlight=False, markup=False)
         return
     features, known = features_of(sites, shift), shipped()
-    found = answers(features, known.regimes)
+    found = answers(features, known.of(measure))
     write(advice_to_json(sites, features, found, notes, known))
     print_advice(sites, features, found, notes, console)
     if to is not None:
         console.print(f"JSON: {to}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _of_options(options: opt.Options) -> tuple[list[SiteNumbers], bool | None, list[str]]:
-    """See :func:`medpfl.runs.numbers.numbers_of`; OtherTask if benchmarks say nothing of the task."""
+def _of_options(options: opt.Options) -> tuple[RunConfig, Measure]:
+    """A run with these data, and what was measured of its task; OtherTask if benchmarks say nothing of it."""
     from medpfl.algorithms import DEFAULT
-    from medpfl.report.advice.known import require_known
-    from medpfl.runs.numbers import numbers_of
+    from medpfl.report.advice.known import measured
 
     # A preset of a run says more than its data; it is read and not used.
     config = opt.Options(preset=options.preset, **options.line).config(DEFAULT)
     if config.sites < 2:
         raise UserError("--sites 1: a federation has two sites or more")
-    require_known(config.task, config.learned.names[0])
-    return numbers_of(config)
+    return config, measured(config.task)

@@ -32,8 +32,9 @@ def row(title="FedBlend", gain=5.0, *, seeds=3, sites=60, worse_off=0.05, worst=
 
 def regime(name, rows=(), **changed):
     rows = rows or (row(), row("FedAvg", 1.0, worst=-9.0), row("two alone", 1.5, federated=False))
-    line = f"what {name} is"
-    return Regime(name=name, description=line, features=features(**changed), seeds=(0, 1, 2), alone=0.7, rows=rows)
+    fixed = {"description": f"what {name} is", "network": "lenet5", "seeds": (0, 1, 2), "alone": 0.7, "rows": rows}
+    measure = "accuracy" if changed.get("skew", 0) is not None else "dice"
+    return Regime(name=name, measure=measure, features=features(**changed), **fixed)
 
 
 def test_skew_by_hand():
@@ -133,14 +134,14 @@ def test_a_regime_in_words(of, said):
 
 def test_what_numbers_leave_open():
     sites = [SiteNumbers("a", 10, 2, 8, {"x": 20}), SiteNumbers("b", 30, 0, 8)]
-    said = " ".join(left_open(features_of(sites), sites))
+    said = " ".join(left_open(features_of(sites), sites, "accuracy"))
     assert "Whether the sites have the same classes is not known" in said
     assert "--shift or --no-shift" in said
     assert "No validation samples: b" in said
     third = [*sites, SiteNumbers("c", 10, 4, 8, {"x": 1, "y": 9})]
-    assert "(b not): the label skew is of the others" in " ".join(left_open(features_of(third), third))
+    assert "(b not): the label skew is of the others" in " ".join(left_open(features_of(third), third, "accuracy"))
     told = [s._replace(validation=99, classes={"x": 3}) for s in sites]
-    assert left_open(features_of(told, False), told) == []
+    assert left_open(features_of(told, False), told, "accuracy") == []
 
 
 def test_regimes_that_are_alike_agree_or_not():
@@ -153,7 +154,7 @@ def test_regimes_that_are_alike_agree_or_not():
     said = " ".join(answer_in_words(answer))
     for part in (
         "2 regimes of our benchmarks are like it: one, two.",
-        "Best on average: FedBlend (medpfl run fedblend): +5.0 points over training alone; ",
+        "Best on average: FedBlend (medpfl run fedblend): +5.0 points of accuracy over training alone; ",
         "6 of 120 sites (of all seeds) were worse off by more than a point",
         "the worst by 2.0.",
         "best for the worst site.",
@@ -229,19 +230,23 @@ def test_what_is_shipped_is_what_is_read():
         assert one.features.sites >= 2 and one.seeds
         assert {r.worse_off == 0 or r.worst < -1 for r in one.rows} == {True}
         assert all(r.worst <= r.gain and r.seeds <= len(one.seeds) for r in one.rows)
-    [answer] = answers(known.regimes[0].features, known.regimes)
+    assert (
+        known.of("accuracy") and known.of("dice") and len(known.of("accuracy") + known.of("dice")) == len(known.regimes)
+    )
+    [answer] = answers(known.regimes[0].features, known.of(known.regimes[0].measure))
     assert answer.near[0][0] == 0 and answer.nearness == "alike"
     sites = [SiteNumbers("a", 10, 2, 8, {"x": 20}), SiteNumbers("b", 30, 0, 8)]
-    content = advice_to_json(sites, features_of(sites), answers(features_of(sites), known.regimes), [], known)
-    assert set(content["benchmarks"]["regimes"]) == {r.name for r in known.regimes} and len(content["answers"]) == 2
+    content = advice_to_json(sites, features_of(sites), answers(features_of(sites), known.of("accuracy")), [], known)
+    assert (
+        set(content["benchmarks"]["regimes"]) == {r.name for r in known.of("accuracy")} and len(content["answers"]) == 2
+    )
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"schema": 2},
+        {"schema": 1},
         {"regimes": []},
-        {"network": None},
         {"more": 1},
     ],
 )
@@ -251,6 +256,19 @@ def test_another_schema_is_refused(changed):
 
 
 def test_a_regime_says_its_features_and_has_methods():
-    for rows, changed in (((), {"skew": None}), ((row(), row()), {}), ((row(federated=False),), {})):
+    for rows in ((row(), row()), (row(federated=False),)):
         with pytest.raises(ValidationError):
-            regime("one", rows, **changed)
+            regime("one", rows)
+    known = regime("one").model_dump()
+    for changed in ({"measure": "dice"}, {"features": known["features"] | {"skew": None}}):
+        with pytest.raises(ValidationError, match="every feature is known"):
+            Regime.model_validate(known | changed)
+
+
+def test_of_masks_one_answer_without_label_skew():
+    [answer] = answers(features(skew=None), [regime("hospitals", skew=None)])
+    assert answer.measure == "dice" and not answer.supposed
+    assert "points of Dice over training alone" in " ".join(answer_in_words(answer))
+    sites = [SiteNumbers("a", 73, 10, 40), SiteNumbers("b", 73, 10, 40)]
+    assert not any("classes" in line for line in left_open(features(skew=None), sites, "dice"))
+    assert any("classes" in line for line in left_open(features(skew=None), sites, "accuracy"))

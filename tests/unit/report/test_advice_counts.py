@@ -17,7 +17,7 @@ READ = [SiteNumbers("north", 73, 10, 40, {"a": 100, "b": 23}), SiteNumbers("sout
 def read(tmp_path, text, name="sites.csv"):
     file = tmp_path / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_counts(file)
+    return read_counts(file).sites
 
 
 @pytest.mark.parametrize("text", [GOOD, GOOD.replace(",", ";"), GOOD.replace(",", "\t"), "\ufeff" + GOOD, "\n" + GOOD])
@@ -43,7 +43,10 @@ def test_an_earlier_run_tells_them_too(tmp_path):
     }
     (tmp_path / "results.json").write_text(json.dumps(content))
     expected = [SiteNumbers(name, 5, 1, 4, {"0": 10}) for name in "ab"]
-    assert read_counts(tmp_path) == read_counts(tmp_path / "results.json") == expected
+    assert read_counts(tmp_path) == read_counts(tmp_path / "results.json") == (expected, "accuracy")
+    content["config"]["task"] = "segmentation"  # whose counts are of images that have a structure
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    assert read_counts(tmp_path) == ([site._replace(classes=None) for site in expected], "dice")
     content["data"]["sites"] = {}
     (tmp_path / "results.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="does not say its sites' numbers"):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from medpfl.report.advice.known import Measure
 from medpfl.report.advice.numbers import Features
 from medpfl.report.advice.regimes import Regime, nearest
 
@@ -16,7 +17,7 @@ _MOST_ALIKE, _MOST_NEAR, _NEARLY = 4, 2, 0.5
 EVEN, SKEWED = 0.0, 0.8
 """The label skews for which it is answered where it is not known."""
 POINT = 1.0
-"""A difference of accuracy, in percentage points, that is worth a word."""
+"""A difference of the measure, in percentage points, that is worth a word."""
 SEEDS = 3
 """Of each regime, below which the answer is unsure."""
 
@@ -25,7 +26,7 @@ Sure = Literal["no", "little", "somewhat"]
 
 @dataclass(frozen=True)
 class Found:
-    """A row over the regimes that the answer rests on; points are of accuracy over training alone.
+    """A row over the regimes that the answer rests on; points are of their measure over training alone.
 
     Attributes:
         title, command, federated: see :class:`~medpfl.report.advice.regimes.Row`.
@@ -69,6 +70,11 @@ class Answer:
     rows: tuple[Found, ...]
     partial: tuple[str, ...]
     nearness: Literal["alike", "near", "far"]
+
+    @property
+    def measure(self) -> Measure:
+        """What was measured."""
+        return self.regimes[0].measure
 
     @property
     def federated(self) -> tuple[Found, ...]:
@@ -123,6 +129,7 @@ class Answer:
         """For programs."""
         titles = {"by_mean": self.by_mean, "by_worst_site": self.by_worst, "rival": self.rival}
         return {
+            "measure": self.measure,
             "skew": self.features.skew,
             "skew_supposed": self.supposed,
             "nearness": self.nearness,
@@ -138,8 +145,13 @@ class Answer:
 
 
 def answers(features: Features, regimes: Sequence[Regime]) -> list[Answer]:
-    """The answer; two where the label skew is not known, for even and for skewed labels."""
-    if features.skew is not None:
+    """The answer; two where the label skew is not known, for even and for skewed labels.
+
+    Args:
+        features: of the sites.
+        regimes: of one measure; those of masks know no label skew, and neither need the sites.
+    """
+    if features.skew is not None or regimes[0].features.skew is None:
         return [_answer(features, False, regimes)]
     return [_answer(features.model_copy(update={"skew": skew}), True, regimes) for skew in (EVEN, SKEWED)]
 

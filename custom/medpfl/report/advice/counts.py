@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from medpfl.core.errors import UserError
-from medpfl.report.advice.known import KNOWN, require_known
+from medpfl.report.advice.known import Measure, measured
 from medpfl.report.advice.numbers import PARTS, SiteNumbers
 from medpfl.report.reading import load_results
 
@@ -29,8 +29,15 @@ _ROUNDED = 5
 """By how much a number may be off that a site has rounded to tens."""
 
 
-def read_counts(path: Path) -> list[SiteNumbers]:
-    """The sites of a file or of a run's folder, two or more.
+class Told(NamedTuple):
+    """What a file or a run's folder says: two sites or more, and by what the run's task is measured; None of a file."""
+
+    sites: list[SiteNumbers]
+    measure: Measure | None = None
+
+
+def read_counts(path: Path) -> Told:
+    """The sites of a file or of a run's folder.
 
     Raises:
         OtherTask: a run of it.
@@ -47,23 +54,26 @@ def read_counts(path: Path) -> list[SiteNumbers]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     if not text.lstrip().startswith(("{", "[")):
-        return _checked(path, _of_csv(path, text))
+        return Told(_checked(path, _of_csv(path, text)))
     content = _json(path, text)
     if isinstance(content, dict) and "schema" in content:
         return _of_run(path)
-    return _checked(path, _of_json(path, content))
+    return Told(_checked(path, _of_json(path, content)))
 
 
-def _of_run(path: Path) -> list[SiteNumbers]:
+def _of_run(path: Path) -> Told:
     results = load_results(path, finished=False)
-    require_known(results["config"].get("task"), results.get("measures", [{"name": KNOWN}])[0]["name"])
+    measure = measured(results["config"].get("task", "classification"))
     told = results["data"]["sites"]
     if not told:
         raise UserError(f"{path}: the run does not say its sites' numbers; give them as CSV or JSON")
     for name, entry in told.items():
         for part in PARTS:
             _number(path, name, part, entry.get(part) if isinstance(entry, dict) else None)
-    return _checked(path, [SiteNumbers.of(name, entry) for name, entry in told.items()])
+    sites = [SiteNumbers.of(name, entry) for name, entry in told.items()]
+    if measure == "dice":  # what is counted there is how many images have a structure
+        sites = [site._replace(classes=None) for site in sites]
+    return Told(_checked(path, sites), measure)
 
 
 def _of_csv(path: Path, text: str) -> list[SiteNumbers]:

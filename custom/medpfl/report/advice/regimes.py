@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from medpfl.report.advice.known import Measure
 from medpfl.report.advice.numbers import Features
 
 UNITS = {"sites": 4.0, "train": 4.0, "validation": 10.0, "skew": 0.15, "unevenness": 0.3, "shift": 1.0}
@@ -21,7 +22,7 @@ class _Part(BaseModel):
 
 
 class Row(_Part):
-    """A method in a regime, against training alone in the same rounds; accuracy on test cases, in percentage points.
+    """A method in a regime, against training alone in the same rounds; its measure on test cases, in percentage points.
 
     Attributes:
         title: the method and what is done with it.
@@ -59,14 +60,18 @@ class Regime(_Part):
     Attributes:
         name: in a word.
         description: in a line.
-        features: of its partition, means over the seeds.
+        measure: what was measured.
+        network: what was trained.
+        features: of its partition, means over the seeds. Of masks there is no label skew.
         seeds: which were run.
-        alone: mean accuracy of training alone, in [0, 1].
+        alone: mean of the measure of training alone, in [0, 1].
         rows: what was measured.
     """
 
     name: str = Field(min_length=1)
     description: str = Field(min_length=1)
+    measure: Measure
+    network: str
     features: Features
     seeds: tuple[int, ...] = Field(min_length=1)
     alone: float = Field(ge=0, le=1)
@@ -74,7 +79,7 @@ class Regime(_Part):
 
     @model_validator(mode="after")
     def _whole(self) -> Regime:
-        if self.features.skew is None or self.features.shift is None:
+        if (self.features.skew is None) != (self.measure == "dice") or self.features.shift is None:
             raise ValueError(f"{self.name}: of a benchmark every feature is known")
         titles = [row.title for row in self.rows]
         if len(set(titles)) != len(titles):
@@ -93,13 +98,15 @@ class Regimes(_Part):
 
     Attributes:
         schema_: of this file.
-        network: what was trained.
         regimes: those that were run.
     """
 
-    schema_: Literal[1] = Field(alias="schema")
-    network: str
+    schema_: Literal[2] = Field(alias="schema")
     regimes: tuple[Regime, ...] = Field(min_length=1)
+
+    def of(self, measure: Measure) -> tuple[Regime, ...]:
+        """Those in which that was measured."""
+        return tuple(regime for regime in self.regimes if regime.measure == measure)
 
 
 def shipped() -> Regimes:

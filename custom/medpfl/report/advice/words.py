@@ -13,6 +13,7 @@ from rich.text import Text
 
 from medpfl.core.errors import printable
 from medpfl.report.advice.answer import SEEDS, Answer, Found
+from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
 from medpfl.report.measures import NONE
@@ -47,16 +48,16 @@ def regime_in_words(f: Features) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}."
 
 
-def left_open(f: Features, sites: Sequence[SiteNumbers]) -> list[str]:
+def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> list[str]:
     """What the numbers do not say, a sentence each."""
     lines = []
     silent = [site.name for site in sites if not site.classes or not sum(site.classes.values())]
-    if f.skew is None:
+    if f.skew is None and measure == "accuracy":
         lines.append(
             "Whether the sites have the same classes is not known, and much depends on it: below is what holds if they "
             "have, and if they have not."
         )
-    elif silent:
+    elif silent and measure == "accuracy":
         lines.append(f"Not all sites tell their classes ({_some(silent)} not): the label skew is of the others.")
     if f.shift is None:
         lines.append(
@@ -83,11 +84,12 @@ def answer_in_words(a: Answer) -> list[str]:
     """What did best in such regimes, whether to take part, and how sure that is; a sentence or two each."""
     lines = [_likeness(a)]
     best, safest = a.by_mean, a.by_worst
-    lines.append(f"Best on average: {_figures(best)}")
+    measure = IN_WORDS[a.measure]
+    lines.append(f"Best on average: {_figures(best, measure)}")
     if safest is best:
         lines.append("It is also the best for the worst site.")
     else:
-        lines.append(f"Best for the worst site: {_figures(safest)}")
+        lines.append(f"Best for the worst site: {_figures(safest, measure)}")
     return [*lines, *_taking_part(a, best), _sureness(a, best)]
 
 
@@ -103,9 +105,9 @@ def _likeness(a: Answer) -> str:
     return f"{count(len(a.regimes), 'regime')} of our benchmarks {are} like it: {names}."
 
 
-def _figures(row: Found) -> str:
+def _figures(row: Found, measure: str) -> str:
     command = f" (medpfl run {row.command})" if row.command else ""
-    text = f"{row.title}{command}: {row.gain:+.1f} points over training alone; "
+    text = f"{row.title}{command}: {row.gain:+.1f} points of {measure} over training alone; "
     if not row.worse_off:
         return text + "no site was worse off by more than a point."
     sites = f"{row.sites} sites{' (of all seeds)' if row.seeds > 1 else ''}"
@@ -114,7 +116,8 @@ def _figures(row: Found) -> str:
 
 def _taking_part(a: Answer, best: Found) -> list[str]:
     if a.take_part == "cost":
-        return [f"Taking part there cost accuracy, with every method; {best.title} cost least. Sites did best alone."]
+        cost = f"Taking part there cost {IN_WORDS[a.measure]}, with every method; {best.title} cost least."
+        return [f"{cost} Sites did best alone."]
     if a.take_part == "no difference":
         return [
             "Taking part there made less than a point of difference on average, with the best method. By these "
@@ -154,17 +157,17 @@ def advice_to_json(
 ) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "schema": 1,
+        "schema": 2,
         "sites": {site.name: site.to_json() for site in sites},
         "features": features.model_dump(),
         "regime": regime_in_words(features),
-        "notes": [*notes, *left_open(features, sites)],
+        "notes": [*notes, *left_open(features, sites, found[0].measure)],
         "answers": [answer.to_json() | {"words": answer_in_words(answer)} for answer in found],
         "benchmarks": {
-            "network": known.network,
             "units": UNITS,
             "regimes": {
-                regime.name: regime.model_dump(include={"description", "features", "seeds"}) for regime in known.regimes
+                regime.name: regime.model_dump(include={"description", "measure", "network", "features", "seeds"})
+                for regime in known.of(found[0].measure)
             },
         },
         "limits": LIMITS,
@@ -176,7 +179,7 @@ def print_advice(
 ) -> None:
     """The numbers, the regime, and for each answer its regimes, its methods and its words."""
     console.print(_numbers_table(sites))
-    _say(console, f"The regime: {regime_in_words(features)}", *notes, *left_open(features, sites))
+    _say(console, f"The regime: {regime_in_words(features)}", *notes, *left_open(features, sites, found[0].measure))
     for answer in found:
         if answer.supposed:
             kind = "much the same classes" if answer is found[0] else "very different classes"
@@ -225,7 +228,8 @@ def _regimes_table(answer: Answer) -> Table:
     shown = max(_MOST_REGIMES, len(answer.regimes))
     for d, regime in answer.near[:shown]:
         f = regime.features
-        cells = [f"{d:.2f}", str(f.sites), f"{f.train:g}", f"{f.validation:g}", f"{f.skew:.2f}", f"{f.unevenness:.2f}"]
+        cells = [f"{d:.2f}", str(f.sites), f"{f.train:g}", f"{f.validation:g}"]
+        cells += [NONE if f.skew is None else f"{f.skew:.2f}", f"{f.unevenness:.2f}"]
         mark = "*" if regime in answer.regimes else ""
         table.add_row(f"{regime.name}{mark}", *cells, "yes" if f.shift else "no", str(len(regime.seeds)))
     used = [regime for _, regime in answer.near[:shown] if regime in answer.regimes]
@@ -234,7 +238,8 @@ def _regimes_table(answer: Answer) -> Table:
 
 
 def _methods_table(answer: Answer) -> Table:
-    table = _table("In those with *: points over training alone", "method", "mean", "worst site", "worse off")
+    points = f"points of {IN_WORDS[answer.measure]} over training alone"
+    table = _table(f"In those with *: {points}", "method", "mean", "worst site", "worse off")
     shown = list(answer.federated[:_MOST_ROWS])
     if answer.by_worst not in shown:
         shown.append(answer.by_worst)
