@@ -27,7 +27,7 @@ from medpfl.data.kinds.scans.manifest import (
     unused_folders,
 )
 from medpfl.data.kinds.scans.matching import Reading, examine, findings
-from medpfl.data.kinds.scans.nifti import Volume, inflate
+from medpfl.data.kinds.scans.nifti import Volume, require_whole
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Progress, Series
@@ -167,8 +167,7 @@ def _middle(scan: Scan) -> np.ndarray:
     if scan.kind == "dicom":
         reader = SeriesReader()
         return reader.get_data(reader.read(file))[0]
-    if file.suffix.lower() == ".gz" and (damage := inflate(file)):
-        raise UserError(f"{file}: {damage}")
+    require_whole(file)
     try:
         proxy = nibabel.load(file).dataobj
         return np.asarray(proxy[:, :, proxy.shape[2] // 2])

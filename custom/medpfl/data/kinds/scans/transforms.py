@@ -20,7 +20,7 @@ from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.limits import too_large
 from medpfl.data.kinds.scans.lung import find_lungs, square
-from medpfl.data.kinds.scans.nifti import inflate
+from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.preprocessing import AIR
 
 Data = Mapping[Hashable, Any]
@@ -44,8 +44,7 @@ class LoadScand(MapTransform):
         out = dict(data)
         for key in self.key_iterator(out):
             files = out[key]
-            if str(files[0]).lower().endswith(".gz") and (damage := inflate(Path(files[0]))):
-                raise UserError(f"{files[0]}: {damage}")
+            require_whole(Path(files[0]))
             reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
             try:
                 values, meta = reader.get_data(reader.read(files))
