@@ -10,6 +10,7 @@ from medpfl.bundle.verdict import section
 from medpfl.core.plain import plain_problem
 from medpfl.core.version import __version__
 from medpfl.data.inputs import Inputs
+from medpfl.data.kinds.scans.preprocessing import Preprocessing
 
 INTENDED_USE = "Research only. Not a medical device; not for diagnosis or treatment."
 LICENCE = (
@@ -57,7 +58,7 @@ def inference(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "preprocessing": {"_target_": "Compose", "transforms": _keeping_names(inputs.steps)},
         "dataset": {
             "_target_": "Dataset",
-            "data": f"$inference.items(@input_path, '{_KINDS[inputs.kind]}', {inputs.arrays})",
+            "data": f"$inference.items(@input_path, '{_KINDS[inputs.kind]}', {inputs.arrays}{_expected(inputs)})",
             "transform": "@preprocessing",
         },
         "inferer": {"_target_": "SimpleInferer"},
@@ -82,6 +83,16 @@ _KINDS = {
     "series": "series",
 }
 """What is looked for at a path."""
+
+
+def _modality(inputs: Inputs) -> str:
+    """Of scans."""
+    return Preprocessing(**inputs.settings).modality
+
+
+def _expected(inputs: Inputs) -> str:
+    """What else the items' finder is told: the modality of scans that are no CT."""
+    return ", 'MR'" if inputs.kind == "scan" and _modality(inputs) == "MR" else ""
 
 
 def _classifying(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
@@ -110,14 +121,16 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
     """``configs/metadata.json``, in MONAI's form."""
     made = card["versions"]
     channels = {str(c): name for c, name in enumerate(_channel_names(inputs))}
+    modality = _modality(inputs) if inputs.kind == "scan" else "n/a"
+    unlimited = inputs.kind in ("masked volume", "series") or inputs.settings.get("normalise") == "zscore"
     image = {
         "type": "series" if inputs.kind == "series" else "image",
-        "format": "hounsfield" if inputs.kind == "scan" else "magnitude",
-        "modality": "CT" if inputs.kind == "scan" else "n/a",
+        "format": "hounsfield" if modality == "CT" else "magnitude",
+        "modality": modality,
         "num_channels": inputs.slices or inputs.channels,
         "spatial_shape": _shape(inputs) if inputs.slices is None else [inputs.channels, *_shape(inputs)],
         "dtype": "float32",
-        "value_range": [] if inputs.kind in ("masked volume", "series") else [-1, 1],
+        "value_range": [] if unlimited else [-1, 1],
         "is_patch_data": inputs.masked and len(_shape(inputs)) == 3,
         "channel_def": channels if inputs.slices is None else {str(s): f"slice {s}" for s in range(inputs.slices)},
     }
@@ -139,7 +152,7 @@ def metadata(card: Mapping[str, Any], inputs: Inputs) -> dict[str, Any]:
         "numpy_version": made["numpy"],
         "required_packages_version": {"medpfl": made["medpfl"], "safetensors": version("safetensors")},
         "name": f"{card['site']}-{card['algorithm']}",
-        "task": _TASKS[inputs.kind],
+        "task": f"Classification of {modality} scans" if inputs.kind == "scan" else _TASKS[inputs.kind],
         "description": f"{card['model']['name']}, trained by {card['algorithm']}; the model of {card['site']}, "
         f"round {card['round']}.",
         "authors": card["site"],
@@ -157,7 +170,6 @@ def _channel_names(inputs: Inputs) -> tuple[str, ...]:
 
 
 _TASKS = {
-    "scan": "Classification of CT scans",
     "picture": "Classification of images",
     "masked picture": "Segmentation of images",
     "masked volume": "Segmentation of volumes",

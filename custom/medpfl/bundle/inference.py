@@ -17,6 +17,7 @@ from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import TornFile, read_state, write_bytes
 from medpfl.data.files import PICTURES
+from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
 from medpfl.tasks.evaluation import predict, softmax
@@ -87,7 +88,10 @@ def restore(model: nn.Module, path: str | Path) -> None:
 
 @in_one_line
 def items(
-    path: str | Path, kind: Literal["scan", "picture", "volume", "series"], arrays: bool = False
+    path: str | Path,
+    kind: Literal["scan", "picture", "volume", "series"],
+    arrays: bool = False,
+    modality: Modality = "CT",
 ) -> list[dict[str, Any]]:
     """What there is to classify or segment at a path.
 
@@ -96,6 +100,7 @@ def items(
             folder; of pictures and windows of series: a file or a folder.
         kind: which of them.
         arrays: of a folder of pictures, take ``.npy`` files too.
+        modality: of scans.
 
     Returns:
         For each, ``image`` (a file, or a series' files), ``kind`` and ``name``.
@@ -107,7 +112,9 @@ def items(
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
     if not (where := Path(path)).exists():
         raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
-    found = {"scan": _scans, "volume": _volumes, "series": _windows}.get(kind, partial(_pictures, arrays=arrays))(where)
+    found = {"scan": partial(_scans, modality=modality), "volume": _volumes, "series": _windows}.get(
+        kind, partial(_pictures, arrays=arrays)
+    )(where)
     if not found:
         pictures = f"picture ({', '.join(_suffixes(arrays))})"
         what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file", "series": ".npy file"}.get(kind, pictures)
@@ -138,7 +145,7 @@ def _volumes(where: Path) -> list[dict[str, Any]]:
     return [{"image": str(f), "kind": "volume", "name": name} for f, name in zip(files, names, strict=True)]
 
 
-def _scans(where: Path) -> list[dict[str, Any]]:
+def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
     from medpfl.data.kinds.scans.label_table import is_nifti
     from medpfl.data.kinds.scans.nifti import read_volume
     from medpfl.data.kinds.scans.series import read_folder
@@ -150,9 +157,11 @@ def _scans(where: Path) -> list[dict[str, Any]]:
         if lost := next((file for file in folder.rest if file.what == "lost"), None):
             raise UserError(f"{lost.path}: {lost.reason}")
         volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]
-    for _, _, _, volume in volumes:
+    for kind, name, _, volume in volumes:
         if problem := next((p for p in volume.problems if p.level == "error"), None):
             raise UserError(problem.message)
+        if kind == "dicom" and volume.modality != modality:
+            raise UserError(f"{name}: a series of modality {volume.modality}; the model takes {modality}")
     return [{"image": [str(f) for f in files], "kind": kind, "name": name} for kind, name, files, _ in volumes]
 
 

@@ -89,12 +89,12 @@ class RunFields(BaseModel):
     )
     data: str = option(
         "organamnist-sample",
-        "Data set name, file, or folder of CT scans, pictures or series (`medpfl data list`).",
+        "Data set name, file, or folder of scans, pictures or series (`medpfl data list`).",
         words="sample",
     )
     data_args: dict[str, Any] = option(
         dict,
-        "KEY=VALUE. CT: size, slices, window, spacing, lung_crop, e.g. window=[-1000,400]; pictures: size, fit, "
+        "KEY=VALUE. CT, MR: size, slices, depth, spacing, normalise, window, lung_crop; pictures: size, fit, "
         "channels, patient; npz: pad; time series: normalise, divide, length.",
         DATA,
         flag="--data-arg",

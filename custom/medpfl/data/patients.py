@@ -10,7 +10,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
-from medpfl.data.split import PARTS, Part
+from medpfl.data.split import PARTS, Part, require_fractions, require_train_fraction
 
 
 class Sample(Protocol):
@@ -60,13 +60,8 @@ def split_patients(
     Raises:
         UserError: fractions that make no sense, or a patient whom the table gives to two parts.
     """
-    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0] > 0:
-        raise UserError(
-            f"fractions {tuple(fractions)}: training, validation and test need shares that are not negative and sum "
-            "to at most 1, with some for training, e.g. 0.5, 0.1, 0.4"
-        )
-    if not 0 < train_fraction <= 1:
-        raise UserError(f"--train-fraction {train_fraction}: must be above 0 and at most 1")
+    require_fractions(fractions)
+    require_train_fraction(train_fraction)
     by_patient: dict[str, list[S]] = {}
     for sample in samples:
         by_patient.setdefault(sample.patient, []).append(sample)

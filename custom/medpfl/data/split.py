@@ -47,7 +47,7 @@ def split_sites(
     Raises:
         UserError: fractions that are negative, without training, or sum to more than 1.
     """
-    _check_fractions(fractions)
+    require_fractions(fractions)
     return [
         _split(f"site-{number}", indices, fractions, train_fraction, seed)
         for number, indices in enumerate(parts, start=1)
@@ -60,7 +60,7 @@ def fewest_with_training(fractions: Sequence[float]) -> int:
     Raises:
         UserError: see :func:`split_sites`.
     """
-    _check_fractions(fractions)
+    require_fractions(fractions)
     return math.ceil((1 - 1e-9) / fractions[0])
 
 
@@ -70,7 +70,7 @@ def split_own(name: str, total: int, fractions: Sequence[float], train_fraction:
     Raises:
         UserError: see :func:`split_sites`.
     """
-    _check_fractions(fractions)
+    require_fractions(fractions)
     return _split(name, np.arange(total), fractions, train_fraction, seed)
 
 
@@ -80,12 +80,19 @@ def official_parts(name: str, split: np.ndarray, train_fraction: float, seed: in
     return _site(name, _shuffled(train, seed, name), validation, test, train_fraction)
 
 
-def _check_fractions(fractions: Sequence[float]) -> None:
+def require_fractions(fractions: Sequence[float]) -> None:
+    """UserError unless these are shares for training, validation and test, the first above 0."""
     if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0] > 0:
         raise UserError(
             f"fractions {tuple(fractions)}: training, validation and test need shares that are not negative and sum "
             "to at most 1, with some for training, e.g. 0.5, 0.1, 0.4"
         )
+
+
+def require_train_fraction(share: float) -> None:
+    """UserError unless a share of the training part can be kept."""
+    if not 0 < share <= 1:
+        raise UserError(f"--train-fraction {share}: must be above 0 and at most 1")
 
 
 def _split(name: str, indices: np.ndarray, fractions: Sequence[float], train_fraction: float, seed: int) -> SiteIndices:
@@ -103,8 +110,7 @@ def join_official(by_split: Sequence[Sequence[np.ndarray]], train_fraction: floa
 
 
 def _site(name: str, train: np.ndarray, validation: np.ndarray, test: np.ndarray, train_fraction: float) -> SiteIndices:
-    if not 0 < train_fraction <= 1:
-        raise UserError(f"--train-fraction {train_fraction}: must be above 0 and at most 1")
+    require_train_fraction(train_fraction)
     kept = train[: max(1, _floor(train_fraction * len(train)))]
     return SiteIndices(name, np.sort(kept), np.sort(validation), np.sort(test))
 

@@ -130,7 +130,7 @@ class Classification(Task):
     def by_class(self, predictions: list[Predictions]) -> list[float | None]:
         """See :class:`~medpfl.tasks.task.Task`: each class's recall."""
         probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
-        right = probabilities.argmax(1) == labels
+        right = (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)
         return [
             float(right[labels == c].mean()) if (labels == c).any() else None for c in range(probabilities.shape[1])
         ]

@@ -36,9 +36,13 @@ def youden(scores: np.ndarray, positive: np.ndarray) -> float:
     """The least score, (n,), that counts as positive where Youden's index is largest; NaN without both kinds."""
     if not positive.any() or positive.all() or not np.isfinite(scores).all():
         return float("nan")
-    candidates = np.unique(scores)
-    called = scores[:, None] >= candidates
-    return float(candidates[(called[positive].mean(0) - called[~positive].mean(0)).argmax()])
+    candidates, which = np.unique(scores, return_inverse=True)
+    # From the highest down, what is called positive from each on.
+    found, wrong = (
+        np.bincount(which[kind], minlength=len(candidates))[::-1].cumsum()[::-1] / kind.sum()
+        for kind in (positive, ~positive)
+    )
+    return float(candidates[(found - wrong).argmax()])
 
 
 def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:

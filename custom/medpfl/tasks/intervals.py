@@ -41,6 +41,25 @@ def mean_interval(values: np.ndarray, whose: np.ndarray | None = None) -> list[f
     return [middle - half, middle + half]
 
 
+def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[str, float] | None:
+    """What a mean is better by, from each case's difference: ``difference``, and Student's ``low`` and ``high``.
+
+    None for fewer than two patients; and where all cases differ alike, but not by 0: of two cases that are each a grade
+    better nobody knows how far the next one is.
+
+    Args:
+        differences: (n,).
+        whose: see above.
+    """
+    ends = mean_interval(differences, whose)
+    if ends is None:
+        return None
+    middle = float(differences.mean())
+    if middle and ends[1] - ends[0] <= 1e-9 * abs(middle):
+        return None
+    return {"difference": middle, "low": ends[0], "high": ends[1]}
+
+
 def bootstrap_interval(
     statistic: Callable[[np.ndarray], float | None], n: int, whose: np.ndarray | None = None, *, draws: int = 1000
 ) -> list[float] | None:

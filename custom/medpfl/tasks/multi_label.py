@@ -17,7 +17,7 @@ from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Shar
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.further import draws
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
-from medpfl.tasks.intervals import mean_interval
+from medpfl.tasks.intervals import mean_gain
 from medpfl.tasks.paired import auroc_gain
 from medpfl.tasks.task import Measure, Task
 from medpfl.tasks.told import Enough, filled
@@ -132,10 +132,9 @@ class MultiLabel(Task):
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
         change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
-        ends = mean_interval(change, None if of.whose is None else of.whose[cases])
         return {
             "auroc": _auroc_gain(new, old, of.whose),
-            "accuracy": ends and {"difference": float(change.mean()), "low": ends[0], "high": ends[1]},
+            "accuracy": mean_gain(change, None if of.whose is None else of.whose[cases]),
         }
 
     def further(

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions
-from medpfl.tasks.intervals import bootstrap_interval, mean_interval
+from medpfl.tasks.intervals import bootstrap_interval, mean_gain
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure
@@ -103,7 +103,6 @@ class Ordinal(Classification):
         found = differences(new[0], old[0], new[1], of.whose)
         (labels, classes), grades = (new[1], new[0].shape[1]), [_grades(p[0], p[1]) for p in (new, old)]
         error = np.abs(grades[1] - labels) - np.abs(grades[0] - labels)
-        ends = mean_interval(error, of.whose)
 
         def kappa(rows: np.ndarray) -> float | None:
             one, two = (quadratic_kappa(g[rows], labels[rows], classes) for g in grades)
@@ -113,7 +112,7 @@ class Ordinal(Classification):
         low_high = None if difference is None else bootstrap_interval(kappa, len(labels), of.whose)
         return {
             "kappa": low_high and {"difference": difference, "low": low_high[0], "high": low_high[1]},
-            "mae": ends and {"difference": float(error.mean()), "low": ends[0], "high": ends[1]},
+            "mae": mean_gain(error, of.whose),
             "accuracy": found["accuracy"],
             "balanced_accuracy": found["balanced_accuracy"],
         }

@@ -36,6 +36,13 @@ def one(folder, values, mask, affine=None, mask_affine=None, **said):
     return source.site("site-1", CPU)
 
 
+def flip_a_bit(file):
+    """Of a voxel, in a compressed file whose checksum is that of the one that it was."""
+    stored = bytearray(gzip.compress(gzip.decompress(file.read_bytes()), 0))
+    stored[-100] ^= 1
+    file.write_bytes(stored)
+
+
 def test_volumes_keep_their_sizes_and_sites_are_folders(sarcomas):
     kind = kind_of(str(sarcomas), {})
     assert isinstance(kind, MaskKind) and kind.task(str(sarcomas), {}) == "segmentation"
@@ -86,6 +93,18 @@ def test_resampling_is_linear_of_images_and_nearest_of_masks(home):
     assert image.shape == (1, 17, 6, 6) and data.spacings["train"] == [(0.5, 1, 1)]
     assert torch.allclose(image[0, :, 0, 0], torch.arange(17) / 2)
     assert set(found.unique().tolist()) == {0, 1} and abs(int(found[:, 0, 0].sum()) - 9) <= 1
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_header_that_is_rounded_makes_no_other_shape_of_a_mask(home, dims):
+    """200 columns of 0.5 mm become 100 of 1 mm; of 0.50005 mm they would be 101."""
+    values, mask = volume(0, (200, 8, 4))
+    edges, rounded = np.diag([0.5, 1, 3, 1.0]), np.diag([0.50005, 1, 3, 1.0])
+    data = one(home / "x", values, mask, edges, rounded, dims=dims, spacing=[0, 0, 1])
+    for case in data.cases("train"):
+        assert (case.images.shape[0], *case.images.shape[2:])[dims == 3 :] == case.mask.shape
+        assert case.mask.shape[2] == (128 if dims == 2 else 100)
+        assert case.spacing == ((3, 100 / 128, 100 / 128) if dims == 2 else (3, 1, 1))
 
 
 def test_coarser_voxels_are_averages(home):
@@ -189,6 +208,8 @@ def test_several_channels_are_in_the_fourth_dimension(home):
             lambda f: save_nifti(f / "image.nii.gz", np.full((20, 24, 10), np.inf, np.float32)),
             "has values that are no numbers",
         ),
+        (lambda f: flip_a_bit(f / "image.nii.gz"), r"image\.nii\.gz: cut short or damaged: CRC check failed"),
+        (lambda f: flip_a_bit(f / "mask.nii.gz"), r"mask\.nii\.gz: cut short or damaged: CRC check failed"),
         (lambda f: (f / "mask.nii.gz").unlink(), r"image\.nii\.gz: the image has no mask of its own"),
     ],
 )
@@ -223,6 +244,9 @@ def test_a_datalist_names_images_sites_and_parts(home):
     assert source.classes == ("background", "tumour") and list(source.layout.centres) == ["x", "y"]
     data = source.site("site-2", CPU)
     assert [data.samples(part) for part in PARTS] == [2, 0, 1] or [data.samples(part) for part in PARTS] == [1, 0, 2]
+    numbers = [entry | {"site": k % 2, "patient": k // 4} for k, entry in enumerate(entries)]
+    counted = opened(write_datalist(home / "numbers.json", training=numbers)).layout.centres
+    assert [[pair.patient for pair in pairs] for pairs in counted.values()] == [["0", "0", "1"]] * 2
     folded = opened(file, data_args=SMALL | {"fold": 2})._parts("x")
     assert [pair.patient for pair in folded["test"]] == ["p4"] and len(folded["train"]) == 2
     given = write_datalist(root / "dataset.json", training=entries[:3], validation=entries[3:4], test=entries[4:])

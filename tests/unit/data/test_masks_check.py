@@ -77,7 +77,7 @@ def test_volumes(home):
     found = said(root, classes=["background", "tumour"], patch=[11, 16, 16])
     assert ("ok", "ge: 4 volumes, 4 cases of 4 patients") in found
     assert ("ok", "ge: 10×24×20 to 13×24×26 (slices × rows × columns), 3×1×1 mm, no CT") in found
-    assert ("note", "ge: smaller than the patch, 11×16×16, and padded with zeros: 1 of 4 volumes") in found
+    assert ("note", "ge: smaller than the patch, 11×16×16, and padded with its least value: 1 of 4 volumes") in found
     assert not words(root, "error")
     save_nifti(root / "ge" / "STS_000" / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8))
     save_nifti(root / "ge" / "STS_001" / "mask.nii.gz", np.zeros((22, 24, 11), np.uint8), (1, 1, 1))

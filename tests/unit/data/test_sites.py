@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -102,6 +104,16 @@ def test_data_of_the_users_own():
     expected = tiny.site_data("site-2", 2, train=6)
     assert torch.equal(source.site("site-2", CPU).images["train"], expected.images["train"])
     assert source.describe()["name"] == "tiny:site_data"
+
+
+def test_whose_samples_are_goes_where_they_go(monkeypatch):
+    made = tiny.site_data("site-1", 0, train=6)
+    whose = {part: torch.arange(len(labels)) for part, labels in made.labels.items()}
+    made = replace(made, patients=whose, persons=whose)
+    monkeypatch.setattr(OwnData, "function", lambda self, **said: made)
+    data = open_source(tiny.config()).site("site-1", torch.device("meta"))
+    for found in (data.images, data.labels, data.patients, data.persons):
+        assert {tensor.device.type for tensor in found.values()} == {"meta"}
 
 
 def test_loaders_of_the_users_own():

@@ -11,7 +11,7 @@ from medpfl.report.measures import interval_by
 from medpfl.tasks import TASKS
 from medpfl.tasks.auc import as_log_odds, macro_auc
 from medpfl.tasks.evaluation import Cases, cases
-from medpfl.tasks.intervals import bootstrap_interval, mean_interval
+from medpfl.tasks.intervals import bootstrap_interval, mean_gain, mean_interval
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 
@@ -135,3 +135,14 @@ def test_several_labels():
     assert (once["auroc_ci95_by"], again["auroc_ci95_by"]) == ("sample", "patient")
     assert width(again["auroc_ci95"]) == pytest.approx(width(once["auroc_ci95"]), rel=0.05)
     assert macro_auc(p[:, :1].T, truth[:, :1].T == 1, truth[:, :1].T >= 0)[0] == once["auroc_by_label"][0]
+
+
+def test_cases_that_differ_alike_tell_nothing_of_their_spread():
+    """Of two cases that are a grade better each, Student's interval would have no width, and be called a gain."""
+    assert mean_gain(np.full(2, 0.1)) is None and mean_gain(np.ones(3), np.array([0, 0, 1])) is None
+    assert mean_gain(np.zeros(3)) == {"difference": 0, "low": 0, "high": 0}
+    gained = mean_gain(np.array([1.0, 2.0]))
+    assert gained["difference"] == 1.5 and gained["low"] < 0 < gained["high"]
+    labels = np.array([0, 3])
+    better = TASKS["ordinal"].gained((np.eye(5)[labels], labels), (np.eye(5)[labels + 1], labels))
+    assert better["mae"] is None

@@ -1,12 +1,14 @@
 """Operating points, F1, average precision and calibration, by hand and as scikit-learn has them; the bootstrap."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, brier_score_loss, f1_score
+from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_curve
 
-from medpfl.tasks.further import draws, estimates, further, gains, intervals, reliability, thresholds
+from medpfl.tasks.further import draws, estimates, further, gains, intervals, reliability, thresholds, youden
 
 SIGNS = {"sensitivity": 1, "specificity": 1, "f1": 1, "average_precision": 1, "brier": -1, "ece": -1}
 HALF = np.array([0.5, 0.5])
@@ -28,6 +30,17 @@ def test_the_threshold_is_chosen_on_validation_data():
     without = estimates(further(of_positives([0.5, 0.3]), np.array([1, 0]), np.full(2, np.nan), np.ones((1, 2))))
     assert without["sensitivity"] is None
     assert without["f1"] == 0  # 0.5 to 0.5 is the first class
+
+
+def test_many_validation_cases_take_little_memory():
+    rng = np.random.default_rng(0)
+    scores, positive = rng.random(8000), rng.random(8000) < 0.3
+    tracemalloc.start()
+    cut = youden(scores, positive)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    fpr, tpr, thresholds_ = roc_curve(positive, scores, drop_intermediate=False)
+    assert cut == thresholds_[1:][::-1][(tpr - fpr)[1:][::-1].argmax()] and most < 2**22
 
 
 @settings(deadline=None, max_examples=40)

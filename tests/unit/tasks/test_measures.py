@@ -167,7 +167,9 @@ def test_never_nan_on_small_skewed_sites(seed):
 
 
 def test_samples_that_are_not_finite_count_as_wrong():
-    found = measures(np.array([[np.nan, np.nan], [0.1, 0.9], [0.8, 0.2]]), np.array([0, 1, 0]))
+    predicted = np.array([[np.nan, np.nan], [0.1, 0.9], [0.8, 0.2]]), np.array([0, 1, 0])
+    assert TASKS["classification"].by_class([predicted]) == [0.5, 1]
+    found = measures(*predicted)
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert found["auroc"] is None
     assert found["auroc_classes"] == 0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from monai.metrics import DiceMetric
 from torch import nn
 
+from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
@@ -50,6 +51,11 @@ def test_a_case_by_hand():
     assert found["volume_error"] == pytest.approx(0.2)
     assert found["dice_by_class"] == [pytest.approx(0.4)]
     assert found["dice_ci95"] is None and found["hd95"] is None  # one case, and no spacing is known
+
+
+def test_a_class_that_the_network_does_not_tell_is_refused():
+    with pytest.raises(UserError, match="a mask has the class 2; the network tells 2 classes, 0 to 1"):
+        TASK.evaluate(Pixelwise(), images_of(torch.zeros(1, 4, 4), torch.full((1, 4, 4), 2)), "test")
 
 
 def test_a_case_without_the_structure_says_nothing_of_it():

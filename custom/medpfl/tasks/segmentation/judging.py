@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
+from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case, MaskedData, Spacing
 from medpfl.core.site_data import Part
 from medpfl.models import logits
@@ -77,6 +77,9 @@ def judge(model: nn.Module, data: MaskedData, part: Part, *, surfaces: bool) -> 
         data: the site's.
         part: of it.
         surfaces: with the distances between surfaces, which take time.
+
+    Raises:
+        UserError: a mask has a class that the network does not tell.
     """
     was_training = model.training
     model.eval()
@@ -112,9 +115,10 @@ def _judged(case: Case, probabilities: Tensor, surfaces: bool) -> Iterator[np.nd
     if not torch.isfinite(probabilities).all():
         probabilities = torch.zeros_like(probabilities)
         probabilities[0] = 1
-    true = one_hot(case.mask.long(), classes).movedim(-1, 0)[1:].bool()
+    if (highest := int(case.mask.max())) >= classes:
+        raise UserError(f"a mask has the class {highest}; the network tells {classes} classes, 0 to {classes - 1}")
     label = most_probable(probabilities)
-    hard = torch.stack([label == number for number in range(1, classes)])
+    true, hard = (torch.stack([of == number for number in range(1, classes)]) for of in (case.mask, label))
     sums = (
         (probabilities[1:] * true).flatten(1).sum(1, dtype=torch.float64),
         probabilities[1:].flatten(1).sum(1, dtype=torch.float64),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases
-from medpfl.tasks.intervals import mean_interval
+from medpfl.tasks.intervals import mean_gain, mean_interval
 from medpfl.tasks.segmentation.judging import Judged, judge
 from medpfl.tasks.segmentation.outlines import outlined
 from medpfl.tasks.task import Measure, Task
@@ -185,10 +185,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _gain(differences: np.ndarray, sign: int, whose: np.ndarray | None) -> dict[str, float] | None:
     there = np.isfinite(differences)
-    known = sign * differences[there]
-    if (ends := mean_interval(known, None if whose is None else whose[there])) is None:
-        return None
-    return {"difference": float(known.mean()), "low": ends[0], "high": ends[1]}
+    return mean_gain(sign * differences[there], None if whose is None else whose[there])
 
 
 def _losses(overlap: np.ndarray, expected: np.ndarray, true: np.ndarray) -> np.ndarray:

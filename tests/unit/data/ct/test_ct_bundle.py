@@ -8,6 +8,7 @@ import pytest
 import torch
 from hospitals import write_cohort
 from monai.bundle import ConfigWorkflow
+from pydicom import dcmread
 
 from medpfl.config.run import make_config
 from medpfl.core.statefile import read_state
@@ -27,24 +28,31 @@ VIT, DENSE = ({"model": m, "model_args": a} for m, a in (("vit-tiny", SMALL_VIT)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "network", "pooling", "depth", "task"),
+    ("algorithm", "network", "pooling", "depth", "task", "said"),
     [
-        ("vit-heads", VIT, "mean", 0, "classification"),
-        ("vit-heads", VIT, "attention", 0, "classification"),
-        ("vit-heads", VIT, "mean", 0, "multi-label"),
-        ("fedbn", DENSE, "mean", 8, "classification"),
-        ("fedblend", DENSE, "mean", 8, "classification"),
+        ("vit-heads", VIT, "mean", 0, "classification", {}),
+        ("vit-heads", VIT, "attention", 0, "classification", {}),
+        ("vit-heads", VIT, "mean", 0, "multi-label", {}),
+        ("fedbn", DENSE, "mean", 8, "classification", {}),
+        pytest.param("fedbn", DENSE, "mean", 8, "classification", {"normalise": "percentile"}, marks=pytest.mark.slow),
+        ("fedblend", DENSE, "mean", 8, "classification", {}),
     ],
 )
-def test_probabilities_are_those_of_the_evaluation(tmp_path, monkeypatch, algorithm, network, pooling, depth, task):
+def test_probabilities_are_those_of_the_evaluation(
+    tmp_path, monkeypatch, algorithm, network, pooling, depth, task, said
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cohort = write_cohort(tmp_path / "cohort", centres=2)
+    for file in cohort.rglob("*.dcm") if said else ():
+        dataset = dcmread(file)
+        dataset.Modality = "MR"
+        dataset.save_as(file)
     for table in cohort.rglob("labels.csv") if task == "multi-label" else ():
         table.write_text(table.read_text().replace("label", "labels").replace(",1\n", ",a|b\n").replace(",0\n", ",a\n"))
     run_config = make_config(
         algorithm=algorithm,
         data=str(cohort),
-        data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4], "depth": depth},
+        data_args={"size": 16, "slices": SLICES[pooling], "spacing": [0, 0, 4], "depth": depth} | said,
         **network,
         task=task,
         pooling=pooling,

@@ -137,10 +137,12 @@ def test_thousands_of_mutations_are_only_findings(cohort, tmp_path, monkeypatch,
 OUTCOMES = {
     PYDICOM: {
         "good": 4, "3 colours": 8, "Rows and Columns": 58, "taken out": 3, "cannot be read as DICOM|no decoder": 2,
-        "a single slice|localizer|missing": 5, "not CT": 23, "no SeriesInstanceUID": 4, "not DICOM": 1, "no image": 2,
+        "a single slice|localizer|missing": 10, "mixed orientations": 3, "not CT": 15, "no SeriesInstanceUID": 4,
+        "not DICOM": 1, "no image": 2,
     },
     NIBABEL: {
-        "grey values": 1, "no CT by its values": 3, "one volume with": 3, "Cifti2": 1, "taken out": 1, "not CT": 2,
+        "grey values": 1, "no CT by its values": 3, "one volume with": 3, "Cifti2": 1, "taken out": 1,
+        "there twice": 1, "a single slice": 1,
         "PAR/REC": 35, "MINC": 10, "AFNI": 6, "Analyze": 3, "MGH": 1, "no SeriesInstanceUID": 1,
     },
 }  # fmt: skip

@@ -74,7 +74,7 @@ def test_everything_is_found_with_what_is_wrong(export):
     assert (thin.name, thin.patient, thin.slices, thin.thickness) == (uids["thin"], "ANNA", 40, 4.0)
     assert (thin.description, thin.modality, thin.kernel, thin.coverage) == ("Thorax 4.0", "CT", "B30f", 160)
     assert thin.spacing == (0.8, 0.7, 4.0) and thin.matrix == "16×16" and thin.problems == ()
-    assert "modality MR, not CT" in found["1/mr"].problems[0][1] and not found["1/mr"].usable
+    assert found["1/mr"].read_as == "MR scan" and not found["1/mr"].volume
     assert "1 slice seems to be missing" in found["3"].problems[0][1]
     assert found["2"].usable and "a text file" in found["2/letter.dcm"].problems[0][1]
     assert "NRRD is not read" in found["4/old.nrrd"].problems[0][1]

@@ -100,7 +100,7 @@ def test_the_draft_of_xray_images_filled_in_is_a_table_of_pictures(tmp_path):
     assert again.exit_code != 0 and "labels-pictures.csv: is there already" in str(again.exception)
 
 
-def test_mr_says_what_would_read_it(tmp_path):
+def test_mr_says_what_reads_it(tmp_path):
     root, out = tmp_path / "export", tmp_path / "out"
     brain = np.random.default_rng(0).integers(0, 700, (20, 16, 16)).astype(np.int16)
     write_series(root / "t1", brain, patient="MIA", intercept=0, change=_mr)
@@ -113,12 +113,12 @@ def test_mr_says_what_would_read_it(tmp_path):
         before[0] == "3 CT volumes that can be used, of 3 patients; 3 of them NIfTI, which does not say that it is CT"
     )
     rows, said = _inventory(root, out)
-    assert "saved as NIfTI, with a mask beside it, it can be segmented" in rows["t1"]["what is wrong"]
-    assert (rows["t1"]["modality"], rows["t1"]["read as"]) == ("MR", "")
-    assert rows["ct.nii"]["read as"] == "CT scan" and rows["sub/t2.nii"]["read as"] == "image with its mask"
+    assert (rows["t1"]["modality"], rows["t1"]["read as"], rows["t1"]["state"]) == ("MR", "MR scan", "good")
+    assert rows["ct.nii"]["read as"] == "CT scan" and rows["sub/t2.nii"]["read as"] == "MR scan, or image with its mask"
     assert rows["sub/t2_mask.nii"]["read as"] == "mask of sub/t2.nii"
-    assert "MR and the like are read with a mask beside them" in rows["alone.nii"]["what is wrong"]
-    assert "1 image with a mask beside, by their names" in said and "nothing can be used: MIA (modality MR" in said
+    assert "MR is read with --data-arg normalise, or with a mask beside it" in rows["alone.nii"]["what is wrong"]
+    assert "1 image with a mask beside, by their names" in said
+    assert "1 MR volume (DICOM) that can be used with --data-arg normalise, of 1 patient" in said
     assert (out / "inventory.html").read_text().count("data:image/png;base64,") == 5
     draft = {row["patient"]: row for row in csv.DictReader((out / "labels.csv").open())}
     assert set(draft) == {"alone", "ct", "t2"} and draft["ct"]["reason"] == "the only CT volume"
@@ -220,7 +220,8 @@ def test_the_check_counts_series_of_other_modalities(tmp_path):
     (tmp_path / "labels.csv").write_text("series,label\n0,0\n1,1\n")
     assert any("other modalities in the folder, not used: MR 2" in f.message for f in check(tmp_path))
     (tmp_path / "labels.csv").write_text("series,label\n0,0\n1,1\nmr0,1\n")
-    assert any("modality MR, not CT: saved as NIfTI" in f.message for f in check(tmp_path) if f.level == "error")
+    errors = [f.message for f in check(tmp_path) if f.level == "error"]
+    assert len(errors) == 1 and "mr0: modality MR, not CT: --data-arg normalise=percentile or zscore" in errors[0]
 
 
 def test_a_table_of_pictures_goes_before_masks_beside_volumes(tmp_path):

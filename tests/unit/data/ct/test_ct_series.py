@@ -59,7 +59,7 @@ def _moved(*offsets):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (_set(Modality="MR"), "modality MR, not CT"),
+        (_set(Modality="PT"), "modality PT, not CT or MR"),
         (_set(NumberOfFrames=1, SOPClassUID="1.2.840.10008.5.1.4.1.1.2.1"), "Enhanced CT"),
         (lambda n, d: _set(NumberOfFrames=4, PixelData=d.PixelData * 4)(n, d), "a multi-frame file"),
         (_set(ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"]), "localizer"),

@@ -150,7 +150,7 @@ def test_a_server_without_scans_describes_the_job_alone(cohort, monkeypatch):
         ({"held_out": "centre-9"}, "--held-out centre-9: .* has the centres centre-1, centre-2, centre-3"),
         ({"held_out": 5}, "--held-out 5: at least one centre must be left to train at, and .* has 3: centre-1, "),
         ({"held_out": "centre-3, centre-1,centre-2"}, "--held-out .*: at least one centre must be left to train at"),
-        ({"data_args": {"sizes": 16}}, "--data-arg sizes: .*there are size, slices, window"),
+        ({"data_args": {"sizes": 16}}, "--data-arg sizes: .*there are size, slices, normalise, window"),
         ({"data_args": {"depth": 8}, "pooling": "attention"}, "with --data-arg depth a scan is one volume"),
         ({"data_args": {"depth": 512, "size": 1024}}, "--data-arg .*more than 134217728 voxels: take less"),
         ({"data_args": {"depth": 600}}, "--data-arg depth: .*less than or equal to 512"),

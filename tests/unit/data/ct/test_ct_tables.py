@@ -22,6 +22,14 @@ def _table(folder, rows, heads="series,label"):
     (folder / "labels.csv").write_text("\n".join([heads, *rows]) + "\n", encoding="utf-8")
 
 
+def test_a_file_without_a_label_is_told_however_its_name_is_written_unless_it_is_hidden(tmp_path):
+    for name in ("a.nii", "b.nii", "c.NII", ".d.nii"):
+        write_nifti(tmp_path / "x.nii", chest()).rename(tmp_path / name)
+    _table(tmp_path, ["a.nii,0", "b.nii,1"])
+    told = [words for words in _words(tmp_path, "warning") if "has no label and is not used" in words]
+    assert len(told) == 1 and "c.NII" in told[0]
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("order", [1, -1])
 def test_rows_may_name_dicom_and_nifti_in_any_order(tmp_path, separator, order):

@@ -51,11 +51,11 @@ class OwnData:
             return replace(data, device=device)
         if isinstance(data, MaskedImages):
             _require_fitting(name, data.images, data.labels)
-        return replace(
-            data,
-            images={p: x.to(device) for p, x in data.images.items()},
-            labels={p: y.to(device) for p, y in data.labels.items()},
-        )
+        moved = {
+            name: {part: tensor.to(device) for part, tensor in getattr(data, name).items()}
+            for name in ("images", "labels", "patients", "persons")
+        }
+        return replace(data, **moved)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

@@ -151,7 +151,7 @@ def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str,
         patch = "×".join(map(str, source.reading.patch))
         yield (
             "note",
-            f"smaller than the patch, {patch}, and padded with zeros: {small:,} of {len(good):,} {noun}",
+            f"smaller than the patch, {patch}, and padded with its least value: {small:,} of {len(good):,} {noun}",
         )
 
 

@@ -56,8 +56,8 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         seen.add(image)
         named = stem(image)
         known = image.parent.name if named.lower() in ("image", "img") else named
-        centre = str(entry.get("site") or path.parent.resolve().name)
-        patient = str(entry.get("patient") or known)
+        centre = _said(entry, "site") or path.parent.resolve().name
+        patient = _said(entry, "patient") or known
         case = entry["image"] if is_volume(image) or "patient" not in entry else patient
         if reading.fold is not None and part == "train":
             part = "test" if entry.get("fold") == reading.fold else "train"
@@ -98,6 +98,12 @@ def _entries(path: Path, content: Any) -> Iterator[tuple[str, Part, dict[str, An
                 if not isinstance(entry.get(name), str) or not is_image(entry[name]):
                     raise UserError(f"{where}: {name}: the path of one picture or NIfTI file is needed")
             yield where, part, entry
+
+
+def _said(entry: Mapping[str, Any], key: str) -> str:
+    """What an entry says, empty where it does not; patients and sites may be numbered from 0."""
+    value = entry.get(key)
+    return "" if value is None else str(value)
 
 
 def _classes(labels: Any) -> tuple[str, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from medpfl.core.errors import UserError
-from medpfl.data.arguments import Lengths, lower_first, named_classes
+from medpfl.data.arguments import Lengths, lower_first, named_classes, read_arguments
 from medpfl.data.kinds.folders.patient_pattern import PatientPattern
 
 Form = Literal["pictures", "slices", "volumes", "arrays"]
@@ -139,13 +139,7 @@ def settings_of(form: Form, reading: Reading) -> dict[str, Any]:
 
 def read_reading(data_args: Mapping[str, Any]) -> Reading:
     """What ``--data-arg`` says besides ``classes``; UserError names a wrong one and lists those that there are."""
-    try:
-        return Reading(**{k: v for k, v in data_args.items() if k != "classes"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"].removeprefix("Value error, ")
-        known = ", ".join([*Reading.model_fields, "classes"])
-        raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None
+    return read_arguments(Reading, data_args)
 
 
 def require_taken(form: Form, data_args: Mapping[str, Any]) -> None:

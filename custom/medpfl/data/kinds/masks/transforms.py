@@ -16,6 +16,7 @@ from monai.transforms import MapTransform, NormalizeIntensity, ScaleIntensityRan
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.data.kinds.scans.nifti import require_whole
 
 Data = Mapping[Hashable, Any]
 
@@ -46,6 +47,7 @@ class LoadVolumed(MapTransform):
         return out
 
     def _load(self, file: Path) -> MetaTensor:
+        require_whole(file)
         try:
             image = nibabel.load(file)
             values, affine = np.asarray(image.dataobj, dtype=np.float32), image.affine
@@ -66,6 +68,29 @@ class LoadVolumed(MapTransform):
                 raise UserError(f"{file}: has values that are no numbers")
             values = np.nan_to_num(values, nan=float(finite.min()))
         return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=torch.from_numpy(affine.copy()))
+
+
+class PlacedAsd(MapTransform):
+    """Gives a mask its image's place in space.
+
+    :func:`~medpfl.data.kinds.masks.volume_pair.read_head` has found both on one grid, but for rounding in the headers,
+    by which resampling would make other shapes of them.
+
+    Args:
+        keys: the masks.
+        image: the key of the image.
+    """
+
+    def __init__(self, keys: KeysCollection, image: Hashable):
+        super().__init__(keys)
+        self.image = image
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            out[key] = MetaTensor(out[key].as_tensor(), affine=out[self.image].affine.clone())
+        return out
 
 
 def channels_first(values: np.ndarray) -> np.ndarray:

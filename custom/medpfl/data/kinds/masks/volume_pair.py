@@ -24,7 +24,7 @@ from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.masks.transforms import channels_first, looks_like_ct, pixel_factors
 from medpfl.data.kinds.masks.volume_steps import MASK, pipeline
-from medpfl.data.kinds.scans.nifti import read_volume
+from medpfl.data.kinds.scans.nifti import read_volume, require_whole
 
 if TYPE_CHECKING:
     from monai.transforms import Compose
@@ -100,6 +100,7 @@ def read_head(pair: Pair) -> Head:
 
 def mask_values(pair: Pair, count: int, reading: Reading) -> tuple[np.ndarray, tuple[int, ...]]:
     """The classes of a mask as they lie in its file, and its values; UserError names the mask."""
+    require_whole(pair.mask)
     try:
         values = channels_first(np.asarray(nibabel.load(pair.mask).dataobj))
         if len(values) != 1:
@@ -127,10 +128,8 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
     classes = torch.from_numpy(to_classes(whole, values_in(whole), count, reading.values))
     spacing = [new or old for new, old in zip(reading.spacing, head.spacing, strict=True)]
     if reading.dims == 2:
-        # As many as MONAI's Spacing makes, from the middle of the first voxel to that of the last.
-        lengths = zip(head.shape, head.spacing, spacing, strict=True)
-        _, rows, columns = (round((n - 1) * old / new + 1) for n, old, new in lengths)
-        for axis, factor in enumerate(pixel_factors(rows, columns, reading.size, reading.fit), start=1):
+        before = made["squared"]["shape"]
+        for axis, factor in enumerate(pixel_factors(*before, reading.size, reading.fit), start=1):
             spacing[axis] *= factor
     kept = torch.float32 if reading.normalise == "none" else torch.float16
     return Volume(image.to(kept), classes, tuple(spacing), present, looks_like_ct(_image(pair)))

@@ -30,7 +30,10 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
         {"_target_": f"{monai}.Orientationd", "keys": keys, "axcodes": "LPS", "labels": None},
     ]
     if masked:
-        made.insert(1, {"_target_": f"{ours}.LoadVolumed", "keys": MASK, "channels": 1})
+        made[1:1] = [
+            {"_target_": f"{ours}.LoadVolumed", "keys": MASK, "channels": 1},
+            {"_target_": f"{ours}.PlacedAsd", "keys": MASK, "image": "image"},
+        ]
     if any(spacing):
         made += [
             {"_target_": "medpfl.data.kinds.scans.transforms.AntiAliasd", "keys": "image", "spacing": spacing},

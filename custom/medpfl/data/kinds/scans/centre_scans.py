@@ -11,6 +11,7 @@ from medpfl.core.errors import UserError
 from medpfl.data.files import files_below
 from medpfl.data.kinds.scans.manifest import Manifest
 from medpfl.data.kinds.scans.matching import examine
+from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.slice_cache import load_scans
 from medpfl.data.patients import split_patients
@@ -20,7 +21,7 @@ __all__ = ["Scan", "load_scans", "read_centre", "split_patients"]
 log = logging.getLogger(__name__)
 
 
-def read_centre(manifest: Manifest, centre_name: str) -> list[Scan]:
+def read_centre(manifest: Manifest, centre_name: str, modality: Modality = "CT") -> list[Scan]:
     """A centre's scans in its table's order, from headers alone.
 
     With ``skip_broken`` in the manifest, volumes that cannot be used are logged by name and left out.
@@ -28,7 +29,7 @@ def read_centre(manifest: Manifest, centre_name: str) -> list[Scan]:
     Raises:
         UserError: something is wrong: the first problem, and how many more there are.
     """
-    reading = examine(manifest, centre_name)
+    reading = examine(manifest, centre_name, modality=modality)
     problems = reading.errors + ([] if manifest.skip_broken else reading.broken)
     if not problems and not reading.scans:
         problems = [*reading.broken, f"centre {centre_name}: no scan is left"]
@@ -41,17 +42,17 @@ def read_centre(manifest: Manifest, centre_name: str) -> list[Scan]:
     return reading.scans
 
 
-def read_unless_known(manifest: Manifest, centre: str) -> tuple[Scan, ...]:
+def read_unless_known(manifest: Manifest, centre: str, modality: Modality) -> tuple[Scan, ...]:
     """:func:`read_centre`, once in a process while the files stay as they are.
 
     A header takes a millisecond, and a comparison of many runs would read those of every slice for each.
     """
-    return _read(manifest, centre, _stamp(manifest, centre))
+    return _read(manifest, centre, modality, _stamp(manifest, centre))
 
 
 @lru_cache(maxsize=128)
-def _read(manifest: Manifest, centre: str, stamp: str) -> tuple[Scan, ...]:
-    return tuple(read_centre(manifest, centre))
+def _read(manifest: Manifest, centre: str, modality: Modality, stamp: str) -> tuple[Scan, ...]:
+    return tuple(read_centre(manifest, centre, modality))
 
 
 def _stamp(manifest: Manifest, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Says in words whether a hospital's CT volumes can be used, before any training."""
+"""Says in words whether a hospital's CT or MR volumes can be used, before any training."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from medpfl.data.kinds.scans.manifest import (
     unused_folders,
 )
 from medpfl.data.kinds.scans.matching import Reading, examine, findings
-from medpfl.data.kinds.scans.nifti import Volume, inflate
-from medpfl.data.kinds.scans.preprocessing import Preprocessing
+from medpfl.data.kinds.scans.nifti import Volume, require_whole
+from medpfl.data.kinds.scans.preprocessing import Modality, Preprocessing
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Progress, Series
 from medpfl.data.kinds.scans.sharing import copies, shared
@@ -75,7 +75,7 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress 
         UserError: an argument that scans do not have, or a wrong value of one.
     """
     asked = named_classes(data_args)
-    read_arguments(Preprocessing, data_args)
+    modality = read_arguments(Preprocessing, data_args).modality
     try:
         found = find_manifest(str(path))
         manifest, unused = open_manifest(found, asked), unused_folders(found)
@@ -93,16 +93,16 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress 
     marked: list[tuple[Scan, str]] = []
     for centre in manifest.centres:
         try:
-            reading = readings[centre.name] = examine(manifest, centre.name, progress)
+            reading = readings[centre.name] = examine(manifest, centre.name, progress, modality)
         except UserError as error:
             report.append(Finding("error", f"{centre.name}: {error}"))
             continue
         report += [Finding("ok", f"{centre.name}: {line}") for line in _contents(manifest, reading, centre.name)]
         report += capped(findings(reading, manifest.skip_broken), centre.name)
-        odd_scans, hashes = _values(reading.scans, manifest.skip_broken)
+        odd_scans, hashes = _values(reading.scans, manifest.skip_broken, modality)
         report += capped(odd_scans, centre.name)
         marked += hashes
-        odd = _odd(manifest, reading) + _lacking(manifest, reading, centre.name)
+        odd = _odd(manifest, reading, modality) + _lacking(manifest, reading, centre.name)
         report += [Finding("warning", f"{centre.name}: {line}") for line in odd]
     return Checked(report + _across(readings) + copies(marked, manifest.classes), readings, manifest)
 
@@ -144,14 +144,16 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     return lines
 
 
-def _values(scans: Sequence[Scan], skip_broken: bool) -> tuple[list[Finding], list[tuple[Scan, str]]]:
+def _values(
+    scans: Sequence[Scan], skip_broken: bool, modality: Modality
+) -> tuple[list[Finding], list[tuple[Scan, str]]]:
     """Decodes a slice from the middle of each volume; what is odd about its values, and a hash of them."""
     found, marked = [], []
     for scan in scans:
         try:
             values = _middle(scan)
-            odd = odd_values(values)
-            marked.append((scan, fingerprint(values)))
+            odd = odd_values(values, modality)
+            marked.append((scan, fingerprint(values, modality)))
         except UserError as error:
             odd = [Finding("error", str(error).removeprefix(f"{scan.place}: "))]
         found += [
@@ -167,8 +169,7 @@ def _middle(scan: Scan) -> np.ndarray:
     if scan.kind == "dicom":
         reader = SeriesReader()
         return reader.get_data(reader.read(file))[0]
-    if file.suffix.lower() == ".gz" and (damage := inflate(file)):
-        raise UserError(f"{file}: {damage}")
+    require_whole(file)
     try:
         proxy = nibabel.load(file).dataobj
         return np.asarray(proxy[:, :, proxy.shape[2] // 2])
@@ -176,7 +177,7 @@ def _middle(scan: Scan) -> np.ndarray:
         raise UserError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
-def _odd(manifest: Manifest, reading: Reading) -> list[str]:
+def _odd(manifest: Manifest, reading: Reading, modality: Modality) -> list[str]:
     scans = reading.scans
     holders = [[s for s in scans if i in present(s.target)] for i in range(len(manifest.classes))]
     lines = []
@@ -186,7 +187,8 @@ def _odd(manifest: Manifest, reading: Reading) -> list[str]:
     single = [name for name, those in zip(manifest.classes, holders, strict=True) if _people(those) == 1]
     if single and not alone:
         lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
-    if short := [i for i, source in enumerate(reading.sources) if source.coverage < _WHOLE_CHEST]:
+    low = _WHOLE_CHEST if modality == "CT" else 0.0
+    if short := [i for i, source in enumerate(reading.sources) if source.coverage < low]:
         lines.append(
             f"{_count(len(short), 'scan')} of less than {_WHOLE_CHEST:.0f} mm from bottom to top, not a whole chest: "
             f"{scans[short[0]].place} first, {reading.sources[short[0]].coverage:.0f} mm"

@@ -54,7 +54,7 @@ def check_deep(
             if progress:
                 progress(done, total)
         marked += [(scan, look.content) for scan, look in looks]
-        found += _unlike([(scan, look) for scan, look in looks if not look.error()])
+        found += _unlike([(scan, look) for scan, look in looks if look.values and not look.error()])
         if words := crop_in_words([look for _, look in looks]):
             report.append(Finding("ok", f"{centre}: {words}"))
         report += [f for f in capped(found, centre) if f not in report]
@@ -76,7 +76,7 @@ def _one(scan: Scan, cache: ScanCache, classes: Sequence[str]) -> tuple[Row, Loo
     lungs = f"found; {floor(1000 * look.kept) / 10:g} % kept" if look.lungs else "not found" if look.crop else "no crop"
     shown = decoded.slices[np.linspace(0, len(decoded.slices) - 1, min(_SHOWN, len(decoded.slices))).round()]
     axis = f"{EDGES[0]} to {EDGES[-1]} HU; air -1000, lung -900 to -600, soft tissue 0 to 100"
-    highest = max(look.values) or 1.0
+    highest = max(look.values, default=0.0) or 1.0
     bars = [value / highest for value in look.values]
     row = Row(
         [*cells, "×".join(map(str, look.shape)), lungs],

@@ -19,6 +19,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 from medpfl.core.errors import first_line
 from medpfl.data.files import composed
 from medpfl.data.kinds.scans.no_slice import NoSlice, damaged, without_preamble
+from medpfl.data.kinds.scans.preprocessing import MODALITIES
 
 _TAGS = [
     "SOPClassUID", "ImageType", "Modality", "Manufacturer", "ConvolutionKernel", "PatientID", "SeriesInstanceUID",
@@ -26,7 +27,8 @@ _TAGS = [
     "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "RescaleSlope", "RescaleIntercept", "RescaleType",
     "StudyDate", "SeriesDescription",
 ]  # fmt: skip
-_ENHANCED = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
+_ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "2.2", "4.1", "4.3", "4.4"))
+"""SOP classes of multi-frame CT and MR."""
 _REMEDY = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg, or convert the series"
 
 
@@ -72,7 +74,7 @@ def read_header(path: Path) -> Header | NoSlice:
                 kind = UID(str(dataset.file_meta.MediaStorageSOPClassUID)).name
                 return NoSlice(path, f"{kind}, no image", "other", patient=_patient(dataset))
             if reason := _unusable(dataset):
-                other = str(dataset.get("Modality") or "CT") != "CT"  # no slice of a CT series is lost with it
+                other = str(dataset.get("Modality") or "CT") not in MODALITIES  # no slice of a volume is lost with it
                 uid = str(dataset.get("SeriesInstanceUID") or "")
                 return NoSlice(path, reason, "stray" if other else "lost", uid)
             return _header(path, dataset, _problem(file, dataset))
@@ -163,7 +165,7 @@ def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
     syntax = dataset.file_meta.get("TransferSyntaxUID")
     samples = int(dataset.get("SamplesPerPixel") or 1)
     if samples != 1:
-        return f"a picture with {samples} colours, not a CT slice (a screen capture?)"
+        return f"a picture with {samples} colours, not a slice of a volume (a screen capture?)"
     if reason := _rescaling(dataset):
         return reason
     if syntax == DeflatedExplicitVRLittleEndian:

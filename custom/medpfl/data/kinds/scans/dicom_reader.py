@@ -1,4 +1,4 @@
-"""MONAI's DICOM reader, put right where a CT series needs it."""
+"""MONAI's DICOM reader, put right where a CT or MR series needs it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from medpfl.data.kinds.scans.preprocessing import AIR
 
 
 class SeriesReader(PydicomReader):
-    """Reads the files of one CT series as one volume in HU.
+    """Reads the files of one series as one volume, rescaled: of CT in HU.
 
     MONAI's own reader rescales every slice by its own slope and intercept and builds the right affine (LPS to RAS,
-    steps from the first to the last position). Three things it does otherwise than a CT series needs: a list of files
+    steps from the first to the last position). Three things it does otherwise than a series needs: a list of files
     becomes channels instead of a stack; slices are ordered by instance number, which is not their order in space for
     every scanner, and those without a number are dropped; padding outside the scanner's circle is rescaled as if it
     were tissue.
+
+    Args:
+        padding: the value that it is given.
     """
+
+    def __init__(self, padding: float = AIR):
+        super().__init__()
+        self.padding = padding
 
     def read(self, data: Any, **kwargs: Any) -> Sequence[Dataset]:
         """Files of a series, in any order, to data sets ordered along the slices' normal.
@@ -49,7 +56,7 @@ class SeriesReader(PydicomReader):
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.
             raise UserError(f"{filename}: its pixels cannot be decoded: {_reason(error, img)}") from None
         if padding is not None:
-            values[padding] = AIR
+            values[padding] = self.padding
         # Decoded now; a volume's encoded bytes need not stay in memory beside it.
         del img.PixelData
         return values

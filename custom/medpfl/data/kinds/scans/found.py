@@ -73,6 +73,11 @@ class Found:
         return self.usable and not self.mask_of and (self.form == "NIfTI" or self.modality == "CT")
 
     @property
+    def mr(self) -> bool:
+        """Whether it is an MR series that makes a volume, as far as headers say."""
+        return self.usable and self.form == "DICOM" and self.modality == "MR"
+
+    @property
     def picture(self) -> bool:
         """Whether it is a picture that can be read, as far as headers say."""
         return self.usable and not self.mask_of and self.form in ("X-ray", "picture")
@@ -86,8 +91,10 @@ class Found:
             return f"mask of {self.mask_of}"
         if self.picture:
             return "picture" + (", or image with its mask" if self.masked else "")
+        if self.mr:
+            return "MR scan"
         if self.form == "NIfTI" and self.hu is False:
-            return "image with its mask" if self.masked else "image, with a mask beside it"
+            return "MR scan, or image with its mask" if self.masked else "MR scan"
         return "CT scan" + (", or image with its mask" if self.masked else "")
 
 

@@ -65,6 +65,10 @@ def in_words(inventory: Inventory) -> list[str]:
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
         + (f"; {inventory.others:,} other files" if inventory.others else ""),
     ]
+    if mr := [one for one in found if one.mr]:
+        lines.append(
+            f"{_count(len(mr), 'MR volume')} (DICOM) that can be used with --data-arg normalise, of {_people(mr)}"
+        )
     if xrays := [one for one in pictures if one.form == "X-ray"]:
         lines.append(f"{_count(len(xrays), 'X-ray image')} that can be read as pictures, of {_people(xrays)}")
     if masked := sum(one.masked for one in found):
@@ -89,7 +93,7 @@ def _count(number: int, noun: str) -> str:
 
 def _without(found: Sequence[Found]) -> list[str]:
     """The patients of whom nothing can be used, in words."""
-    some = {one.patient for one in found if one.volume or one.picture}
+    some = {one.patient for one in found if one.volume or one.mr or one.picture}
     lacking = {one.patient: one for one in reversed(found) if one.patient and one.patient not in some}
     named = [
         f"{patient} ({next((words for level, words in one.reasons() if level == 'error'), one.form)})"

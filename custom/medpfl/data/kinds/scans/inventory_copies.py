@@ -61,7 +61,7 @@ def _mark(one: Found) -> str | None:
         values = (nifti_slice if one.form == "NIfTI" else dicom_slice)(one.files[len(one.files) // 2])
     except UserError:  # thumbnails and the check say why
         return None
-    return None if values.min() == values.max() else fingerprint(values)
+    return None if values.min() == values.max() else fingerprint(values, "MR" if one.modality == "MR" else "CT")
 
 
 def _words(one: Found, same: Sequence[Found]) -> str:

@@ -52,7 +52,7 @@ def _values(one: Found, values: np.ndarray) -> list[tuple[str, str]]:
     if one.masked:
         return [("warning", f"as a CT scan: {words}") for _, words in told]
     if told and one.form == "NIfTI" and not looks_like_hu(values):
-        told.append(("warning", "no CT by its values: MR and the like are read with a mask beside them"))
+        told.append(("warning", "no CT by its values: MR is read with --data-arg normalise, or with a mask beside it"))
     return told
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.lung import Lungs
+from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.values import fingerprint, histogram, odd_values
 
 
@@ -24,7 +25,7 @@ class Look:
         kept: share of the air inside the body that the crop keeps; 1 where there is none.
         cut: share of the lungs' slices in which the image's edge cuts them.
         shape: voxels of the volume as it was read.
-        values: shares of the voxels by value, see :data:`~medpfl.data.kinds.scans.values.EDGES`.
+        values: shares of the voxels by value, see :data:`~medpfl.data.kinds.scans.values.EDGES`; none of MR.
         content: the same for the same values, whatever the file is called and however its axes are turned.
         problems: level and words, of the values.
     """
@@ -39,10 +40,11 @@ class Look:
     problems: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of_values(cls, volume: np.ndarray) -> Look:
+    def of_values(cls, volume: np.ndarray, modality: Modality = "CT") -> Look:
         """Of a volume as it was read."""
-        problems = tuple((f.level, f.message) for f in odd_values(volume))
-        return cls(False, False, 1.0, 0.0, tuple(volume.shape), tuple(histogram(volume)), fingerprint(volume), problems)
+        problems = tuple((f.level, f.message) for f in odd_values(volume, modality))
+        shares = tuple(histogram(volume)) if modality == "CT" else ()
+        return cls(False, False, 1.0, 0.0, tuple(volume.shape), shares, fingerprint(volume, modality), problems)
 
     def with_lungs(self, lungs: Lungs | None, crop: bool) -> Look:
         """The same with what the crop found."""

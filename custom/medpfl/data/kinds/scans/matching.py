@@ -17,9 +17,16 @@ from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_vo
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted
+from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.series import Folder, Progress, Series, read_folder
+from medpfl.data.kinds.scans.values import READS_MR
 from medpfl.data.labels import Target, in_words, strata
+
+_OTHER: dict[Modality, str] = {
+    "CT": READS_MR,
+    "MR": "without --data-arg normalise CT is read",
+}
 
 
 @dataclass
@@ -35,7 +42,7 @@ class Reading:
         warnings: what is odd.
         notes: what is worth knowing.
         ignored: files beside the table that are no images.
-        modalities: number of series of each modality but CT that no row names.
+        modalities: number of series of each other modality than asked for that no row names.
     """
 
     scans: list[Scan] = field(default_factory=list)
@@ -49,13 +56,14 @@ class Reading:
     modalities: Mapping[str, int] = field(default_factory=dict)
 
 
-def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> Reading:
+def examine(manifest: Manifest, name: str, progress: Progress | None = None, modality: Modality = "CT") -> Reading:
     """Reads a centre's table and headers and says everything that is wrong.
 
     Args:
         manifest: where the centre is.
         name: the centre's.
         progress: called with the number of DICOM files that are read and of all.
+        modality: of the series; NIfTI does not say it.
 
     Raises:
         UserError: there is no such centre, or its table or folder cannot be read at all.
@@ -93,15 +101,20 @@ def examine(manifest: Manifest, name: str, progress: Progress | None = None) -> 
         if (first := used.setdefault(key, row.where)) != row.where:
             reading.errors.append(f"{row.where}: {row.series} is the series of {first} once more")
             continue
+        if isinstance(found, Series) and found.usable and found.modality != modality:
+            reading.broken.append(
+                f"{row.where}: {row.series}: modality {found.modality}, not {modality}: {_OTHER[modality]}"
+            )
+            continue
         _add(reading, row, target, found, base, name)
     by = strata([scan.target for scan in reading.scans], len(manifest.classes))
     reading.scans = [replace(scan, label=label) for scan, label in zip(reading.scans, by, strict=True)]
     _patients(reading, rows.rows)
     _two_labels(reading, manifest)
     if centre.labels:
-        reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)})
+        reading.warnings += _unlabelled(base, whole, {*used, *_named(refused, base, centre, whole)}, modality)
         rest = [s for uid, s in whole.series.items() if uid not in used] if whole else []
-        reading.modalities = Counter(s.modality or "not said" for s in rest if s.modality != "CT")
+        reading.modalities = Counter(s.modality or "not said" for s in rest if s.modality != modality)
     return reading
 
 
@@ -220,6 +233,13 @@ def _patients(reading: Reading, rows: list[Row]) -> None:
     stems = Counter(s.patient for s in files if s.patient not in named)
     if same := next((stem for stem, count in stems.items() if count > 1), None):
         reading.errors.append(f"{stems[same]} files are called {same}: name each one's patient in the table")
+    unsaid = {row.where for row in rows if not row.patient}
+    alone = sum(s.kind == "nifti" and where in unsaid for s, where in zip(reading.scans, reading.lines, strict=True))
+    if alone > 1:
+        reading.notes.append(
+            f"{alone:,} NIfTI files have no patient in the table, so each counts as its own: where one has several, a "
+            "column patient keeps them in one part"
+        )
     parts: dict[str, tuple[str | None, str]] = {}
     for scan, where in zip(reading.scans, reading.lines, strict=True):
         part, first = parts.setdefault(scan.patient, (scan.split, where))
@@ -231,14 +251,14 @@ def _patients(reading: Reading, rows: list[Row]) -> None:
             )
 
 
-def _unlabelled(base: Path, whole: Folder | None, used: set[str]) -> list[str]:
+def _unlabelled(base: Path, whole: Folder | None, used: set[str], modality: Modality) -> list[str]:
     series = sorted(whole.series.items()) if whole else ()
-    files = sorted(path for path in base.rglob("*.nii*") if is_nifti(path))
+    files = sorted(filter(is_nifti, files_below(base)))
     return [
         *(
             f"{s.folder}: the series {s.uid} has no label and is not used"
             for uid, s in series
-            if uid not in used and s.modality == "CT"
+            if uid not in used and s.modality == modality
         ),
         *(f"{path}: has no label and is not used" for path in files if str(path) not in used),
     ]

@@ -14,7 +14,7 @@ from nibabel import Nifti1Image
 from nibabel.affines import voxel_sizes
 from nibabel.orientations import io_orientation
 
-from medpfl.core.errors import first_line
+from medpfl.core.errors import UserError, first_line
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.geometry import TILT
 from medpfl.data.kinds.scans.limits import implausible
@@ -119,6 +119,12 @@ def _cut_short(path: Path, expected: int) -> str | None:
         return inflate(path, expected)
     present = path.stat().st_size
     return f"cut short: {present:,} of {expected:,} bytes are there" if present < expected else None
+
+
+def require_whole(path: Path) -> None:
+    """UserError if a file is compressed and its checksum, at which nibabel does not look, is of other content."""
+    if path.suffix.lower() == ".gz" and (damage := inflate(path)):
+        raise UserError(f"{path}: {damage}")
 
 
 def inflate(path: Path, expected: int = 0) -> str | None:

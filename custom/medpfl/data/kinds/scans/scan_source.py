@@ -1,4 +1,4 @@
-"""CT scans as the sites' data: every centre of a manifest is a site, its patients divided, its slices in memory."""
+"""CT or MR scans as the sites' data: a centre of a manifest is a site, its patients divided, its slices in memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Scans(OfCentres):
     def in_words(self) -> str:
         """See :class:`medpfl.data.source.DataSource`."""
         classes = ", ".join(f"{label} {name}" for label, name in enumerate(self.inputs().classes))
-        return f"each site's own CT scans {self.config.data!r}, classes {classes}"
+        return f"each site's own {self.preprocessing.modality} scans {self.config.data!r}, classes {classes}"
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`. Parts and classes are counted in patients.
@@ -213,7 +213,7 @@ class Scans(OfCentres):
     def _read(self, centre: str) -> tuple[Scan, ...]:
         from medpfl.data.kinds.scans.centre_scans import read_unless_known
 
-        return read_unless_known(self.manifest, centre)
+        return read_unless_known(self.manifest, centre, self.preprocessing.modality)
 
     def _parts(self, centre: str) -> dict[Part, list[Scan]]:
         c = self.config

@@ -1,4 +1,4 @@
-"""Finds the DICOM series in a folder and says which of them make a CT volume, from headers alone."""
+"""Finds the DICOM series in a folder and says which of them make a CT or MR volume, from headers alone."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import numpy as np
 
 from medpfl.data.files import files_below
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.folders.xray import MODALITIES
+from medpfl.data.kinds.folders import xray
 from medpfl.data.kinds.scans.dicom_header import Header, read_header
 from medpfl.data.kinds.scans.geometry import stack
 from medpfl.data.kinds.scans.no_slice import EMPTY, NoSlice, counted
+from medpfl.data.kinds.scans.preprocessing import MODALITIES
 
 Progress = Callable[[int, int], None]
 """Called with how many are done, and of how many."""
 
 
-_ELSEWHERE = {"MR": ": saved as NIfTI, with a mask beside it, it can be segmented"} | dict.fromkeys(
-    MODALITIES, ": an X-ray image is a picture, in a class folder or a table with a column picture"
-)
-"""What else would read it."""
+_XRAY = ": an X-ray image is a picture, in a class folder or a table with a column picture"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Series:
         patient: PatientID; empty if the files have none.
         folder: the folder that all its files are in or below.
         files: sorted by their position along the slices' normal.
-        modality: ``CT`` in a series that can be used.
+        modality: one of :data:`~medpfl.data.kinds.scans.preprocessing.MODALITIES` in a series that can be used.
         spacing: distance of rows, of columns and of slices in mm; 0 where it makes no sense.
         thickness: slice thickness in mm, None if the files do not say.
         matrix: rows, columns.
@@ -165,7 +163,8 @@ def _series(headers: list[Header], lost: Sequence[NoSlice]) -> Series:
         stacked = stack(headers)
         ordered, step = stacked.headers, stacked.step
         problems += [Finding(f.level, f"{folder}: {f.message}") for f in stacked.findings]
-        problems += [Finding("warning", f"{folder}: {message}") for message in _units(headers)]
+        units = _units(headers) if first.modality == "CT" else []
+        problems += [Finding("warning", f"{folder}: {message}") for message in units]
     rows, columns = first.pixel_spacing or (0.0, 0.0)
     return Series(
         uid=first.uid,
@@ -206,10 +205,14 @@ def _coverage(header: Header, slices: int, step: float) -> float:
 
 
 def _not_a_volume(headers: Sequence[Header]) -> str | None:
-    if other := next((h for h in headers if h.modality != "CT"), None):
-        return f"modality {other.modality or 'unknown'}, not CT{_ELSEWHERE.get(other.modality, '')}"
+    if other := next((h for h in headers if h.modality not in MODALITIES), None):
+        instead = _XRAY if other.modality in xray.MODALITIES else ""
+        return f"modality {other.modality or 'unknown'}, not CT or MR{instead}"
+    if len({h.modality for h in headers}) > 1:
+        return "CT and MR in one series"
     if any(h.multi_frame for h in headers):
-        return "a multi-frame file (Enhanced CT); one file a slice is needed: convert it to classic CT images"
+        kind = headers[0].modality
+        return f"a multi-frame file (Enhanced {kind}); one file a slice is needed: convert it to classic {kind} images"
     if any(h.localizer for h in headers):
         return "a localizer (scout view), not a volume"
     if len(headers) == 1:

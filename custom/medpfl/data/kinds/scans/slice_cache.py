@@ -81,7 +81,7 @@ class ScanCache:
     def _decoded(self, scan: Scan) -> Decoded:
         load, *rest = self._steps
         item = load({"image": [str(file) for file in scan.files], "kind": scan.kind})
-        look, lungs = Look.of_values(item["image"].numpy()), None
+        look, lungs = Look.of_values(item["image"].numpy(), self._how.modality), None
         try:
             for step in rest:
                 item = step(item)
@@ -111,7 +111,7 @@ def load_scans(
         progress: called with the number of scans that are done and of all.
 
     Returns:
-        For each scan its slices, float16 in [-1, 1], the most inferior first, and what was found.
+        For each scan its slices, see :func:`~medpfl.data.kinds.scans.preprocessing.pipeline`, and what was found.
 
     Raises:
         UserError: a file is missing, cannot be decoded or has no HU, by name, or the cache cannot be written.

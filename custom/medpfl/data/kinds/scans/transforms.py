@@ -1,4 +1,4 @@
-"""MONAI dictionary transforms of ours, for a CT volume (1, X, Y, Z) on its way to axial slices."""
+"""MONAI dictionary transforms of ours, for a CT or MR volume (1, X, Y, Z) on its way to axial slices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from medpfl.core.errors import UserError
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.limits import too_large
 from medpfl.data.kinds.scans.lung import find_lungs, square
-from medpfl.data.kinds.scans.nifti import inflate
+from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.preprocessing import AIR
 
 Data = Mapping[Hashable, Any]
 
 
 class LoadScand(MapTransform):
-    """Files to a volume (X, Y, Z) in HU with its affine: a DICOM series' files, or one NIfTI file, as ``kind`` says.
+    """Files to a volume (X, Y, Z), CT in HU, with its affine: a DICOM series' files or a NIfTI file, as ``kind`` says.
 
     A NIfTI file may have further dimensions of length 1. One that is compressed is read to its end once more for its
     checksum, which nibabel does not look at.
@@ -35,18 +35,27 @@ class LoadScand(MapTransform):
     MONAI's ``LoadImaged`` is not used because it tries its other readers after the one it was given has failed, and
     they make something else of the same files: here a failure is one.
 
+    Args:
+        keys: what to load.
+        padding: see :class:`~medpfl.data.kinds.scans.dicom_reader.SeriesReader`.
+
     Raises:
         UserError: a file cannot be read or decoded, by name.
     """
+
+    def __init__(self, keys: KeysCollection, padding: float = AIR):
+        super().__init__(keys)
+        self.padding = padding
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
         out = dict(data)
         for key in self.key_iterator(out):
             files = out[key]
-            if str(files[0]).lower().endswith(".gz") and (damage := inflate(Path(files[0]))):
-                raise UserError(f"{files[0]}: {damage}")
-            reader = SeriesReader() if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
+            require_whole(Path(files[0]))
+            reader = (
+                SeriesReader(self.padding) if out["kind"] == "dicom" else NibabelReader(squeeze_non_spatial_dims=True)
+            )
             try:
                 values, meta = reader.get_data(reader.read(files))
             except UserError:
@@ -70,6 +79,21 @@ class RaiseToAird(MapTransform):
         out = dict(data)
         for key in self.key_iterator(out):
             out[key] = torch.nan_to_num(out[key], nan=AIR).clamp_(min=AIR)
+        return out
+
+
+class FiniteVolumed(MapTransform):
+    """What is no finite number becomes the least number of the volume."""
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        out = dict(data)
+        for key in self.key_iterator(out):
+            volume: MetaTensor = out[key]
+            values = volume.as_tensor()
+            known = torch.isfinite(values)
+            least = values[known].min() if known.any() else values.new_zeros(())  # its values are refused then
+            out[key] = MetaTensor(torch.where(known, values, least), meta=volume.meta)
         return out
 
 
@@ -112,18 +136,19 @@ class AntiAliasd(MapTransform):
 
 
 class LungBoxd(MapTransform):
-    """Cuts out the lungs' bounding box, square in mm in-plane and filled with air where it leaves the image.
+    """Cuts out the lungs' bounding box, square in mm in-plane and filled where it leaves the image.
 
     What was found goes under the key ``KEY_lungs``: a :class:`~medpfl.data.kinds.scans.lung.Lungs`, or None.
 
     Args:
         keys: what to transform.
         crop: False only makes the slices square.
+        behind: what fills them.
     """
 
-    def __init__(self, keys: KeysCollection, crop: bool = True):
+    def __init__(self, keys: KeysCollection, crop: bool = True, behind: float = AIR):
         super().__init__(keys)
-        self.crop = crop
+        self.crop, self.behind = crop, behind
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
@@ -137,7 +162,7 @@ class LungBoxd(MapTransform):
             z0, z1 = box[2]
             inside = voxels[max(x0, 0) : x1, max(y0, 0) : y1, z0:z1]
             outside = (0, 0, max(-y0, 0), max(y1 - voxels.shape[1], 0), max(-x0, 0), max(x1 - voxels.shape[0], 0))
-            out[key] = F.pad(inside, outside, value=AIR)[None]
+            out[key] = F.pad(inside, outside, value=self.behind)[None]
         return out
 
 

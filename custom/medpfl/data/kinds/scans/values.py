@@ -1,4 +1,4 @@
-"""Whether a CT volume's values can be Hounsfield units, whatever value stands for padding."""
+"""Whether a CT volume's values can be Hounsfield units, whatever value stands for padding; and an MR volume's not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from medpfl.data.finding import Finding
+from medpfl.data.kinds.scans.preprocessing import AIR, Modality
 
 EDGES = np.arange(-1100, 501, 50)
 """HU between which :func:`histogram` counts."""
@@ -17,13 +18,18 @@ _SPIKE = 0.01
 """Share of the voxels that have exactly the lowest value where that is padding, or air that has been clipped."""
 _OFFSETS = (1024.0, 1000.0)
 """What stored values are above HU."""
+_HIGHEST = 4095.0
+"""HU above which values count alike."""
+READS_MR = "--data-arg normalise=percentile or zscore reads MR"
+"""What to do about values that are no HU, or a series that is no CT."""
 
 
-def odd_values(values: np.ndarray) -> list[Finding]:
-    """What is odd or wrong with a slice's or a volume's values; nothing if they look like HU.
+def odd_values(values: np.ndarray, modality: Modality = "CT") -> list[Finding]:
+    """What is odd or wrong with a slice's or a volume's values; nothing if they look like HU, or those of MR do not.
 
     Args:
         values: (X, Y) or (X, Y, Z).
+        modality: that they should be of.
     """
     finite = np.isfinite(values)
     findings = []
@@ -33,30 +39,32 @@ def odd_values(values: np.ndarray) -> list[Finding]:
         if not middle.all():
             inside = middle.size - int(middle.sum())
             return [Finding("error", f"{inside:,} voxels in its middle are not numbers (NaN or infinite)")]
-        findings = [Finding("warning", f"{count:,} voxels at its edge are not numbers: taken as air")]
+        instead = "air" if modality == "CT" else "the least value"
+        findings = [Finding("warning", f"{count:,} voxels at its edge are not numbers: taken as {instead}")]
     known = values[finite]
     low, high = float(known.min()), float(known.max())
     if low == high:
         return [Finding("error", f"every voxel has the value {low:g}")]
+    if modality == "MR":
+        words = "its values are those of CT: without --data-arg normalise CT is read"
+        return [*findings, Finding("warning", words)] if looks_like_hu(known) else findings
     known = _without_padding(known, low)
     if not known.size or _like_hu(known):
         return findings
     said = f"from {low:.6g} to {high:.6g}"
     for offset in _OFFSETS:
         if _like_hu(known - offset):
-            message = f"values {said} look like HU without their offset of {-offset:.0f}: has the rescaling been lost?"
-            return [*findings, Finding("error", message)]
+            words = f"look like HU without their offset of {-offset:.0f}: has the rescaling been lost? {READS_MR}"
+            return [*findings, Finding("error", f"values {said} {words}")]
     if low >= 0 and high <= 256:
-        return [*findings, Finding("error", f"values {said} are grey values of a picture, not HU")]
+        return [*findings, Finding("error", f"values {said} are grey values of a picture, not HU; {READS_MR}")]
     lacking = [
         what
         for what, (first, last), least in (("air", _AIR, _LEAST_AIR), ("soft tissue", _TISSUE, _LEAST_TISSUE))
         if _share(known, first, last) < least
     ]
-    return [
-        *findings,
-        Finding("warning", f"values {said}, without padding no {' and no '.join(lacking)}: are these HU?"),
-    ]
+    words = f"values {said}, without padding no {' and no '.join(lacking)}: are these HU? {READS_MR}"
+    return [*findings, Finding("warning", words)]
 
 
 def looks_like_hu(values: np.ndarray) -> bool:
@@ -72,10 +80,17 @@ def histogram(values: np.ndarray) -> list[float]:
     return [round(float(count) / max(1, known.size), 5) for count in counts]
 
 
-def fingerprint(values: np.ndarray) -> str:
-    """A hash of how often a slice or volume has which whole HU; the same however its axes are turned and flipped."""
-    whole = np.clip(np.nan_to_num(np.rint(values), nan=-1024.0), -1024, 4095).astype(np.int64) + 1024
-    counts = np.bincount(whole.ravel(), minlength=5120)
+def fingerprint(values: np.ndarray, modality: Modality = "CT") -> str:
+    """A hash of how often a slice or volume has which whole HU; the same however its axes are turned and flipped.
+
+    Of MR it is which of as many steps from the least value to the highest.
+    """
+    if modality == "MR":
+        known = values[np.isfinite(values)].astype(np.float64)
+        low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        values = (values - low) / max(high - low, np.finfo(np.float64).tiny) * (_HIGHEST - AIR) + AIR
+    whole = np.clip(np.nan_to_num(np.rint(values), nan=AIR), AIR, _HIGHEST).astype(np.int64) - int(AIR)
+    counts = np.bincount(whole.ravel(), minlength=int(_HIGHEST - AIR) + 1)
     return hashlib.blake2b(repr(sorted(values.shape)).encode() + counts.tobytes(), digest_size=16).hexdigest()
 
 
