@@ -19,7 +19,7 @@ from medpfl.core import scratch
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import Stopped, UserError
 from medpfl.core.messages import Message, named
-from medpfl.core.parameters import ParameterSplit
+from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import endless_batches
 from medpfl.data.public_images import fitted, public_images
@@ -170,7 +170,7 @@ def test_with_a_proximal_term():
     split, received = ParameterSplit(model, Nothing()), {n: p.detach().clone() for n, p in model.named_parameters()}
     x, y = torch.randn(5, 1, 28, 28), torch.tensor([0, 1, 2, 0, 1])
     images, labels = torch.randn(8, 1, 28, 28), torch.arange(8) % 3
-    both = config(settings={"beta": 0.5, "mu": 0.2, "batch_size": 8})
+    both = config(settings={"beta": 0.5, "warmup": 1, "mu": 0.2, "batch_size": 8})
     brought = split.shared_state(model) | named("impression", {"images": images, "labels": labels})
     message = Message("train", 1, brought)
     round_ = LocalRound("site-1", both, 1, message, model, split, tiny_images(), lambda: None, lambda: None)
@@ -339,6 +339,7 @@ def test_a_server_without_the_gpu_that_is_asked_for():
     ("fields", "message"),
     [
         ({"settings": {"start": "holdout"}}, "give --holdout"),
+        ({"settings": {"warmup": 3}}, "warmup=3 leaves no round with an impression: the run has 3"),
         ({"settings": {"images": 0}}, "images must be positive"),
         ({"settings": {"beta": -1}}, "beta must be >= 0"),
     ],
@@ -346,6 +347,16 @@ def test_a_server_without_the_gpu_that_is_asked_for():
 def test_what_makes_no_sense(fields, message):
     with pytest.raises(UserError, match=message):
         small(**fields)
+
+
+def test_a_label_of_no_class_is_refused():
+    run_config = small()
+    (channel,) = Federation.of(run_config).channels
+    labels = torch.tensor([0, 10], dtype=torch.uint8)
+    tensors = {"impression/images": torch.zeros(2, 1, 28, 28, dtype=torch.float16), "impression/labels": labels}
+    channel.check(tensors)
+    with pytest.raises(StateError, match="impression/labels has values above 10"):
+        channel.check(tensors | {"impression/labels": labels + 1})
 
 
 def test_own_loaders_do_not_tell_the_size_of_images():
