@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from math import inf
 from typing import Any, get_args
 
+from annotated_types import Gt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Value = float | int | str
@@ -74,7 +75,8 @@ def _words(kind: type[Settings], name: str, error: Mapping[str, Any]) -> str:
         case "greater_than_equal":
             return f"must be >= {error['ctx']['ge']:g}"
         case "less_than_equal":
-            return f"must lie between 0 and {error['ctx']['le']:g}"
+            above = any(isinstance(limit, Gt) for limit in named_fields(kind)[name].metadata)
+            return f"must {'be above 0 and at most' if above else 'lie between 0 and'} {error['ctx']['le']:g}"
         case "less_than":
             return f"must lie below {error['ctx']['lt']:g}"
         case "int_from_float" | "int_type":
