@@ -9,7 +9,7 @@ Floating-point noise betrays by its last bits what it was added to (Mironov, On 
 bits for differential privacy, CCS 2012). Here vectors are first rounded towards zero onto a grid of 2^-20 standard
 deviations, which no norm grows by, and added as integers; noise is the continuous Gaussian rounded to the same grid.
 For integers x, x + round(z) = round(x + z): the continuous mechanism's answer, rounded afterwards. What is left of
-floating point: z comes from 52 random bits, so that nothing lies beyond 8.3 standard deviations and a grid point's
+floating point: z comes from 52 random bits, so that nothing lies beyond 8.21 standard deviations and a grid point's
 probability is off by about 1e-9 of itself.
 """
 

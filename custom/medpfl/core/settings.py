@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import inf
@@ -32,6 +33,14 @@ def setting(default: Value, help: str, *, symbol: str = "", name: str | None = N
     """
     extra = {key: more.pop(key) for key in ("at_server", "words") if key in more}
     return Field(default, description=help, alias=name, json_schema_extra={"symbol": symbol, **extra}, **more)
+
+
+def value_of(text: str) -> Any:
+    """What a command line says as a value: as JSON reads it, else the word itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def named_fields(kind: type[Settings]) -> dict[str, Any]:
