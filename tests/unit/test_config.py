@@ -69,7 +69,6 @@ def test_choices_compose():
             {"algorithm": "fedavg", "personal": "everything"},
             "with everything personal there is nothing to mix by 'samples'",
         ),
-        ({"algorithm": "fedavg", "personal": "everything"}, "with everything personal there is nothing to mix"),
         ({"algorithm": "fedavg", "mixing": "identity"}, "identity mixing with the personal part 'nothing'"),
         ({"algorithm": "fedavg", "mixing": "best"}, "unknown mixing 'best': use identity, samples, similarity"),
         ({"algorithm": "local", "settings": {"mu": 0.1}}, "mu penalises moving away from received parameters"),
@@ -82,6 +81,11 @@ def test_choices_compose():
         ({"algorithm": "fedper", "personal": "top:2", "settings": {"layers": 2}}, "setting 'layers' has no meaning"),
         ({"algorithm": "fedap", "mixing": "samples", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning"),
         ({"algorithm": "f-fedap", "settings": {"pretrain": "pooled"}}, "setting 'pretrain' has no meaning for f-fedap"),
+        (
+            {"algorithm": "fedap", "settings": {"pretrain": "f.pt", "pretrain_epochs": 9}},
+            "pretrain_epochs is of pooled pretraining, and pretrain=f.pt: leave it out",
+        ),
+        ({"algorithm": "fedap", "sites": 2, "settings": {"pretrain_check": 1}}, "pretrain_check says how W moves"),
         (
             {"algorithm": "fedavg", "settings": {"learning_rate": 0.1}},
             "it has: update_clip, update_noise, mu, lr, batch_size, momentum, nesterov, weight_decay",
@@ -97,6 +101,7 @@ def test_choices_compose():
         ({"algorithm": "fedap", "settings": {"lambda": 1.5}}, "setting lambda must lie between 0 and 1"),
         ({"algorithm": "fedap", "settings": {"pretrain_share": 2}}, "setting pretrain_share must lie between 0 and 1"),
         ({"algorithm": "fedper", "settings": {"layers": 0}}, "setting layers must be positive"),
+        ({"algorithm": "fedvss", "settings": {"radius_steps": 101}}, "radius_steps must be above 0 and at most 100"),
         ({"algorithm": "fedavg", "device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
         ({"algorithm": "fedavg", "rounds": 0}, "rounds: .*greater than or equal to 1"),
         ({"algorithm": "fedavg", "sites": 0}, "sites: "),

@@ -83,7 +83,8 @@ class AdaptiveMixture(Mechanism):
         if (kept := dict(round_.kept() or {})) == {}:
             return None
         alpha = float(kept.pop(_ALPHA))
-        parameters = {name: p for name, p in round_.model.named_parameters() if p.requires_grad}
+        named = round_.model.named_parameters(remove_duplicate=False)  # tied weights have several names
+        parameters = {name: p for name, p in named if p.requires_grad}
         return {
             name: alpha * own.to(round_.device) + (1 - alpha) * parameters[name].detach() if name in parameters else own
             for name, own in kept.items()

@@ -3,8 +3,8 @@
 Li, Hu, Beirami, Smith: Ditto: fair and robust federated learning through personalization. ICML 2021, algorithm 1.
 
 1. The common model is FedAvg's (or any other method's whose mechanisms a run has).
-2. In each round the site also trains v, which begins as the first model and never leaves: it minimises
-   F(v) + (lambda / 2) |v - w|^2, w being what the round brought.
+2. In each round the site also trains v, which never leaves and begins as the first model (at a site that was away in
+   round 1: as what it first got). It minimises F(v) + (lambda / 2) |v - w|^2, w being what the round brought.
 3. v is what the site uses.
 
 The setting ``ditto`` is the paper's lambda. The authors choose it per data set between 0.05 and 2; the default is 1.

@@ -103,10 +103,7 @@ class Curvature(Mechanism):
         others = {name: _others(sums, own, name) for name in trained} if sums else {}
 
         def term() -> Tensor:
-            found = [
-                (u * p.square() - 2 * v * p).sum()
-                for (u, v), p in ((others[name], p) for name, p in trained.items() if name in others)
-            ]
+            found = [(u * p.square() - 2 * v * p).sum() for (u, v), p in ((others[n], p) for n, p in trained.items())]
             return self.settings.curvature * torch.stack(found).sum()
 
         def end() -> Outcome:

@@ -33,7 +33,7 @@ class HeadFirst(Mechanism):
     newcomer = Rule("the common body, and a head that it trains alone", "the body holds what the sites have in common")
 
     def refuses(self, run: Run) -> str | None:
-        """Nothing, or all, is personal; or parameters are both."""
+        """Nothing is personal, or parameters are both."""
         if run.resolved_personal == "nothing":
             return "head_epochs trains the personal part first, and nothing is personal: give --personal, e.g. top:1"
         if "heads:" in run.resolved_personal:

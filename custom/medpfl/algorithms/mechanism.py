@@ -2,192 +2,39 @@
 
 A mechanism leaves out what it does not have. The loop in ``site/``, ``server/`` and ``engine/`` asks mechanisms and
 knows none by name; a site's side is :class:`LocalRound` -> :class:`~medpfl.training.part.Part`, the server's
-:class:`ServerParts` -> :data:`ServerStep`.
+:class:`ServerParts` -> :data:`ServerStep`. What they are shown is :mod:`medpfl.algorithms.views`, and found here too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from medpfl.algorithms.views import LocalRound, PublicImages, Rule, Run, ServerParts, ServerStep, Source, Step, Turn
 from medpfl.core.channels import Channel
-from medpfl.core.messages import Message
-from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.seeding import generator
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, Value
-from medpfl.core.site_data import SiteData
-from medpfl.tasks import Task
 from medpfl.training.loop import Loss
-from medpfl.training.memory import Memory
 from medpfl.training.part import Part
-from medpfl.training.trainer import Trainer
 
-
-class Run(Protocol):
-    """What mechanisms see of a run's configuration (:class:`medpfl.config.run.RunConfig`)."""
-
-    algorithm: str
-    settings: Mapping[str, Value]
-    sites: int
-    rounds: int
-    local_epochs: int
-    min_sites: int
-    seed: int
-    holdout: float
-    held_out: int | str
-    intra_op_threads: int
-    largest_weight: float
-    weight_cap: float
-    pretrained: str
-    all_settings: Mapping[str, Value]
-    learned: Task
-    trainer: Trainer
-    resolved_personal: str
-    resolved_mixing: str
-    site_names: Sequence[str]
-
-
-class Source(Protocol):
-    """What mechanisms see of where data come from (:class:`medpfl.data.source.DataSource`)."""
-
-    def model_arguments(self) -> dict[str, Any]:
-        """``in_channels``, ``num_classes`` and ``image_size`` for the model, as far as the data say."""
-
-    def pooled_training(self, share: float, device: torch.device) -> SiteData:
-        """A share of all sites' training data together; NotInOnePlace unless this is a simulation."""
-
-    def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
-        """Images that no site has, (at most ``count``, C, H, W) float32; UserError if there are none."""
-
-    def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
-        """Centres that take no part in training, by name, with all samples as the test part; empty without any."""
-
-
-PublicImages = Callable[[Path, int, tuple[int, int, int], np.random.Generator], Tensor]
-"""Images of a file or a folder: from its path, how many, (C, H, W) and what draws them to (n, C, H, W) float32."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a site that joins after training gets, and why: the papers say nothing of newcomers."""
-
-    what: str
-    why: str
-
-
-@dataclass
-class LocalRound:
-    """One task of one site, as a mechanism sees it.
-
-    Attributes:
-        site: its name.
-        run: the run.
-        when: the round's number, counted from 1; ``join`` or ``end`` for what a site does after the last.
-        message: from the server.
-        model: with the values that the task begins with, on the device; after training with those it left.
-        split: what is shared.
-        data: the site's own.
-        kept: gives the mechanism's own state that the site has kept from its last round; None if there is none yet.
-        noise: of differential privacy, for this answer.
-        settle: for a site that joins: makes the model what it would begin with.
-        memory: where optimizers' states stay from round to round; None where they start afresh.
-        loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
-    """
-
-    site: str
-    run: Run
-    when: int | str
-    message: Message
-    model: nn.Module
-    split: ParameterSplit
-    data: SiteData
-    kept: Callable[[], State | None]
-    noise: Callable[[], NoiseSource]
-    settle: Callable[[], None] = lambda: None
-    memory: Memory | None = None
-    loss: Loss = field(init=False)
-
-    @property
-    def device(self) -> torch.device:
-        """The model's."""
-        return next(self.model.parameters()).device
-
-    def brought(self, channel: str) -> State:
-        """What came in a channel, on the device; empty if nothing did."""
-        return {name: tensor.to(self.device) for name, tensor in self.message.brought(channel).items()}
-
-    @property
-    def trainer(self) -> Trainer:
-        """How the site takes its steps in this round; outside of rounds at the rate that the settings say."""
-        return self.run.trainer.at(self.when)
-
-    def order(self, purpose: str) -> torch.Generator:
-        """Random numbers for a purpose, from the run's seed, the site and the round."""
-        return generator(self.run.seed, self.site, self.when, purpose)
-
-
-@dataclass(frozen=True)
-class ServerParts:
-    """What the server's side of a mechanism may be made of.
-
-    Attributes:
-        run: the run.
-        split: what is shared.
-        model: a fresh model on the server's device.
-        initial_shared: the shared part of the first model.
-        initial_personal: its personal part.
-        source: where data come from, in a simulation all of them.
-        public_images: reads images that the user gives.
-        device: the server's.
-        stop: whether the run is to end; long work then raises :class:`~medpfl.core.errors.Stopped`.
-    """
-
-    run: Run
-    split: ParameterSplit
-    model: Callable[[], nn.Module]
-    initial_shared: State
-    initial_personal: State
-    source: Source
-    public_images: PublicImages
-    device: torch.device
-    stop: Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A finished round, as the server's step of a mechanism sees it.
-
-    Attributes:
-        state: after the mix.
-        mean: the sites' mean shared state, weighted as their numbers of samples count; made when it is asked for.
-        sent: by channel, the mean of what the sites sent in this round (:attr:`Channel.joined`).
-        present: how many sites took part.
-    """
-
-    state: ServerState
-    mean: Callable[[], State]
-    sent: Mapping[str, State] = field(default_factory=dict)
-    present: int = 0
-
-
-class Step(NamedTuple):
-    """What a server's step gives: the tensors of the mechanism's channel for the next round, and what is recorded."""
-
-    common: State
-    report: dict[str, Any] | None = None
-
-
-ServerStep = Callable[[Turn], Step | None]
-"""The server's side of a mechanism after a round but the last; None leaves what goes to the sites as it is."""
+__all__ = [
+    "LocalRound",
+    "Measuring",
+    "Mechanism",
+    "PublicImages",
+    "Rule",
+    "Run",
+    "ServerParts",
+    "ServerStep",
+    "Source",
+    "Step",
+    "Turn",
+]
 
 
 class Mechanism:

@@ -28,8 +28,6 @@ class _Robust(CommonMixing):
 
     def refuses(self, run: Run) -> str | None:
         """Too few sites to outvote one."""
-        if run.sites < 2:
-            return f"mixing {self.name!r} weighs sites against each other and needs at least 2 of them"
         if run.sites < LEAST:
             return (
                 f"mixing {self.name!r} outvotes a site and needs at least {LEAST} of them, there are "

@@ -86,7 +86,7 @@ class ControlVariates(Mechanism):
 
     def begin(self, round_: LocalRound) -> Part:
         """Steps 2 and 3."""
-        trained = {n: p for n, p in round_.model.named_parameters() if n in round_.split.shared_views(round_.model)}
+        trained = round_.split.shared_views(round_.model)  # whole parameters, with their gradients
         before = {name: p.detach().clone() for name, p in trained.items()}
         common = round_.brought(self.name) or {name: torch.zeros_like(p) for name, p in before.items()}
         kept = round_.kept() or {name: torch.zeros_like(p) for name, p in before.items()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from medpfl.cli import flags
 from medpfl.cli import options as opt
 from medpfl.cli.advise import advise
 from medpfl.cli.data import data_app
@@ -51,98 +52,32 @@ def _common(
     """Personalized federated learning for medical imaging on NVIDIA FLARE."""
 
 
-AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
 DEFAULT = "fedblend"
 """What is run where no algorithm is named, said without loading any (:data:`medpfl.algorithms.DEFAULT`)."""
-Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
-AnyEnv = Annotated[
-    str | None,
-    typer.Option(
-        help="sim: FLARE's simulator; inprocess: this process; poc: a server and sites on this machine; prod: a real "
-        "federation, by --kit.",
-        show_default="sim; inprocess with --join",
-    ),
-]
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="GPUs a real site's FLARE must give the job.",
-        show_default="1 with --device cuda",
-        rich_help_panel=PLACE,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Sites at once.",
-        show_default="all in the simulator, one a core in this process",
-        rich_help_panel=PLACE,
-    ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Throw away what the folder holds.", rich_help_panel=RUN)]
-NewTest = Annotated[
-    bool | None,
-    typer.Option(
-        help="Test the average of all sites' models on all test data.",
-        show_default="if it takes few predictions",
-        rich_help_panel=RUN,
-    ),
-]
-Forgetting = Annotated[
-    bool | None,
-    typer.Option(
-        help="Measure what a round of local training makes the model forget of the other sites' data.",
-        show_default="with fedimpres",
-        rich_help_panel=RUN,
-    ),
-]
-Track = Annotated[
-    str | None,
-    typer.Option(
-        help="tensorboard, mlflow, wandb or none: the sites' measures, at the server.",
-        show_default="tensorboard; none with inprocess",
-        rich_help_panel=RUN,
-    ),
-]
-Join = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of a finished run: new sites (--data, or those held out) join it; nothing else trains.",
-        rich_help_panel=RUN,
-    ),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on after the last finished round.", rich_help_panel=RUN)]
 
 
 @app.command()
 @opt.takes_options()
 def run(
     options: opt.Options,
-    algorithm: AlgorithmName = DEFAULT,
-    env: AnyEnv = None,
-    kit: Annotated[
-        Path | None,
-        typer.Option(
-            help="prod: startup kit of a user who may submit jobs.", show_default=False, rich_help_panel=PLACE
-        ),
-    ] = None,
-    gpus: Gpus = None,
+    algorithm: flags.AlgorithmName = DEFAULT,
+    env: flags.AnyEnv = None,
+    kit: flags.Kit = None,
+    gpus: flags.Gpus = None,
     byoc: Annotated[
         bool, typer.Option("--byoc", help="prod: carry this package's code in the job.", rich_help_panel=PLACE)
     ] = False,
-    threads: Threads = None,
+    threads: flags.Threads = None,
     experiment: Annotated[
         str | None,
         typer.Option(help="Name of the run.", show_default="algorithm-seed-S", rich_help_panel=RUN),
     ] = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    new_test: NewTest = None,
-    forgetting: Forgetting = None,
-    track: Track = None,
-    join: Join = None,
+    resume: flags.Resume = False,
+    overwrite: flags.Overwrite = False,
+    new_test: flags.NewTest = None,
+    forgetting: flags.Forgetting = None,
+    track: flags.Track = None,
+    join: flags.Join = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
@@ -208,19 +143,12 @@ def compare(
     ],
     options: opt.Options,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
-    env: Env = "inprocess",
-    threads: Threads = None,
-    overwrite: Overwrite = False,
-    new_test: NewTest = None,
-    forgetting: Forgetting = None,
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME=V,V,...: compare at each value of a setting, or of sites, rounds, local_epochs, partition and "
-            "so on, and draw curves. FROM..TO..STEP stands for values, NAME+NAME=V+V,V+V for what changes together.",
-            show_default=False,
-        ),
-    ] = None,
+    env: flags.Env = "inprocess",
+    threads: flags.Threads = None,
+    overwrite: flags.Overwrite = False,
+    new_test: flags.NewTest = None,
+    forgetting: flags.Forgetting = None,
+    sweep: flags.Sweep = None,
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
         "runs/compare"
     ),
@@ -262,14 +190,14 @@ def compare(
 @app.command()
 @opt.takes_options()
 def export(
-    algorithm: AlgorithmName,
+    algorithm: flags.AlgorithmName,
     job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
     options: opt.Options,
     byoc: Annotated[
         bool, typer.Option("--byoc", help="Carry this package's code in the job.", rich_help_panel=PLACE)
     ] = False,
-    track: Track = None,
-    gpus: Gpus = None,
+    track: flags.Track = None,
+    gpus: flags.Gpus = None,
     join: Annotated[
         Path | None,
         typer.Option(

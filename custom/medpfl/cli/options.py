@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, wraps
@@ -14,7 +13,7 @@ import typer
 
 from medpfl.config.fields import DATA, FAULTS, METHOD, OPTIONS, PLACE, RUN, TRAINING, default_in_words, flag_of
 from medpfl.core.errors import UserError
-from medpfl.core.settings import extra
+from medpfl.core.settings import extra, value_of
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -47,18 +46,13 @@ class Options:
         """The checked configuration. Raises UserError for what is wrong."""
         from medpfl.runs.asked import config_of
 
-        return config_of(algorithm, self._fields, self.naming_preset)
+        return config_of(algorithm, self.fields, self.naming_preset)
 
     def configs(self, algorithms: Sequence[str], seeds: int) -> list[tuple[str, RunConfig]]:
         """A comparison's (:func:`medpfl.runs.asked.configs_of`). Raises UserError for what is wrong."""
         from medpfl.runs.asked import configs_of
 
-        return configs_of(algorithms, seeds, self._fields, self.naming_preset)
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What is said of the fields of a configuration (:func:`medpfl.runs.asked.as_meant`)."""
-        return self._fields
+        return configs_of(algorithms, seeds, self.fields, self.naming_preset)
 
     @contextmanager
     def naming_preset(self) -> Iterator[None]:
@@ -70,10 +64,10 @@ class Options:
 
     def said(self) -> dict[str, Any]:
         """The fields of a configuration that the command line and its preset speak of."""
-        return {name: value for name, value in self._fields.items() if value is not None and value != {}}
+        return {name: value for name, value in self.fields.items() if value is not None and value != {}}
 
     @cached_property
-    def _fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Fields of a configuration: the command line's or else the preset's, None or empty where neither says any.
 
         Of ``data_args``, ``model_args`` and ``settings`` each entry counts by itself. Paths in a preset are what they
@@ -158,10 +152,7 @@ def key_values(items: list[str] | None, option: str) -> dict[str, Any]:
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise UserError(f"{option} {item}: give KEY=VALUE")
-        try:
-            values[key] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key] = text
+        values[key] = value_of(text)
     return values
 
 

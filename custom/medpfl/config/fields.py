@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from pydantic_core import PydanticUndefined
 
 from medpfl.core.settings import Value, extra
 
 DATA, METHOD, TRAINING = "Data", "Method", "Network and training"
 RUN, PLACE, FAULTS = "Run and results", "Where it runs", "Faults and protection"
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 def option(default: Any, help: str, panel: str = "", *, words: str = "", flag: str = "", **checks: Any) -> Any:
@@ -201,6 +204,36 @@ class RunFields(BaseModel):
         METHOD,
         pattern="^(sha256:[0-9a-f]{64})?$",
     )
+
+    @field_validator("held_out")
+    @classmethod
+    def _some_or_none(cls, held_out: int | str) -> int | str:
+        if isinstance(held_out, int) and held_out < 0:
+            raise ValueError(f"held_out must be a number of centres or their names, got {held_out}")
+        return held_out
+
+    @field_validator("names")
+    @classmethod
+    def _usable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        known: dict[str, str] = {}
+        for name in names:
+            if not _SITE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"site name {name!r}: letters, digits, - and _ are allowed, as in FLARE's client names"
+                )
+            if name.casefold() == "server":
+                raise ValueError(f"site name {name!r} is the server's: choose another")
+            # They are folders' names too, and some file systems do not tell case.
+            if (other := known.setdefault(name.casefold(), name)) != name or names.count(name) > 1:
+                raise ValueError(f"site names must differ, and not in case alone: {other!r} and {name!r}")
+        return names
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if device not in ("auto", "cpu") and not device.startswith("cuda"):
+            raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
+        return device
 
 
 OPTIONS = {name: field for name, field in RunFields.model_fields.items() if field.description}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -25,37 +24,12 @@ from medpfl.tasks.selection import AUTO
 from medpfl.training import augment
 from medpfl.training.trainer import Trainer
 
-_SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-
 
 class RunConfig(RunFields):
     """A run, as the user asked for it. Unknown fields and senseless combinations are refused.
 
     ``settings`` are what ``--set`` gave; :attr:`all_settings` has the defaults too.
     """
-
-    @field_validator("held_out")
-    @classmethod
-    def _some_or_none(cls, held_out: int | str) -> int | str:
-        if isinstance(held_out, int) and held_out < 0:
-            raise ValueError(f"held_out must be a number of centres or their names, got {held_out}")
-        return held_out
-
-    @field_validator("names")
-    @classmethod
-    def _usable_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        known: dict[str, str] = {}
-        for name in names:
-            if not _SITE_NAME.fullmatch(name):
-                raise ValueError(
-                    f"site name {name!r}: letters, digits, - and _ are allowed, as in FLARE's client names"
-                )
-            if name.casefold() == "server":
-                raise ValueError(f"site name {name!r} is the server's: choose another")
-            # They are folders' names too, and some file systems do not tell case.
-            if (other := known.setdefault(name.casefold(), name)) != name or names.count(name) > 1:
-                raise ValueError(f"site names must differ, and not in case alone: {other!r} and {name!r}")
-        return names
 
     @field_validator("task")
     @classmethod
@@ -77,13 +51,6 @@ class RunConfig(RunFields):
         if self.select_by not in names:
             raise ValueError(f"select_by must be one of {', '.join(names)}, got {self.select_by!r}")
         return self
-
-    @field_validator("device")
-    @classmethod
-    def _known_device(cls, device: str) -> str:
-        if device not in ("auto", "cpu") and not device.startswith("cuda"):
-            raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
-        return device
 
     @model_validator(mode="before")
     @classmethod

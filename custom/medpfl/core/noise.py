@@ -9,7 +9,7 @@ Floating-point noise betrays by its last bits what it was added to (Mironov, On 
 bits for differential privacy, CCS 2012). Here vectors are first rounded towards zero onto a grid of 2^-20 standard
 deviations, which no norm grows by, and added as integers; noise is the continuous Gaussian rounded to the same grid.
 For integers x, x + round(z) = round(x + z): the continuous mechanism's answer, rounded afterwards. What is left of
-floating point: z comes from 53 random bits, so that nothing lies beyond 8.3 standard deviations and a grid point's
+floating point: z comes from 52 random bits, so that nothing lies beyond 8.21 standard deviations and a grid point's
 probability is off by about 1e-9 of itself.
 """
 
@@ -76,9 +76,15 @@ def noised(steps: np.ndarray, deviation: float, source: NoiseSource) -> np.ndarr
 def _rounded_gaussian(key: bytes, count: int) -> np.ndarray:
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-    from scipy.special import ndtri
 
     # A stream cipher, since numpy's and torch's generators can be run backwards from what they gave.
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
-    uniform = ((np.frombuffer(stream, "<u8") >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return _gaussian_of(np.frombuffer(stream, "<u8"))
+
+
+def _gaussian_of(bits: np.ndarray) -> np.ndarray:
+    """Of random whole numbers of 64 bits, (count,) int64. With 53 of them the half above the last would round to 1."""
+    from scipy.special import ndtri
+
+    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return np.rint(ndtri(uniform) * STEPS).astype(np.int64)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import inf
 from typing import Any, get_args
 
+from annotated_types import Gt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Value = float | int | str
@@ -31,6 +33,14 @@ def setting(default: Value, help: str, *, symbol: str = "", name: str | None = N
     """
     extra = {key: more.pop(key) for key in ("at_server", "words") if key in more}
     return Field(default, description=help, alias=name, json_schema_extra={"symbol": symbol, **extra}, **more)
+
+
+def value_of(text: str) -> Any:
+    """What a command line says as a value: as JSON reads it, else the word itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def named_fields(kind: type[Settings]) -> dict[str, Any]:
@@ -74,7 +84,8 @@ def _words(kind: type[Settings], name: str, error: Mapping[str, Any]) -> str:
         case "greater_than_equal":
             return f"must be >= {error['ctx']['ge']:g}"
         case "less_than_equal":
-            return f"must lie between 0 and {error['ctx']['le']:g}"
+            above = any(isinstance(limit, Gt) for limit in named_fields(kind)[name].metadata)
+            return f"must {'be above 0 and at most' if above else 'lie between 0 and'} {error['ctx']['le']:g}"
         case "less_than":
             return f"must lie below {error['ctx']['lt']:g}"
         case "int_from_float" | "int_type":

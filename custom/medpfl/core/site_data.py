@@ -175,10 +175,10 @@ class SiteLoaders:
     def training_batches(
         self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
     ) -> Iterator[Batch]:
-        """See :class:`SiteData`. Batches are as the loader makes them; its order derives from the generator."""
+        """See :class:`SiteData`. Batches are the loader's; each epoch's order derives from the generator."""
         if balanced:
             raise UserError("sampling=balanced: loaders of one's own draw their samples themselves; balance them there")
-        torch.manual_seed(generator.initial_seed())
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         return self._moved(self.train)
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:

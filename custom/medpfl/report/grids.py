@@ -12,8 +12,14 @@ from medpfl.report.svg import dot, drawing, line, number, shortened, text, text_
 _LEVELS = 12
 
 
-def partition_plot(sites: dict[str, dict[str, int]], classes: Sequence[str]) -> Markup:
-    """Class by site; the area of a dot is proportional to the number of images (as figure 5 of the FedAP paper)."""
+def partition_plot(sites: dict[str, dict[str, int]], classes: Sequence[str], samples: str = "images") -> Markup:
+    """Class by site; the area of a dot is proportional to the number of samples (as figure 5 of the FedAP paper).
+
+    Args:
+        sites: by site its number of samples by class.
+        classes: in order.
+        samples: what they are.
+    """
     cell = max(10, min(30, 560 // max(len(sites), 1)))
     slanted = any(text_width(site) > cell - 4 for site in sites)
     names = [shortened(site, 18) for site in sites]
@@ -44,8 +50,8 @@ def partition_plot(sites: dict[str, dict[str, int]], classes: Sequence[str]) -> 
     parts.append(text(left + cell * len(sites) / 2, height - 2, f"site (largest dot: {most})", "middle", "axis"))
     held = [sum(1 for count in counts.values() if count) for counts in sites.values()]
     described = (
-        f"Images of {len(classes)} classes at {len(sites)} sites. A site holds {min(held)} to {max(held)} classes; "
-        f"the largest dot stands for {most} images."
+        f"{samples.capitalize()} of {len(classes)} classes at {len(sites)} sites. A site holds {min(held)} to "
+        f"{max(held)} classes; the largest dot stands for {most} {samples}."
     )
     return drawing(max(width, 170), height, described, parts)
 

@@ -26,7 +26,7 @@ from medpfl.report.page_tables import (
 )
 from medpfl.report.reading import Results, class_names, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
-from medpfl.report.words import count, further
+from medpfl.report.words import count, counted_as, further
 
 
 class Course(NamedTuple):
@@ -182,19 +182,19 @@ def _courses(run: Results) -> Iterator[Part]:
 
 
 def partition(run: Results, caption: str = "") -> Part:
-    """Which site holds how many images of which class."""
+    """Which site holds how many images, patients or windows of which class."""
     sites = run["data"]["sites"]
     if not sites:
         return Part(note="The run did not record what the sites hold.")
     classes = class_names(run)
-    samples = "patients" if run["data"].get("preprocessing") else "images"
+    samples = counted_as(run["data"])
     totals = [sum(site.get(part) or 0 for part in ("train", "validation", "test")) for site in sites.values()]
     each = f"{min(totals)}" if min(totals) == max(totals) else f"{min(totals)} to {max(totals)}"
     note = f"{caption}{sum(totals)} {samples} at {count(len(sites), 'site')}, {each} a site."
     if not classes:
         return Part(note=f"{note} Their classes were not recorded.")
     return Part(
-        figure=partition_plot({name: site.get("classes") or {} for name, site in sites.items()}, classes),
+        figure=partition_plot({name: site.get("classes") or {} for name, site in sites.items()}, classes, samples),
         note=f"{note} The area of a dot is proportional to the number of {samples}.",
         # Two large plots side by side, or three small ones, stay readable.
         width=480 if len(sites) > 8 else 300,

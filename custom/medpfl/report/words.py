@@ -68,6 +68,13 @@ def data_name(data: dict[str, Any]) -> str:
     return f"{name} (phantom, no patients)" if data.get("phantom") else name
 
 
+def counted_as(data: dict[str, Any]) -> str:
+    """What the numbers of a run's data are of: patients of CT scans, windows of time series, else images."""
+    if data.get("preprocessing"):
+        return "patients"
+    return "windows" if "divide" in (data.get("reading") or {}) else "images"
+
+
 def folded(name: str, width: int) -> str:
     """A name in lines of at most so many characters, broken after hyphens and at blanks where it can be."""
     return "\n".join(wrap(name, width)) or name

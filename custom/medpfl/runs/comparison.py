@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from medpfl.algorithms import LOCAL, algorithm, mechanisms
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
+from medpfl.core.settings import value_of
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Watch
 from medpfl.models import takes_argument
@@ -53,7 +53,7 @@ class Variant:
             if key in ("personal", "mixing", "model", "use"):
                 choices[key] = value
             else:
-                settings[key] = number_of(value)
+                settings[key] = value_of(value)
         return cls(text, name, choices, settings)
 
     @property
@@ -153,14 +153,6 @@ def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict
         if not any(takes_argument(model, argument) for model in models):
             raise UserError(f"--model-arg {argument}: none of {', '.join(models)} has such an argument")
     return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
-
-
-def number_of(text: str) -> Any:
-    """A value as JSON reads it, else the word itself."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def run_comparison(

@@ -16,7 +16,7 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.core.settings import Value
+from medpfl.core.settings import Value, value_of
 from medpfl.report.compare_table import markdown_table
 from medpfl.report.page import write_sweep_report
 from medpfl.report.reading import write_text
@@ -24,7 +24,7 @@ from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
-from medpfl.runs.comparison import ShowProgress, Variant, all_results, number_of, with_local
+from medpfl.runs.comparison import ShowProgress, Variant, all_results, with_local
 from medpfl.runs.experiment import Env
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
@@ -62,9 +62,9 @@ class Sweep:
         for item in tail.split(","):
             parts = item.strip().split("+")
             if len(names) == 1:
-                values += [(value,) for value in (_range(text, item) if ".." in item else [number_of(item.strip())])]
+                values += [(value,) for value in (_range(text, item) if ".." in item else [value_of(item.strip())])]
             elif len(parts) == len(names):
-                values.append(tuple(number_of(part.strip()) for part in parts))
+                values.append(tuple(value_of(part.strip()) for part in parts))
             else:
                 raise UserError(f"--sweep {text}: {item!r} gives {len(parts)} values for {' and '.join(names)}")
         if any(value == "" for point in values for value in point) or len(set(values)) < max(2, len(values)):

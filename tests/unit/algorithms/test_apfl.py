@@ -7,6 +7,7 @@ import torch
 from one_sample import TwoWeights, both, config, method, trained, weights
 from tiny import config as tiny_config
 from tiny import run
+from torch import nn
 
 P0 = 1 / (1 + exp(-1.0))
 """Probability of class 0 under the weights (1/2, -1/2)."""
@@ -46,6 +47,23 @@ def test_a_site_uses_the_mixture_with_what_it_received():
 
     assert weights(model.state_dict()) == [0.25, -0.25]
     assert method(config("apfl"), model).use(model) is None
+
+
+class Tied(TwoWeights):
+    """The same weights under a second name."""
+
+    def __init__(self, *weights: float) -> None:
+        super().__init__(*weights)
+        self.again = nn.Linear(1, 2, bias=False)
+        self.again.weight = self.fc.weight
+
+
+def test_weights_with_two_names_are_mixed_under_both():
+    model, own = Tied(0.0, 0.0), both(1.0, -1.0)
+    own |= {"again.weight": own["fc.weight"], "alpha/": torch.tensor(0.25, dtype=torch.float64)}
+    method(config("apfl"), model, kept={"mixture": own}).use(model)
+
+    assert weights(model.state_dict()) == [0.25, -0.25]
 
 
 def test_the_share_of_each_site_is_reported():

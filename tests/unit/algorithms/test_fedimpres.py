@@ -12,18 +12,15 @@ from tiny import images as tiny_images
 from torch.nn.functional import cross_entropy
 
 from medpfl.algorithms.fedimpres import Impression, ImpressionSettings
-from medpfl.algorithms.fedimpres.start_images import noise, start_images
 from medpfl.algorithms.mechanism import LocalRound
 from medpfl.config.run import make_config
 from medpfl.core import scratch
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import Stopped, UserError
 from medpfl.core.messages import Message, named
-from medpfl.core.parameters import ParameterSplit
+from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import endless_batches
-from medpfl.data.public_images import fitted, public_images
-from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models import build_model, logits
@@ -170,7 +167,7 @@ def test_with_a_proximal_term():
     split, received = ParameterSplit(model, Nothing()), {n: p.detach().clone() for n, p in model.named_parameters()}
     x, y = torch.randn(5, 1, 28, 28), torch.tensor([0, 1, 2, 0, 1])
     images, labels = torch.randn(8, 1, 28, 28), torch.arange(8) % 3
-    both = config(settings={"beta": 0.5, "mu": 0.2, "batch_size": 8})
+    both = config(settings={"beta": 0.5, "warmup": 1, "mu": 0.2, "batch_size": 8})
     brought = split.shared_state(model) | named("impression", {"images": images, "labels": labels})
     message = Message("train", 1, brought)
     round_ = LocalRound("site-1", both, 1, message, model, split, tiny_images(), lambda: None, lambda: None)
@@ -266,62 +263,6 @@ def test_a_run_that_is_stopped_keeps_the_step_before(tmp_path):
     assert same(impression(kept), impression(saved[-1]))
 
 
-def test_holdout_images_belong_to_no_site():
-    source = open_source(small(holdout=0.1, settings={"start": "holdout", "images": 50}))
-    start = start_images(source.config.all_settings, source, public_images, source.config.seed)
-    assert start.shape == (50, 1, 28, 28)
-    used = np.concatenate([np.concatenate([s.train, s.validation, s.test]) for s in source.partition.sites])
-    assert not set(used) & set(source.partition.holdout)
-    assert -1 <= start.min() < start.max() <= 1
-
-
-def test_padding_keeps_the_image_in_the_middle():
-    source = open_source(small(data_args={"pad": 32}))
-    assert source.model_arguments()["image_size"] == 32
-    image = source.site("site-1", torch.device("cpu")).images["train"][0, 0]
-    assert image.shape == (32, 32)
-    assert not image[:2].any()
-    assert image[2:30, 2:30].any()
-    with pytest.raises(UserError, match="pad=20: images of 28 pixels"):
-        open_source(small(data_args={"pad": 20})).model_arguments()
-
-
-def test_noise_and_public_images(tmp_path):
-    assert torch.equal(noise(4, (3, 8, 8), 1), noise(4, (3, 8, 8), 1))
-    for number in range(5):
-        Image.new("RGB", (10, 12), (50 * number, 0, 0)).save(tmp_path / f"{number}.png")
-    images = public_images(tmp_path, 3, (1, 8, 8), np.random.default_rng(0))
-    assert images.shape == (3, 1, 8, 8)
-    assert public_images(tmp_path, 99, (3, 10, 10), np.random.default_rng(0)).shape == (5, 3, 10, 10)
-    assert fitted(torch.zeros(2, 3, 4, 4), (1, 8, 8)).shape == (2, 1, 8, 8)
-
-
-def test_a_broken_or_missing_start_is_named(tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"broken\.png: cannot be read"):
-        public_images(tmp_path, 3, (1, 8, 8), np.random.default_rng(0))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no image"):
-        public_images(tmp_path / "empty", 3, (1, 8, 8), np.random.default_rng(0))
-    source = open_source(small(settings={"start": "nowhere"}))
-    with pytest.raises(UserError, match="use noise, holdout, held-out, or the path"):
-        start_images(source.config.all_settings, source, public_images, source.config.seed)
-
-
-def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):
-    for number in range(4):
-        Image.effect_noise((40, 40), 50).save(tmp_path / f"{number}.jpg")
-    broken = tmp_path / "2.jpg"
-    broken.write_bytes(broken.read_bytes()[:500])  # the header is whole
-    said = set()
-    for seed in range(20):
-        try:
-            said.add(len(public_images(tmp_path, 2, (3, 8, 8), np.random.default_rng(seed))))
-        except UserError as error:
-            said.add(str(error).partition(" (")[0])
-    assert said == {2, f"{broken}: cannot be read"}
-
-
 @pytest.mark.parametrize("images", [1, 2])
 def test_more_classes_than_images(images):
     state, _ = run(small(rounds=2, settings={"images": images}))
@@ -339,6 +280,7 @@ def test_a_server_without_the_gpu_that_is_asked_for():
     ("fields", "message"),
     [
         ({"settings": {"start": "holdout"}}, "give --holdout"),
+        ({"settings": {"warmup": 3}}, "warmup=3 leaves no round with an impression: the run has 3"),
         ({"settings": {"images": 0}}, "images must be positive"),
         ({"settings": {"beta": -1}}, "beta must be >= 0"),
     ],
@@ -346,6 +288,16 @@ def test_a_server_without_the_gpu_that_is_asked_for():
 def test_what_makes_no_sense(fields, message):
     with pytest.raises(UserError, match=message):
         small(**fields)
+
+
+def test_a_label_of_no_class_is_refused():
+    run_config = small()
+    (channel,) = Federation.of(run_config).channels
+    labels = torch.tensor([0, 10], dtype=torch.uint8)
+    tensors = {"impression/images": torch.zeros(2, 1, 28, 28, dtype=torch.float16), "impression/labels": labels}
+    channel.check(tensors)
+    with pytest.raises(StateError, match="impression/labels has values above 10"):
+        channel.check(tensors | {"impression/labels": labels + 1})
 
 
 def test_own_loaders_do_not_tell_the_size_of_images():

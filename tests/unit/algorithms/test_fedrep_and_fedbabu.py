@@ -5,12 +5,15 @@ import torch
 from tiny import Net, last_models, run, same, sites_of
 from tiny import config as tiny_config
 
+from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
 from medpfl.site.store import FINISHED, MODEL
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
+from medpfl.training.settings import Training
+from medpfl.training.trainer import Trainer
 
 
 def watched(algorithm: str, **settings) -> list[tuple[int, list[str]]]:
@@ -81,6 +84,20 @@ def test_fine_tuning_is_training_of_what_was_received_and_changes_no_round():
         torch.manual_seed(order.initial_seed())
         train_epochs(model, site.data, RUN.trainer, 2, order, plain_objective(model, RUN.learned.loss))
         assert same(model.state_dict(), site.store.get(FINISHED, 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "samples", "accumulate", "epochs"),
+    [
+        ({"finetune_steps": 200}, 73, 1, 67),  # batches of 32, 32 and 9: three steps an epoch
+        ({"finetune_steps": 200}, 1000, 1, 7),  # 32 steps
+        ({"finetune_steps": 200}, 73, 2, 100),  # two batches a step, and one that is left
+        ({"finetune_steps": 10, "finetune_epochs": 5}, 73, 1, 5),
+    ],
+)
+def test_steps_are_as_many_whole_epochs_as_have_them(settings, samples, accumulate, epochs):
+    trainer = Trainer(Training(batch_size=32, accumulate=accumulate))
+    assert FineTuning(FineTuningSettings(**settings)).epochs(samples, trainer) == epochs
 
 
 def test_asked_twice_a_site_fine_tunes_once():

@@ -104,7 +104,7 @@ def test_absent_sites_get_the_mix_too():
     ("fields", "words"),
     [
         ({"mixing": "median", "sites": 2}, "outvotes a site and needs at least 3 of them, there are 2"),
-        ({"mixing": "trimmed-mean", "sites": 1}, "needs at least 2 of them"),
+        ({"mixing": "trimmed-mean", "sites": 1}, "needs at least 3 of them, there are 1"),
         ({"mixing": "median", "min_sites": 2}, "the quorum of 2 is too small for mixing 'median'"),
         ({"mixing": "median", "personal": "everything"}, "with everything personal there is nothing to mix"),
         ({"mixing": "trimmed-mean", "settings": {"trim": 0.5}}, "trim must lie below 0.5, got 0.5"),

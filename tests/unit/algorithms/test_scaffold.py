@@ -23,6 +23,16 @@ def test_a_corrected_step_by_hand():
     assert weights(sent, "control/fc.weight") == pytest.approx([-0.5, 0.4])
 
 
+def test_the_rate_is_the_rounds():
+    """The same in a round whose rate is a tenth: the step is, and the next c_i is g all the same."""
+    model, schedule = TwoWeights(0.0, 0.0), {"schedule": "step", "step_rounds": 1, "step_factor": 0.1}
+    given = {"kept": {"control": both(0.0, 0.1)}, "brought": {"control": both(0.2, 0.0)}}
+    done = trained(config("scaffold", **schedule), model, **given)
+
+    assert weights(model.state_dict()) == pytest.approx([0.003, -0.004])
+    assert weights(done.states()["control"]) == pytest.approx([-0.5, 0.5], rel=1e-4)
+
+
 def test_the_next_control_over_several_steps():
     """Eq. 4 for c_i = 1, c = 2, x - y = 3, K lr = 0.5: 1 - 2 + 6."""
     one = {"w": torch.tensor([1.0])}

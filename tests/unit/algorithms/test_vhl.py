@@ -161,6 +161,8 @@ def test_off_it_is_fedavg():
 def test_what_it_does_not_go_with():
     with pytest.raises(UserError, match="of one class each; multi-label has other labels"):
         tiny_config("vhl", task="multi-label")
+    with pytest.raises(UserError, match="one pass through the model, and consistency makes three: set one to 0"):
+        tiny_config("vit-heads", settings={"virtual": 1})
     mechanism = next(m for m in tiny_config("vhl").mechanisms if m.name == "virtual")
     assert isinstance(mechanism, Virtual)
     convolution = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())

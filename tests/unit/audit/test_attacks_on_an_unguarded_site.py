@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from unguarded import FULLY_CONNECTED, Unguarded, victims
 
+from medpfl.audit import attempts
 from medpfl.audit import batch_norm as bn
 from medpfl.audit import chosen_f as cf
 from medpfl.audit import known_image as ki
@@ -16,7 +18,7 @@ from medpfl.audit.imprint import imprint
 from medpfl.audit.inversion import invert
 from medpfl.audit.membership import membership
 from medpfl.audit.replay import replay
-from medpfl.audit.victim import Foothold, Line, honest_rounds, norm
+from medpfl.audit.victim import Foothold, Line, Truth, honest_rounds, norm
 from medpfl.core.messages import Failure, Message
 from medpfl.core.site_data import ImageTensors
 from medpfl.site.policy import SitePolicy
@@ -130,6 +132,11 @@ def test_membership_of_samples_that_were_learned_by_heart():
     scores = membership(victim.known, rounds, victim.truth)
     assert max(score.interval[0] for score in scores) > 0.6
     assert all(score.interval[0] <= score.auc <= score.interval[1] for score in scores)
+
+
+def test_membership_is_not_tried_without_test_samples():
+    attacked = SimpleNamespace(truth=Truth({"train": torch.zeros(2, 1, 4, 4)}, {"train": torch.zeros(2)}))
+    assert attempts.membership(attacked).verdict == "not tried"
 
 
 class Wary:

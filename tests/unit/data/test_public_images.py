@@ -139,7 +139,8 @@ def test_a_run_starts_from_them(tmp_path, pictures):
     fields = {"sites": 2, "rounds": 2, "data": "organamnist-sample", "model": "lenet5", "device": "cpu"}
 
     def start(path):
-        source = open_source(make_config(algorithm="fedimpres", settings={"start": str(path), "images": 4}, **fields))
+        settings = {"start": str(path), "images": 4, "warmup": 1}
+        source = open_source(make_config(algorithm="fedimpres", settings=settings, **fields))
         return start_images(source.config.all_settings, source, public_images, source.config.seed)
 
     assert start(tmp_path).shape == (4, 1, 28, 28)

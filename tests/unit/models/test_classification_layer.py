@@ -52,7 +52,8 @@ def models(monkeypatch):
 
 
 def of(algorithm, model, **fields):
-    options = {"data": "organamnist-sample", "model": f"tiny:{model}", "sites": 2, **fields}
+    settings = {"warmup": 1} if algorithm == "fedimpres" else {}
+    options = {"data": "organamnist-sample", "model": f"tiny:{model}", "sites": 2, "settings": settings, **fields}
     return Federation.of(tiny.config(algorithm, **options))
 
 

@@ -2,6 +2,7 @@ import pytest
 
 from medpfl.report.headline import headline, summary
 from medpfl.report.measures import change, printed, spread, with_interval
+from medpfl.report.page_run import partition
 from medpfl.report.words import duration, further, size
 from medpfl.tasks.classification import Classification
 
@@ -96,3 +97,20 @@ def test_the_average_names_whose_models_it_is_of(five):
     ]
     five["new"] |= {"models": 1, "held_out": {}}
     assert further(five) == ["1 site's model alone on all sites' test data: AUC 0.900."]
+
+
+@pytest.mark.parametrize(
+    ("data", "samples"),
+    [
+        ({"preprocessing": {"size": 64}}, "patients"),
+        ({"reading": {"length": 200, "normalise": "window", "divide": []}}, "windows"),
+        ({"reading": {"size": 32, "fit": "crop"}}, "images"),
+        ({}, "images"),
+    ],
+)
+def test_samples_are_called_what_they_are(make_run, data, samples):
+    run = make_run("fedavg", {"a": 0.9, "b": 0.8})
+    run["data"] |= data
+    part = partition(run)
+    assert f" {samples} at " in part.note
+    assert samples.capitalize() in part.figure

@@ -84,6 +84,13 @@ def test_loaders_of_the_users_own():
     assert not torch.equal(y, other)
 
 
+def test_epochs_of_the_users_own_loaders_differ():
+    data, order = SiteLoaders(DataLoader(numbered(20), 20, shuffle=True)), generator(0)
+    first, second = (torch.cat([x for x, _ in data.training_batches(32, order)]).flatten() for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort().values, second.sort().values)
+
+
 def numbered(n=100):
     return TensorDataset(torch.arange(float(n))[:, None], torch.zeros(n, dtype=torch.int64))
 

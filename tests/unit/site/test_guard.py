@@ -1,6 +1,5 @@
 """A site behind its contract, as a server that means harm meets it."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -283,95 +282,6 @@ def test_statistics_are_taken_under_the_contracted_f_alone():
     assert f_message(named, f).tensors
     unnamed = Guarded("fedap", policy=SitePolicy(named_pretrained=True))
     assert "takes no pretrained model f without its fingerprint" in f_message(unnamed, f).reason
-
-
-def test_a_record_outlives_the_process(tmp_path):
-    Guarded(folder=tmp_path / "a").hello().train(1)
-    again = Guarded(folder=tmp_path / "a")
-    assert "out of order" not in str(again.ask("train", 2))
-    words = Guarded(folder=tmp_path / "a").refused(
-        "train", 1, again.federation.initial_shared | {"fc1.bias": torch.ones(6)}
-    )
-    assert "start weights are not the contract's" in words
-
-
-def test_anothers_job_does_not_get_at_an_experiment(tmp_path, caplog):
-    Guarded(folder=tmp_path / "a", submitter="alice/h1").hello().train(1)
-    kept = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    mallory = Guarded(folder=tmp_path / "a", submitter="mallory/h2")
-    for task in ("prepare", "train", "test"):
-        words = mallory.refused(task, task == "train", selected_round=1)
-        assert words == "contract: the experiment belongs to another submitter here; choose another name"
-    other = Guarded(folder=tmp_path / "a", submitter="alice/h1", rounds=4)
-    assert "belongs to another contract here" in other.refused("prepare")
-    assert {file: file.read_bytes() for file in kept} == kept
-
-
-def test_a_record_that_was_tampered_with_is_no_record(tmp_path, caplog):
-    folder = tmp_path / "a"
-    Guarded(folder=folder, key=KEY).hello().train(1)
-    file = folder / "contract.json"
-    file.write_text(file.read_text().replace('"repeats": 0', '"repeats": -9'))
-    with caplog.at_level(logging.WARNING):
-        words = Guarded(folder=folder, key=KEY).refused("train", 2)
-    assert words == "contract: the record of this run at the site is damaged; begin a new experiment"
-    assert "contract.json is not as this site wrote it" in caplog.text
-
-
-def test_a_run_that_begins_anew_archives_the_models_and_counts_as_an_experiment(tmp_path):
-    policy = SitePolicy(experiments=1)
-    first = Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
-    first.train(1)
-    words = first.refused("prepare")
-    assert words == "policy: the data have served 1 experiments, which is the limit (experiments)"
-    other = Guarded("fedavg", folder=tmp_path / "b", key=KEY, policy=policy)
-    assert "(experiments)" in other.refused("prepare")
-
-
-def test_the_same_run_under_another_name_counts_too(tmp_path):
-    policy = SitePolicy(experiments=1)
-    Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
-    assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
-
-
-def test_two_processes_of_one_job_share_one_record(tmp_path):
-    first, second = (Guarded(folder=tmp_path / "a", policy=SitePolicy(repeats=0)) for _ in range(2))
-    first.hello().train(1)
-    words = second.refused("train", 1, {k: t + 1e-9 for k, t in second.federation.initial_shared.items()})
-    assert "repeats 0 times" in words
-
-
-def test_rounds_are_limited_by_data_set(tmp_path):
-    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(rounds=2)).hello()
-    guarded.train(1)
-    guarded.train(2, guarded.near())
-    assert "the data have served 2 rounds, which is the limit (rounds)" in guarded.refused("train", 3, guarded.near())
-
-
-def test_experiments_that_began_before_share_one_limit_of_rounds(tmp_path):
-    policy = SitePolicy(rounds=2)
-    begun = [Guarded(folder=tmp_path / name, key=KEY, policy=policy).hello() for name in "abc"]
-    begun[0].train(1)
-    begun[1].train(1)
-    assert "(rounds)" in begun[2].refused("train", 1)
-
-
-def test_what_left_is_in_the_ledger(tmp_path):
-    guarded = Guarded(folder=tmp_path / "a", key=KEY, submitter="alice/h1").hello()
-    update = guarded.train(1)
-    entries = list(guarded.site.ledger.entries())
-    assert [(e["task"], e["round"], e["submitter"], e["data"]) for e in entries] == [
-        ("prepare", 0, "alice/h1", "tiny:site_data"),
-        ("train", 1, "alice/h1", "tiny:site_data"),
-    ]
-    assert entries[1]["tensors"] == sorted(update.tensors)
-    assert entries[0]["contract"] == Contract(guarded.federation.config).hash
-
-
-def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path):
-    guarded = Guarded(folder=tmp_path / "a", key=KEY).hello()
-    (tmp_path / "ledger.jsonl").unlink()
-    assert guarded.refused("train", 1) == "policy: the site's ledger cannot be written, so nothing leaves"
 
 
 def test_a_server_that_resumes_one_step_behind_gets_the_same_answer():

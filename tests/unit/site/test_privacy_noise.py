@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm
 
 from medpfl.config.run import make_config
-from medpfl.core.noise import STEPS, noised, on_grid
+from medpfl.core.noise import STEPS, _gaussian_of, noised, on_grid
 from medpfl.site.noise import noise_source
 
 CONFIG = make_config(algorithm="fedap")
@@ -22,6 +22,12 @@ def test_it_is_gaussian():
     assert z.std() == pytest.approx(1, abs=0.01)
     assert kstest(z, norm.cdf).pvalue > 1e-4
     assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 0.01
+
+
+def test_the_last_random_number_is_finite_and_the_first_ones_mirror():
+    least, most = _gaussian_of(np.array([0, 2**64 - 1], "<u8"))
+    assert most == -least
+    assert 8.2 < most / STEPS < 8.3
 
 
 def test_the_same_question_with_the_same_answer_gets_the_same_noise():

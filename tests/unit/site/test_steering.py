@@ -24,6 +24,6 @@ def test_they_lead_as_far_as_there_are_steps():
 
 
 def test_images_and_plain_weights_lead_nowhere():
-    federation = Federation.of(config("fedimpres", model="tiny:Net"))
+    federation = Federation.of(config("fedimpres", model="tiny:Net", settings={"warmup": 1}))
     message = Message("train", 2, federation.initial_shared | {"impression/images": torch.zeros(1, 1, 4, 4)})
     assert not list(led(federation.config, federation.channels, message, images()))

@@ -125,8 +125,17 @@ class _UnderModel(_Similarity):
     )
 
     def refuses(self, run: Run) -> str | None:
-        """Settings of privacy that mean nothing."""
-        return super().refuses(run) or refusal(run.settings)
+        """Settings of privacy and of pretraining that mean nothing."""
+        return super().refuses(run) or refusal(run.settings) or self._idle(run)
+
+    def _idle(self, run: Run) -> str | None:
+        path = self.settings.pretrain
+        given = [name for name in ("pretrain_share", "pretrain_epochs", "pretrain_check") if name in run.settings]
+        if given and path != "pooled":
+            return f"{given[0]} is of pooled pretraining, and pretrain={path}: leave it out"
+        if self.settings.pretrain_check and run.sites < 3:
+            return "pretrain_check says how W moves with f, and of two sites W is lambda and 1 - lambda under any f"
+        return None
 
     @classmethod
     def lacking(cls, name: str, run: Run) -> str | None:
@@ -183,7 +192,7 @@ class _UnderModel(_Similarity):
         run, sites = parts.run, {name: parts.source.site(name, parts.device) for name in parts.run.site_names}
         with intra_op_threads(run.intra_op_threads):
             found = judge(run, f, parts.model(), sites)
-            if not self.settings.pretrain_check or run.sites < 3:
+            if not self.settings.pretrain_check:
                 return found
             share = parts.source.pooled_training(self.settings.pretrain_share, parts.device)
             epochs = 2 * self.settings.pretrain_epochs

@@ -69,13 +69,18 @@ class Impression(Mechanism):
     words = ("{model} does not end in its last linear layer: an impression needs a net that does",)
 
     def refuses(self, run: Run) -> str | None:
-        """Nothing to start from, or a task whose labels are no single classes."""
+        """Nothing to start from, a run that ends before the first impression, or labels that are no single classes."""
         if not run.learned.one_class:
             return f"impressions have pseudo-labels, one class each; {run.learned.name} has other labels"
         if self.settings.start == "holdout" and not run.holdout:
             return "start=holdout needs images that are set aside: give --holdout, e.g. 0.1"
         if self.settings.start == "held-out" and not run.held_out:
             return "start=held-out needs a centre that takes no part in training: give --held-out, a number or names"
+        if self.settings.warmup >= run.rounds:
+            return (
+                f"warmup={self.settings.warmup} leaves no round with an impression: the run has {run.rounds} "
+                "(--rounds); give a smaller warmup"
+            )
         return None
 
     def objective(self, run: Run) -> str:
@@ -87,15 +92,15 @@ class Impression(Mechanism):
         return "a federated impression after every round from the warm-up on"
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
-        """Images to train with, as many as the method has, and no brighter than images are.
+        """Images to train with, as many as the method has, no brighter than images are, and of classes that there are.
 
         UserError where the model has no linear layer that classifies: its gradient is the constraint.
         """
-        split.classification_layer(model)
+        _, layer = split.classification_layer(model)
         many = self.settings.images
         entries = {
             "images": Entry((None, -1, -1, -1), (torch.float16,), -_BRIGHTEST, _BRIGHTEST, longest=many),
-            "labels": Entry((None,), (torch.uint8, torch.int64), least=0, longest=many),
+            "labels": Entry((None,), (torch.uint8, torch.int64), 0, layer.out_features - 1, longest=many),
         }
         what = "images to train with that the server has made of its model"
         return (Channel(self.name, False, entries, ("train", "join"), what, from_round=self.settings.warmup + 1),)

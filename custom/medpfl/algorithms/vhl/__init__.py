@@ -64,9 +64,11 @@ class Virtual(Mechanism):
     words = (_NO_PICTURES, "{model} hands its last linear layer no row of features for each image")
 
     def refuses(self, run: Run) -> str | None:
-        """Virtual images bear one class each."""
+        """Virtual images bear one class each, and one pass through the model gives their features."""
         if not run.learned.one_class:
             return f"virtual images are of one class each; {run.learned.name} has other labels"
+        if "heads:" in run.resolved_personal and run.all_settings["consistency"]:
+            return "virtual takes features from one pass through the model, and consistency makes three: set one to 0"
         return None
 
     def objective(self, run: Run) -> str:

@@ -1,0 +1,90 @@
+"""A run that is killed, or whose disk fails, goes on with the same figures."""
+
+import pytest
+from test_inprocess import IsAway, same_runs, swap
+from tiny import config, figures, no_space, plan_of, run, sites_of
+
+from medpfl.core.messages import Failure
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import CHECKPOINT, run_in_process
+from medpfl.site.store import DiskStore
+from medpfl.site.worker import Site
+
+
+@pytest.mark.parametrize("stop", range(6))
+def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
+    run_config = config("fedap")
+    federation = Federation.of(run_config)
+    sites, steps = sites_of(federation), []
+
+    def kill(state):
+        steps.append(state.phase)
+        if len(steps) == stop + 1:
+            raise KeyboardInterrupt
+
+    def go(after_step=lambda _: None):
+        plan = plan_of(federation)
+        options = {"checkpoint": tmp_path, "resume": True, "after_step": after_step}
+        return run_in_process(plan, sites, federation.model, workers=1, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(kill)
+    resumed, whole = (go(), sites), run(run_config)
+    assert same_runs(resumed, whole)
+    assert figures(resumed[0].history) == figures(whole[0].history)
+    assert resumed[0].final == whole[0].final
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_a_torn_checkpoint_costs_two_steps_and_no_figure(tmp_path, stop):
+    """The sites have done the step after the torn one when the server is killed."""
+    run_config = config("fedap")
+    federation = Federation.of(run_config)
+    sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in run_config.site_names}
+    file, answered = tmp_path / CHECKPOINT, []
+
+    def kill(progress):
+        if progress.answered == progress.expected:
+            answered.append(progress)
+            if len(answered) == stop + 2:
+                raise KeyboardInterrupt
+
+    def go(watch=lambda _: None):
+        plan = plan_of(federation)
+        return run_in_process(plan, sites, federation.model, workers=1, checkpoint=tmp_path, resume=True, watch=watch)
+
+    if stop < 5:
+        with pytest.raises(KeyboardInterrupt):
+            go(kill)
+    else:
+        go()
+    file.write_bytes(file.read_bytes()[:-9])
+    resumed, whole = (go(), sites), run(run_config)
+    assert same_runs(resumed, whole)
+    assert figures(resumed[0].history) == figures(whole[0].history)
+    assert resumed[0].final == whole[0].final
+    (note,) = resumed[0].failures
+    assert (note.site, note.reason) == (
+        "server",
+        "its last checkpoint was damaged; the run went on from the one before",
+    )
+
+
+class HasAFullDisk(Site):
+    def handle(self, message, model):
+        with no_space(message.task == "train" and message.round == 2):
+            return super().handle(message, model)
+
+
+def test_a_full_disk_at_a_site_costs_it_one_round(tmp_path):
+    def change(sites):
+        swap(HasAFullDisk)(sites)
+        sites["site-2"].store = DiskStore(tmp_path, durable=True)
+
+    state, sites = run(config("fedbn"), change)
+    assert state.failures == (
+        Failure("site-2", 2, "the site cannot write its state: File too large (its log says more)"),
+    )
+    away, without = run(config("fedbn"), swap(IsAway))
+    assert same_runs((state, sites), (away, without))
+    assert not [file for file in tmp_path.iterdir() if file.suffix != ".safetensors"]
