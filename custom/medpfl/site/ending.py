@@ -164,6 +164,7 @@ class Ending:
             lambda w: learned.mixed_losses(validated[id(alone)], validated[id(other)], w),
             training_cases(self.config, self.data, validated[id(alone)]),
             len(others),
+            cases(self.data, "validation").whose,
         )
         self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)

@@ -221,7 +221,8 @@ class Newcomer:
         if data.samples("validation"):
             one, two = (c.predictions("validation", config, data, model) for c in (own, other))
             train = training_cases(config, data, one)
-            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train)
+            whose = cases(data, "validation").whose
+            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train, whose=whose)
             validation = used("validation", weight)
         state = used_state(config, own, other, weight)
         return state, {"used": used("test", weight), "weight": weight}, validation

@@ -61,7 +61,8 @@ _TEXTS = (
     "{side} entry {name} has shape {shape}, expected {shape}",
     "{side} entry {name} has type {dtype}, expected {dtype}",
     "{side} entry {name} has non-finite values",
-    r"the training loss became {inexact}: lower the learning rate \(lr={number}\) or check the data",
+    r"(?:the training loss became {inexact}|training led to weights that are not finite): lower the learning rate "
+    r"\(lr={number}\) or check the data",
     "the site cannot {access} its state: {system}" + _MORE,
     "the site cannot write its model: {system}",
     "the site cannot begin: {error}" + _MORE,
