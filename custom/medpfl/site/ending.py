@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -74,19 +75,27 @@ class Ending:
     def answer(self, message: Message, model: nn.Module, selected: int) -> dict[str, Any]:
         """Tests the models of the selected round and of the last, and leaves them to be used.
 
+        A site that has one of the two is judged by that one, a site with neither by the last model that came to it.
+
         Args:
             message: the server's.
             model: of the run's architecture, on the device.
             selected: the round that was selected.
+
+        Raises:
+            StateError: it has no model at all, or the files are damaged.
         """
         last = message.round
         there = [r for r in dict.fromkeys((selected, last)) if self.finished(message, model, r)]
+        # Whoever was away at both has what came last: a server must not be able to leave a site without any.
+        others = reversed(self.store.rounds(MODEL)) if not there else ()
+        there += islice((r for r in others if self.finished(message, model, r)), 1)
         if not there:
             raise StateError(
                 f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
                 "are damaged"
             )
-        # A site that was absent when one of the two was validated is judged by the other.
+        # A site that was absent when one of the two was validated is judged by what it has.
         tested: dict[Which, int] = {
             "selected": selected if selected in there else there[0],
             "last": last if last in there else there[-1],

@@ -129,6 +129,15 @@ def test_stores_know_their_rounds(tmp_path):
         assert store.rounds("none") == []
 
 
+def test_a_site_that_has_neither_round_is_judged_by_what_came_last():
+    """A server names a round that the site has not kept, and does not let it validate the last."""
+    asked = Asked("fedblend", rounds=9)
+    asked.trained(3)
+    metrics = asked.ask("test", 9, selected_round=7).metrics
+    assert metrics["tested"] == {"selected": 2, "last": 2}
+    assert is_blend(final_state(asked.site.store, 2))
+
+
 def test_where_its_own_model_is_damaged_a_site_keeps_what_it_says(tmp_path):
     """An earlier answer to the same question has left a blend."""
     asked = Asked("fedblend", DiskStore(tmp_path, durable=False))
