@@ -65,11 +65,16 @@ def partly_trained_further(
 
 
 def between(before: State, after: State, share: float) -> dict[str, torch.Tensor]:
-    """(1 - share) of one state and share of another; what counts or points is the other's."""
-    return {
-        name: torch.lerp(before[name], tensor, share) if tensor.is_floating_point() else tensor
-        for name, tensor in after.items()
-    }
+    """(1 - share) of one state and share of another; what counts or points is the other's.
+
+    What is the same in both stays so, for a mask of -inf as well, between which there is nothing.
+    """
+
+    def averaged(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        same = not tensor.is_floating_point() or torch.equal(before[name], tensor)
+        return tensor if same else torch.lerp(before[name], tensor, share)
+
+    return {name: averaged(name, tensor) for name, tensor in after.items()}
 
 
 def used_predictions(

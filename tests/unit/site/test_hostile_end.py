@@ -11,6 +11,7 @@ from medpfl.engine.federation import Federation
 from medpfl.models.blend import blended, is_blend, restored
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.answer import answer
+from medpfl.site.candidates import between
 from medpfl.site.choice import LEVEL, chosen
 from medpfl.site.coarse import coarsened
 from medpfl.site.ending import final_state
@@ -93,6 +94,14 @@ def test_training_alone_without_an_answer_does_not_take_the_site_the_federations
     assert metrics["test"]["selected"]["auroc"] is not None
     kept = restored(asked.federation.model(), final_state(asked.site.store, 3))
     assert close(asked.site.config.learned.evaluate(kept, asked.site.data, "test"), metrics["test"]["selected"])
+
+
+def test_averaged_weights_keep_what_is_the_same_in_both():
+    mask = torch.tensor([0.0, float("-inf")])
+    before = {"mask": mask, "w": torch.zeros(2, dtype=torch.float64), "steps": torch.tensor(3)}
+    after = {"mask": mask.clone(), "w": torch.ones(2, dtype=torch.float64), "steps": torch.tensor(9)}
+    found = between(before, after, 0.25)
+    assert same(found, {"mask": mask, "w": torch.full((2,), 0.25, dtype=torch.float64), "steps": torch.tensor(9)})
 
 
 def test_a_blend_goes_by_one_network_where_the_other_gives_no_number():
