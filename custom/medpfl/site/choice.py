@@ -6,9 +6,9 @@ The prior is Beta(1 + f, 1 + (1 - f) / 2) with f = 300 / (300 + N) for N trainin
 a site has next to none of its own and the federation's are most of what there is to learn from, to 0.4, where it has
 thousands. With it the loss over n cases, taken one after another or all together, is above that of training alone by
 log((n + 1)(n + 2) / 2) at most, and by log(1 + 2n / 3) where N is large, whatever the other model is; never by more
-than :data:`_WEIGHTS` lets it, 10.6 and 4.9. That holds where a probability is linear in w, but for what tasks cut off very
-large losses. Dice is not linear: a blend whose cases together cost more is not used. Nor is any where no case tells the
-two models apart.
+than :data:`_WEIGHTS` lets it, 10.6 and 4.9. That holds where a probability is linear in w, but for what tasks cut off
+very large losses. Dice is not linear: a blend whose cases together cost more is not used. Nor is any where no case
+tells the two models apart.
 
 ``share_of_further`` says how far a model goes towards what further training made of it: the posterior mean over the
 line between both, whose points are networks with averaged weights (Wortsman et al.: Robust fine-tuning of zero-shot
