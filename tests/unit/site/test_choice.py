@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medpfl.site import choice
@@ -45,6 +45,7 @@ def test_the_priors_mean():
     assert posterior_mean(np.zeros(101), MANY) == pytest.approx(0.4, abs=1e-4)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30), st.sampled_from([NONE, 50, MANY])
 )
