@@ -46,9 +46,7 @@ def test_the_priors_mean():
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30), st.sampled_from([NONE, 50, MANY])
-)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30), st.sampled_from(TRAIN))
 def test_on_the_cases_together_it_costs_no_more_than_is_said(cases, train):
     alone, other = np.array(cases).T.clip(1e-5, 1)
     n, losses = len(cases), losses_of(alone, other)
@@ -59,10 +57,10 @@ def test_on_the_cases_together_it_costs_no_more_than_is_said(cases, train):
 
 
 @pytest.mark.parametrize(("train", "most"), [(NONE, 10.6), (MANY, 4.9)])
-def test_thousands_of_cases_of_a_useless_model_cost_no_more_than_the_priors_share_of_training_alone(train, most):
+def test_many_cases_of_a_useless_model_cost_no_more_than_the_priors_share_of_training_alone(train, most):
     """One after another; each case costs -log(1 - w)."""
     per_case, total = -np.log(np.linspace(1, 0, 101).clip(1e-12)), 0.0
-    for n in range(5000):
+    for n in range(1500):
         total -= np.log(1 - posterior_mean(n * per_case, train))
         bound = np.log(1 + 2 * (n + 1) / 3) if train == MANY else np.log((n + 2) * (n + 3) / 2)
         assert total <= min(bound, most) + 1e-3
@@ -126,7 +124,7 @@ def test_best_counts_patients_and_not_their_cases():
 def test_many_cases_are_tested_a_part_at_a_time(monkeypatch):
     gains = np.random.default_rng(5).normal(size=50)
     at_once = [supported(gains + shift) for shift in (-1, 0, 1)]
-    monkeypatch.setattr(choice, "_AT_ONCE", 100)
+    monkeypatch.setattr(choice, "_AT_ONCE", 5000)
     assert [supported(gains + shift) for shift in (-1, 0, 1)] == at_once == [False, False, True]
 
 
