@@ -96,9 +96,10 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     return _by_name((*FOR_ALL, *own, *LAST))
 
 
-RESERVED = {"personal", "model", "received", "finished", "used", "data", "best"}
-RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished"}
-"""Names under which a site keeps states of its own (:mod:`medpfl.site.store`): no part of a method is called so."""
+RESERVED = {"personal", "model", "received", "optimizer", "finished", "used", "data", "best", "init"}
+RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished", "alone_optimizer"}
+"""Names under which a site keeps states of its own (:mod:`medpfl.site.store`, :mod:`medpfl.site.rival`,
+:mod:`medpfl.site.start`): no part of a method is called so."""
 
 
 def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:

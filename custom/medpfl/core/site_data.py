@@ -147,8 +147,9 @@ class SiteLoaders:
 
     Attributes:
         train: training batches, in a new order at every iteration.
-        validation: used to select the round; may be empty.
-        test: read once, at the end; may be empty.
+        validation: used to select the round and to choose between models, which are compared case by case: the same
+            samples in the same order at every reading; may be empty.
+        test: likewise; read at the end; may be empty.
         plain: the training samples in a fixed order, each once and as it is: what statistics of a site's data are taken
             from. Not needed where ``train`` is that itself.
         device: where batches are moved; filled in by the engine.
@@ -165,9 +166,11 @@ class SiteLoaders:
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
-        """See :class:`SiteData`: what the loader yields in an epoch; it is read for that once, unless it tells."""
+        """See :class:`SiteData`: of an epoch, which is read for it unless the loader tells; NotPlain if one varies."""
         if part not in self._samples:
             loader = getattr(self, part)
+            if part != "train" and _varies(loader):
+                raise NotPlain(NOT_IN_ORDER)
             told = _told(loader)
             self._samples[part] = sum(len(y) for _, y in loader) if told is None else told
         return self._samples[part]
@@ -221,12 +224,18 @@ class SiteLoaders:
 
 
 class NotPlain(UserError):
-    """A loader made for training is no source of statistics."""
+    """A loader made for training is no source of statistics, and none of cases on which models are compared."""
 
 
 NOT_PLAIN = (
     "its training loader shuffles, augments or drops samples, and statistics need each sample once, as it is: give "
     "SiteLoaders a second loader of them, plain="
+)
+
+
+NOT_IN_ORDER = (
+    "its validation or test loader gives other samples at another reading, and models are compared case by case: give "
+    "each sample once, in one order, as it is (shuffle=False)"
 )
 
 
@@ -241,8 +250,9 @@ def _told(loader: Iterable[Batch]) -> int | None:
 
 
 def _varies(loader: Iterable[Batch]) -> bool:
-    """Whether it begins in another way each time."""
-    first, again = (next(iter(loader), None) for _ in range(2))
+    """Whether it begins in another way each time; what it draws for that moves no other random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        first, again = (next(iter(loader), None) for _ in range(2))
     if first is None or again is None:
         return first is not again
     return not all(map(torch.equal, first, again))
@@ -280,8 +290,7 @@ def padded(images: Tensor, edge: int) -> Tensor:
     """Square images (..., H, H) with black around, (..., edge, edge)."""
     size = images.shape[-1]
     before = (edge - size) // 2
-    after = edge - size - before
-    return pad(images, (before, after, before, after)) if edge != size else images
+    return pad(images, (before, edge - size - before) * 2) if edge != size else images
 
 
 def scale(images: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource
-from medpfl.engine.first_model import blank, meet, pick_device, require_affordable, seeded_model, split_of, try_out
+from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
-from medpfl.models.start_weights import Start, start_weights
+from medpfl.models.start_weights import Start
 from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
@@ -70,7 +70,7 @@ class Federation:
     def of(
         cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY
     ) -> Federation:
-        """Builds the model once and resolves what is shared. Reads no images of any site.
+        """Builds the model once, as :func:`~medpfl.engine.first_model.first_model`, with what that raises.
 
         Args:
             config: the run. Where it gives start weights by a path, the federation's names them instead.
@@ -78,29 +78,9 @@ class Federation:
             start: the start weights that the configuration names, where the file is not here. Without them the models
                 are of their shapes, and there can be no site.
             limits: on the network, of a party that does not trust who asks for it.
-
-        Raises:
-            NetworkTooLarge: the network is beyond the limits; no memory was taken for it.
         """
         source, device = open_source(config, own), pick_device(config)
-        require_affordable(config, source, limits)
-        model = seeded_model(config, source, torch.device("cpu"))
-        if shape := source.model_arguments():
-            try_out(config, model, blank(config, shape, number=2), shape["num_classes"])
-        x = blank(config, shape)
-        if config.init and not config.init.startswith("sha256:"):
-            start = start_weights(Path(config.init), model, x)
-            config = config.model_copy(update={"init": start.named})
-        if start:
-            model.load_state_dict(start.state)
-        split = split_of(config, model, x)
-        if config.mixes and not split.shared_names:
-            frozen = f" with --frozen {config.frozen}" if config.frozen else ""
-            raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
-        if odd := next((name for name in split.shared_names if "/" in name), None):
-            raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
-        if shape:
-            meet(config, model, split, blank(config, shape, number=2))
+        config, model, split, start = first_model(config, source, start, limits)
         channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
@@ -232,8 +212,7 @@ class Federation:
             job: FLARE's number of the job.
             experiment: the name under which the site keeps the run.
         """
-        joining = isinstance(party, Newcomer)
-        here = isinstance(party, Site)
+        joining, here = isinstance(party, Newcomer), isinstance(party, Site)
         return Guarded(
             party=party,
             contract=contract or Contract(self.config, self.config if joining else None),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,8 +21,59 @@ from medpfl.data.source import DataSource
 from medpfl.models import build_model, logits
 from medpfl.models.cost import Limits, require_within
 from medpfl.models.shapes import each_side
+from medpfl.models.start_weights import Start, start_weights
 
 logger = logging.getLogger(__name__)
+
+
+class First(NamedTuple):
+    """A run's first model.
+
+    Attributes:
+        config: the run; where it gave start weights by a path it names them.
+        model: on the CPU.
+        split: what of it is shared.
+        start: what it begins with, where that is not random.
+    """
+
+    config: RunConfig
+    model: nn.Module
+    split: ParameterSplit
+    start: Start | None
+
+
+def first_model(config: RunConfig, source: DataSource, start: Start | None, limits: Limits) -> First:
+    """The run's first model, once it is known to suit the data and the method. Reads no images of any site.
+
+    Args:
+        config: the run.
+        source: where the sites' data come from.
+        start: the start weights that the configuration names, where the file is not here.
+        limits: on the network, of a party that does not trust who asks for it.
+
+    Raises:
+        NetworkTooLarge: the network is beyond the limits; no memory was taken for it.
+        UserError: it does not fit the data or the method, or nothing of it would be shared.
+    """
+    require_affordable(config, source, limits)
+    model = seeded_model(config, source, torch.device("cpu"))
+    if shape := source.model_arguments():
+        try_out(config, model, blank(config, shape, number=2), shape["num_classes"])
+    x = blank(config, shape)
+    if config.init and not config.init.startswith("sha256:"):
+        start = start_weights(Path(config.init), model, x)
+        config = config.model_copy(update={"init": start.named})
+    if start:
+        model.load_state_dict(start.state)
+    split = split_of(config, model, x)
+    if config.mixes and not split.shared_names:
+        frozen = f" with --frozen {config.frozen}" if config.frozen else ""
+        raise UserError(f"--personal {config.resolved_personal}{frozen} leaves nothing to share for {config.model}")
+    if odd := next((name for name in split.shared_names if "/" in name), None):
+        raise UserError(f"{config.model}: an entry called {odd!r} cannot travel; give its module a name without /")
+    if shape:
+        meet(config, model, split, blank(config, shape, number=2))
+    return First(config, model, split, start)
 
 
 def pick_device(config: RunConfig) -> torch.device:

@@ -18,8 +18,8 @@ _WEIGHT, _SIGMOID = "blend_weight", "blend_sigmoid"
 class Blend(nn.Module):
     """Gives log((1 - w) softmax(a(x)) + w softmax(b(x))), whose softmax is the mean itself.
 
-    Where outputs are independent, it gives the log-odds of (1 - w) sigmoid(a(x)) + w sigmoid(b(x)). Where b has no
-    finite output, it is a's alone.
+    Where outputs are independent, it gives the log-odds of (1 - w) sigmoid(a(x)) + w sigmoid(b(x)). Where one of the
+    two gives no number, it is the other's alone.
 
     Args:
         a: a network; its output is (B, classes, ...).
@@ -42,7 +42,8 @@ class Blend(nn.Module):
         else:
             a, b = log_softmax(a, 1), log_softmax(b, 1)
             mean = self._mean(a, b)
-        return torch.where(b.isnan().any(1, keepdim=True), a, mean.to(a.dtype))
+        no_a, no_b = (scores.isnan().any(1, keepdim=True) for scores in (a, b))
+        return torch.where(no_b, a, torch.where(no_a, b, mean.to(a.dtype)))
 
     def _mean(self, a: Tensor, b: Tensor) -> Tensor:
         """Of logarithms, in float64."""

@@ -131,6 +131,9 @@ def _plain_metrics(plan: Plan, message: Message, metrics: Any) -> dict[str, Any]
         raise StateError(f"metric {where!r}: {first['msg']}") from None
     if message.task == "join":
         _check_epochs(message.info["epochs"], found)
+    for which, round_ in found.get("tested", {}).items():
+        if round_ > plan.config.rounds:
+            raise StateError(f"metric 'tested.{which}': round {round_} of {plan.config.rounds}")
     if verdict := found.get("verdict"):
         _check_verdict(plan, verdict)
     _check_numbers(plan.config.numbers, found.get("numbers") or {})
@@ -138,13 +141,18 @@ def _plain_metrics(plan: Plan, message: Message, metrics: Any) -> dict[str, Any]
 
 
 def _check_verdict(plan: Plan, verdict: Mapping[str, Any]) -> None:
-    """Only where sites train alone too, of rounds that there were, and with intervals that are some."""
+    """Only where sites train alone too, of rounds that there were, of all measures, with intervals that are some."""
     if not plan.config.has_rival:
         raise StateError("metric 'verdict': in this run no site trains alone")
     for round_ in (verdict["alone_round"], *(used["round"] for used in verdict["used"].values())):
         if round_ > plan.config.rounds:
             raise StateError(f"metric 'verdict': round {round_} of {plan.config.rounds}")
-    for name, gained in (verdict["gain"] or {}).items():
+    if verdict["gain"] is None:
+        return
+    for name in plan.config.learned.everywhere:
+        if name not in verdict["gain"]:
+            raise StateError(f"metric 'verdict.gain.{name}': missing")
+    for name, gained in verdict["gain"].items():
         if gained and not gained["low"] <= gained["difference"] <= gained["high"]:
             raise StateError(f"metric 'verdict.gain.{name}': a difference outside its interval")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ def partly_trained_further(
         model: of the architecture, on the device.
     """
 
+    @lru_cache(maxsize=1)  # the last share that is asked for is as a rule the one that is taken
     def at(share: float) -> Candidate:
         if share in (0, 1):
             return (before, after)[int(share)]
@@ -59,21 +61,28 @@ def partly_trained_further(
 
     learned = config.learned
     share = share_of_further(lambda s: learned.losses(at(s).predictions("validation", config, data, model)))
-    return Candidate(name, after.round, at(share).state)
+    return replace(at(share), name=name, round=after.round)
 
 
 def between(before: State, after: State, share: float) -> dict[str, torch.Tensor]:
-    """(1 - share) of one state and share of another; what counts or points is the other's."""
-    return {
-        name: torch.lerp(before[name], tensor, share) if tensor.is_floating_point() else tensor
-        for name, tensor in after.items()
-    }
+    """(1 - share) of one state and share of another; what counts or points is the other's.
+
+    What is the same in both stays so, for a mask of -inf as well, between which there is nothing.
+    """
+
+    def averaged(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        same = not tensor.is_floating_point() or torch.equal(before[name], tensor)
+        return tensor if same else torch.lerp(before[name], tensor, share)
+
+    return {name: averaged(name, tensor) for name, tensor in after.items()}
 
 
 def used_predictions(
     part: Part, config: RunConfig, data: SiteData, model: nn.Module, alone: Candidate, other: Candidate, weight: float
 ) -> Any:
     """Predictions of ``weight`` times another candidate and the rest the model that the site trained alone."""
+    if weight in (0, 1):
+        return (alone, other)[int(weight)].predictions(part, config, data, model)
     own, others = (c.predictions(part, config, data, model) for c in (alone, other))
     if (found := config.learned.mixed(own, others, weight)) is not None:
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from medpfl.models.blend import restored
 from medpfl.site.candidates import Candidate, partly_trained_further, training_cases, used_predictions, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
+from medpfl.site.finishing import Finishing
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
 from medpfl.tasks.evaluation import cases
@@ -56,10 +58,8 @@ class Ending:
         data: the site's.
         store: the site's.
         rival: trained alone; None where there is none.
-        finished_alone: gives, made once, what mechanisms make at the end of its model; None if nothing.
         delivery: where models go.
-        finished: makes, once, what mechanisms make at the end of the model in use of a round; see
-            :meth:`medpfl.site.worker.Site.finished`.
+        finishing: makes of models, once, what mechanisms make of them at the end.
     """
 
     name: str
@@ -67,26 +67,33 @@ class Ending:
     data: SiteData
     store: SiteStore
     rival: Rival | None
-    finished_alone: Callable[[Message, nn.Module], State | None]
     delivery: Delivery | None
-    finished: Callable[[Message, nn.Module, int], bool]
+    finishing: Finishing
 
     def answer(self, message: Message, model: nn.Module, selected: int) -> dict[str, Any]:
         """Tests the models of the selected round and of the last, and leaves them to be used.
+
+        A site that has one of the two is judged by that one, a site with neither by the last model that came to it.
 
         Args:
             message: the server's.
             model: of the run's architecture, on the device.
             selected: the round that was selected.
+
+        Raises:
+            StateError: it has no model at all, or the files are damaged.
         """
         last = message.round
-        there = [r for r in dict.fromkeys((selected, last)) if self.finished(message, model, r)]
+        there = [r for r in dict.fromkeys((selected, last)) if self.finishing.finished(message, model, r)]
+        # Whoever was away at both has what came last: a server must not be able to leave a site without any.
+        others = reversed(self.store.rounds(MODEL)) if not there else ()
+        there += islice((r for r in others if self.finishing.finished(message, model, r)), 1)
         if not there:
             raise StateError(
                 f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
                 "are damaged"
             )
-        # A site that was absent when one of the two was validated is judged by the other.
+        # A site that was absent when one of the two was validated is judged by what it has.
         tested: dict[Which, int] = {
             "selected": selected if selected in there else there[0],
             "last": last if last in there else there[-1],
@@ -115,7 +122,7 @@ class Ending:
         if self.rival is None or (state := self.rival.best()) is None:
             return None
         own = Candidate("alone", self.rival.round, state)
-        if (finished := self.finished_alone(message, model)) is None:
+        if (finished := self.finishing.alone(message, model)) is None:
             return own
         further = Candidate("alone", self.rival.round, finished)
         if not self.data.samples("validation"):
@@ -164,6 +171,7 @@ class Ending:
             lambda w: learned.mixed_losses(validated[id(alone)], validated[id(other)], w),
             training_cases(self.config, self.data, validated[id(alone)]),
             len(others),
+            cases(self.data, "validation").whose,
         )
         self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)

@@ -16,18 +16,17 @@ from torch import nn
 
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.attention import attention_blocks, head_entries
 from medpfl.core.channels import Channel
 from medpfl.core.errors import first_line
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
-from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import Part, SiteData
 from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
+from medpfl.site.beginning import repeat_shared_heads, take_statistics
 from medpfl.site.candidates import Candidate, training_cases, used_predictions, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery
@@ -221,7 +220,8 @@ class Newcomer:
         if data.samples("validation"):
             one, two = (c.predictions("validation", config, data, model) for c in (own, other))
             train = training_cases(config, data, one)
-            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train)
+            whose = cases(data, "validation").whose
+            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train, whose=whose)
             validation = used("validation", weight)
         state = used_state(config, own, other, weight)
         return state, {"used": used("test", weight), "weight": weight}, validation
@@ -285,38 +285,3 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
         run, own = (", ".join(c) if isinstance(c, list) else str(c) for c in classes)
         return f"its classes are not the run's, or in another order {remedy}", f"it has {own}, the run {run}"
     return None
-
-
-def repeat_shared_heads(model: nn.Module, split: ParameterSplit) -> None:
-    """Gives personal head i, of P, the weights of shared head i modulo their number, in every attention block."""
-    state, blocks = model.state_dict(), attention_blocks(model)
-    with torch.no_grad():
-        for path, (personal, heads) in split.heads.items():
-            for head in range(personal):
-                source = personal + head % (heads - personal)
-                to, of = (head_entries(blocks[path], range(h, h + 1)) for h in (head, source))
-                for name, (dim, rows) in to.items():
-                    target = state[f"{path}.{name}" if path else name]
-                    index = torch.tensor(of[name][1], device=target.device)
-                    taken = target.index_select(dim, index)
-                    target.index_copy_(dim, torch.tensor(rows, device=target.device), taken)
-
-
-def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = None) -> None:
-    """Sets batch norm's running statistics to those of its inputs over the training data, pooled exactly.
-
-    The variance is the unbiased one, as torch's own running variance is.
-
-    Layer after layer in the model's order, so that each sees what it will see in use.
-
-    Args:
-        model: changed in place.
-        data: its training part is used.
-        paths: of the layers; by default all.
-    """
-    for path, layer in batch_norm_layers(model).items():
-        if (paths is None or path in paths) and layer.running_mean is not None:
-            found = input_statistics(model, {path: layer}, training_inputs(data), unbiased=True)
-            for mean, variance in found.values():
-                layer.running_mean.copy_(mean)
-                layer.running_var.copy_(variance)

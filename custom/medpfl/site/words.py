@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
-from medpfl.core.site_data import NOT_PLAIN
+from medpfl.core.site_data import NOT_IN_ORDER, NOT_PLAIN
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -61,7 +61,8 @@ _TEXTS = (
     "{side} entry {name} has shape {shape}, expected {shape}",
     "{side} entry {name} has type {dtype}, expected {dtype}",
     "{side} entry {name} has non-finite values",
-    r"the training loss became {inexact}: lower the learning rate \(lr={number}\) or check the data",
+    r"(?:the training loss became {inexact}|training led to weights that are not finite): lower the learning rate "
+    r"\(lr={number}\) or check the data",
     "the site cannot {access} its state: {system}" + _MORE,
     "the site cannot write its model: {system}",
     "the site cannot begin: {error}" + _MORE,
@@ -74,6 +75,7 @@ _TEXTS = (
     r"its classes are not the run's, or in another order \(--data-arg classes=\.\.\. gives it, for scans a "
     r"manifest\.json too\)" + _MORE,
     re.escape(NOT_PLAIN),
+    re.escape(NOT_IN_ORDER),
     r"its samples do not fit {model} as the run trained it" + _MORE,
     # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
     "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,9 +24,11 @@ from medpfl.core.statefile import TornFile
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
+from medpfl.site.finishing import Finishing
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
-from medpfl.site.rival import ALONE_FINISHED, Rival
+from medpfl.site.rival import Rival
+from medpfl.site.same_data import require_same_data
 from medpfl.site.start import INIT
 from medpfl.site.store import (
     BEST,
@@ -43,7 +45,7 @@ from medpfl.site.store import (
     usable,
 )
 from medpfl.tasks.selection import AUTO, seen, selection
-from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.loop import plain_objective, train_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +109,8 @@ class Site:
             self.store.keep(kind, ())  # a site is greeted once a run: what lies here is from an earlier one
         if self.delivery:
             self.delivery.put_aside()
-        if (digest := self._digest) is not None:
-            self.store.put(DATA, 0, {"digest": digest})
+        if self._digest is not None:
+            self.store.put(DATA, 0, {"digest": self._digest})
         self.store.keep(INIT, ())
         if start := message.brought(START):
             self.store.put(INIT, 0, start)
@@ -153,26 +155,10 @@ class Site:
         digest = self.data.digest()
         return None if digest is None else torch.frombuffer(bytearray(digest), dtype=torch.uint8)
 
-    def _same_data(self) -> None:
-        """Other data mean another split: former training samples might be tested on."""
-        try:
-            before = self.store.get(DATA, 0)
-        except TornFile as error:
-            logger.warning("%s: %s", self.name, error)
-            raise StateError(
-                f"{self.name}: the record of its data is damaged, so nobody can say whether they have changed since "
-                "the run began; begin a new experiment"
-            ) from None
-        if before is not None and self._digest is not None and not torch.equal(before["digest"], self._digest):
-            raise StateError(
-                f"{self.name}: its data have changed since the run began, so training and test samples would mix; "
-                "restore them or begin a new experiment"
-            )
-
     def _train(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, round_ = self.config, message.round
         asked = requested(config, self.upward("train"), message.asked)
-        self._same_data()
+        require_same_data(self.name, self.store, self._digest)
         if self.rival:
             self.rival.train(model, round_)
         metrics = self.load(message, model, round_ - 1)
@@ -201,46 +187,13 @@ class Site:
         return {}, metrics
 
     def _test(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        self._same_data()
+        require_same_data(self.name, self.store, self._digest)
         selected = message.info["selected_round"]
         if self.selects:
             selected = self._own_best()[0] or message.round
-        own = self.rival, self.finished_alone
-        end = Ending(self.name, self.config, self.data, self.store, *own, self.delivery, self.finished)
+        finishing = Finishing(self.name, self.store, self.rival, partial(self._method, when="end", noise="update"))
+        end = Ending(self.name, self.config, self.data, self.store, self.rival, self.delivery, finishing)
         return {}, end.answer(message, model, selected)
-
-    def finished(self, message: Message, model: nn.Module, round_: int) -> bool:
-        """Makes the model what the site is going to use of a round; False if it has none of that round.
-
-        What mechanisms make of it they make once: the same question gets the same answer.
-        """
-        if (state := usable(self.store, FINISHED, round_, self.name)) is not None:
-            model.load_state_dict(state)
-            return True
-        if (state := usable(self.store, MODEL, round_, self.name)) is None:
-            return False
-        self._finish(FINISHED, message, model, round_, state)
-        return True
-
-    def finished_alone(self, message: Message, model: nn.Module) -> State | None:
-        """What mechanisms make at the end of the model that the site trained alone; None if that is nothing."""
-        if not self.rival or (state := self.rival.best()) is None:
-            return None
-        round_ = self.rival.round
-        if (finished := usable(self.store, ALONE_FINISHED, round_, self.name)) is None:
-            self._finish(ALONE_FINISHED, message, model, round_, state)
-            finished = usable(self.store, ALONE_FINISHED, round_, self.name)
-        return finished
-
-    def _finish(self, kind: str, message: Message, model: nn.Module, round_: int, state: State) -> None:
-        """Lets mechanisms change a model at the end, and keeps it if one did."""
-        model.load_state_dict(state)
-        try:
-            if self._method(replace(message, round=round_), model, "end", "update").finish():
-                self.store.put(kind, round_, copied(model))
-        except TrainingDiverged as error:  # the server's last model may be any: the site must not end without one
-            logger.warning("%s, model of round %d as it was before the end: %s", self.name, round_, error)
-            model.load_state_dict(state)
 
     def load(self, message: Message, model: nn.Module, personal_round: int) -> dict[str, Any]:
         """Makes the model what the site uses after it received its mix of ``personal_round``.

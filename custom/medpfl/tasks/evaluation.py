@@ -95,6 +95,9 @@ def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, T
 
 
 def mixed(first: Predictions, second: Predictions, weight: float) -> Predictions:
-    """Of probabilities; a case for which the second has none is the first's alone."""
-    known = np.isfinite(second[0]).all(1, keepdims=True)
-    return np.where(known, (1 - weight) * first[0] + weight * second[0], first[0]), first[1]
+    """Of probabilities; between 0 and 1 a case for which one of the two has none is the other's alone."""
+    if weight in (0, 1):
+        return (first, second)[int(weight)]
+    one, two = (np.isfinite(p).all(1, keepdims=True) for p, _ in (first, second))
+    both = (1 - weight) * first[0] + weight * second[0]
+    return np.where(one & two, both, np.where(two, second[0], first[0])), first[1]

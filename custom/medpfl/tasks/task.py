@@ -147,8 +147,8 @@ class Task(ABC):
     def mixed(self, first: Any, second: Any, weight: float) -> Any | None:
         """Predictions on the same cases by ``weight`` times the second's and the rest the first's.
 
-        A case for which the second has no finite prediction has the first's. None where only the two networks
-        together can tell (:class:`medpfl.models.blend.Blend`).
+        A case for which one of the two has no finite prediction has the other's, but for a weight of 0 or 1. None where
+        only the two networks together can tell (:class:`medpfl.models.blend.Blend`).
         """
         return None
 

@@ -24,6 +24,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """From a network's output and labels to the mean over the batch (:meth:`medpfl.tasks.task.Task.loss`)."""
 
 
+_ADVICE = "lower the learning rate (lr={:.3g}) or check the data"
+
+
 class TrainingDiverged(RuntimeError):
     """Local training left the finite numbers; the round's result is not used."""
 
@@ -98,7 +101,7 @@ def train_epochs(
         Mean of the task's loss per sample over all epochs, without what the objective adds to it.
 
     Raises:
-        TrainingDiverged: the loss became NaN or infinite.
+        TrainingDiverged: the loss became NaN or infinite, or the last step led to weights that are.
     """
     model.train()
     trained = list(model.parameters() if parameters is None else parameters)
@@ -117,7 +120,10 @@ def train_epochs(
                 count += len(y)
             steps.end_epoch()
         steps.end()
-    return finite_mean(total, count, trainer)
+    mean = finite_mean(total, count, trainer)
+    if not bool(torch.stack([p.detach().isfinite().all() for p in trained if p.requires_grad]).all()):
+        raise TrainingDiverged(f"training led to weights that are not finite: {_ADVICE.format(trainer.lr)}")
+    return mean
 
 
 def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
@@ -128,9 +134,7 @@ def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
     """
     mean = float(total) / max(count, 1)
     if not math.isfinite(mean):
-        raise TrainingDiverged(
-            f"the training loss became {mean}: lower the learning rate (lr={trainer.lr:.3g}) or check the data"
-        )
+        raise TrainingDiverged(f"the training loss became {mean}: {_ADVICE.format(trainer.lr)}")
     return mean
 
 

@@ -154,6 +154,13 @@ TOLD = {"alone": None, "alone_round": 1, "used": {"selected": USED, "last": USED
 INVERTED = {"accuracy": {"difference": 0.5, "low": 0.9, "high": 0.1}, "balanced_accuracy": None, "auroc": None}
 
 
+def test_what_is_tested_is_of_a_round_that_there_was():
+    plan = make_plan(rounds=3)
+    metrics = {"test": {"selected": None, "last": None}, "tested": {"selected": 4, "last": 3}}
+    with pytest.raises(StateError, match=r"metric 'tested\.selected': round 4 of 3"):
+        check_update(plan, {"site-1": Message("test", 3, {}, {})}, Update("site-1", 3, {}, metrics), [])
+
+
 @pytest.mark.parametrize(
     ("alone", "change", "named"),
     [
@@ -162,6 +169,8 @@ INVERTED = {"accuracy": {"difference": 0.5, "low": 0.9, "high": 0.1}, "balanced_
         ("yes", {"alone_round": 10}, "round 10 of 3"),
         ("yes", {"used": {"selected": USED, "last": USED | {"round": 10}}}, "round 10 of 3"),
         ("yes", {"gain": INVERTED}, "a difference outside its interval"),
+        ("yes", {"gain": {"auroc": None}}, "metric 'verdict.gain.accuracy': missing"),
+        ("yes", {"gain": {}}, "metric 'verdict.gain.accuracy': missing"),
     ],
 )
 def test_a_verdict_is_one_of_this_run(alone, change, named):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medpfl.site import choice
 from medpfl.site.choice import LEVEL, chosen, posterior_mean, share_of_further, supported
 
 
@@ -14,6 +15,7 @@ def losses_of(alone: np.ndarray, other: np.ndarray):
 
 
 NONE, MANY = 0, 1e12
+TRAIN = [NONE, 100, MANY]
 """Training cases: the priors Beta(2, 1) and Beta(1, 1.5)."""
 PRIORS = [(NONE, 3 / 4, 2 / 4), (300, 2.5 / 3.75, 1.5 / 3.75), (MANY, 2 / 3.5, 1 / 3.5)]
 
@@ -37,22 +39,53 @@ def test_without_cases_a_site_uses_its_own():
     assert chosen("received", nothing, NONE) == 1.0
 
 
-@given(st.lists(st.tuples(st.floats(1e-5, 1), st.floats(1e-5, 1)), min_size=1, max_size=30))
-def test_it_is_a_weight_and_the_priors_where_models_are_equal(cases):
+def test_the_priors_mean():
     """2 / 3, the mean of Beta(2, 1), and 0.4, that of Beta(1, 1.5)."""
-    alone, other = np.array(cases).T
-    assert 0 <= chosen("blend", losses_of(alone, other), NONE) <= 1
-    assert chosen("blend", losses_of(alone, alone), NONE) == pytest.approx(2 / 3, abs=1e-3)
-    assert chosen("blend", losses_of(alone, alone), MANY) == pytest.approx(0.4, abs=1e-3)
+    assert posterior_mean(np.zeros(101), NONE) == pytest.approx(2 / 3, abs=1e-4)
+    assert posterior_mean(np.zeros(101), MANY) == pytest.approx(0.4, abs=1e-4)
 
 
-@pytest.mark.parametrize("n", [10, 20, 30])
-@pytest.mark.parametrize("train", [NONE, 100, MANY])
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30), st.sampled_from(TRAIN))
+def test_on_the_cases_together_it_costs_no_more_than_is_said(cases, train):
+    alone, other = np.array(cases).T.clip(1e-5, 1)
+    n, losses = len(cases), losses_of(alone, other)
+    weight = chosen("blend", losses, train)
+    assert 0 <= weight <= 1
+    bound = np.log(1 + 2 * n / 3) if train == MANY else np.log((n + 1) * (n + 2) / 2)
+    assert losses(weight).sum() <= losses(0.0).sum() + bound + 1e-6
+
+
+@pytest.mark.parametrize(("train", "most"), [(NONE, 10.6), (MANY, 4.9)])
+def test_many_cases_of_a_useless_model_cost_no_more_than_the_priors_share_of_training_alone(train, most):
+    """One after another; each case costs -log(1 - w)."""
+    per_case, total = -np.log(np.linspace(1, 0, 101).clip(1e-12)), 0.0
+    for n in range(1500):
+        total -= np.log(1 - posterior_mean(n * per_case, train))
+        bound = np.log(1 + 2 * (n + 1) / 3) if train == MANY else np.log((n + 2) * (n + 3) / 2)
+        assert total <= min(bound, most) + 1e-3
+
+
+def test_cases_that_do_not_tell_models_apart_give_none_a_share():
+    """As masks without any structure: a prior is no reason to take what came."""
+    assert chosen("blend", lambda w: np.zeros(3), NONE) == 0.0
+    assert chosen("blend", losses_of(np.full(4, 0.3), np.full(4, 0.3)), NONE) == 0.0
+
+
+def test_a_blend_that_costs_more_than_is_said_is_not_used():
+    """Dice under a model that marks a thousand times as much as there is: it falls as 1 / (1 + 1000 w), to 0.05."""
+    for n in (1, 2, 3, 10):
+        weight = chosen("blend", lambda w, n=n: np.full(n, -np.log(max(0.05, (1 - w) / (1 + 1000 * w)))), NONE)
+        assert weight == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [10, 30])
+@pytest.mark.parametrize("train", TRAIN)
 def test_one_after_another_the_loss_is_hardly_above_that_of_training_alone(n, train):
     """The bound of the priors, for cases as they fall and for another model that is wrong on all of them."""
     bound = np.log(1 + 2 * n / 3) if train == MANY else np.log((n + 1) * (n + 2) / 2)
     rng = np.random.default_rng(n)
-    drawn = [rng.beta(0.3, 0.3, (2, n)).clip(1e-4, 1) for _ in range(50)]
+    drawn = [rng.beta(0.3, 0.3, (2, n)).clip(1e-4, 1) for _ in range(12)]
     for alone, other in [*drawn, (np.ones(n), np.full(n, 1e-9))]:
         total = 0.0
         for i in range(n):
@@ -69,6 +102,30 @@ def test_the_share_of_further_training_by_hand():
     assert share_of_further(lambda s: np.array([0.0, 0.0 if s == 1 else 1.0])) == pytest.approx((1.5 + e) / (4 + e))
     assert share_of_further(lambda s: np.array([0.7])) == pytest.approx(0.5)
     assert share_of_further(lambda s: np.full(30, 5 * s)) == pytest.approx(0, abs=1e-9)
+
+
+def test_averaged_weights_that_are_worse_than_both_ends_are_not_taken():
+    """A barrier between two good networks: the mean of five shares lies on it."""
+    assert share_of_further(lambda s: np.array([0.0 if s in (0, 1) else 9.0])) == 0
+    assert share_of_further(lambda s: np.array([{0: 0.1, 1: 0.0}.get(s, 9.0)])) == 1
+
+
+def test_further_training_that_broke_the_network_has_no_share_at_all():
+    """Any share of NaN is NaN."""
+    assert share_of_further(lambda s: np.full(2, 12.0 if s else 0.1)) == 0
+
+
+def test_best_counts_patients_and_not_their_cases():
+    alone, other = np.full(40, 0.5), np.full(40, 0.6)
+    assert chosen("best", losses_of(alone, other), NONE) == 1.0
+    assert chosen("best", losses_of(alone, other), NONE, whose=np.arange(40) % 4) == 0.0
+
+
+def test_many_cases_are_tested_a_part_at_a_time(monkeypatch):
+    gains = np.random.default_rng(5).normal(size=50)
+    at_once = [supported(gains + shift) for shift in (-1, 0, 1)]
+    monkeypatch.setattr(choice, "_AT_ONCE", 5000)
+    assert [supported(gains + shift) for shift in (-1, 0, 1)] == at_once == [False, False, True]
 
 
 @pytest.mark.parametrize("n", [10, 20, 30])

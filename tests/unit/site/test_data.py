@@ -17,7 +17,7 @@ from torch.utils.data import (
 
 from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import NOT_PLAIN, ImageTensors, NotPlain, SiteLoaders, batch_sizes, scale
+from medpfl.core.site_data import NOT_IN_ORDER, NOT_PLAIN, ImageTensors, NotPlain, SiteLoaders, batch_sizes, scale
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.words import listed
 
@@ -120,8 +120,8 @@ LOADERS = {
 @pytest.mark.parametrize("which", LOADERS)
 def test_a_loader_counts_what_it_yields_in_an_epoch(which):
     made, n = LOADERS[which]
-    data = SiteLoaders(made(), made(), made())
-    assert [data.samples(part) for part in ("train", "validation", "test")] == [n] * 3
+    data = SiteLoaders(made())
+    assert data.samples("train") == n
     assert sum(len(y) for _, y in data.training_batches(32, generator(0))) == n
     assert data.class_counts(2).tolist() == [n, 0]
 
@@ -148,6 +148,17 @@ def test_statistics_need_samples_once_and_as_they_are(loader):
     layer = nn.BatchNorm1d(1)
     mean, variance = input_statistics(layer, {"": layer}, training_inputs(SiteLoaders(loader, plain=plain)))[""]
     assert (mean.item(), variance.item()) == (49.5, 833.25)
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_models_are_compared_on_the_same_cases(part):
+    """Else one model's case 1 would be compared with another's case 7, and gain or lose by chance."""
+    in_order = DataLoader(numbered(), 8)
+    assert SiteLoaders(in_order, **{part: in_order}).samples(part) == 100
+    for loader in (DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), iter([(torch.zeros(1, 1), [0])])):
+        with pytest.raises(NotPlain, match="gives other samples at another reading"):
+            SiteLoaders(in_order, **{part: loader}).samples(part)
+    assert listed(NOT_IN_ORDER, ()) == NOT_IN_ORDER
 
 
 def test_a_loader_in_order_serves_for_statistics():

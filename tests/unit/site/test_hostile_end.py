@@ -11,11 +11,12 @@ from medpfl.engine.federation import Federation
 from medpfl.models.blend import blended, is_blend, restored
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.answer import answer
+from medpfl.site.candidates import between
 from medpfl.site.choice import LEVEL, chosen
 from medpfl.site.coarse import coarsened
 from medpfl.site.ending import final_state
 from medpfl.site.policy import HOSPITAL, SitePolicy
-from medpfl.site.rival import ALONE, Rival
+from medpfl.site.rival import ALONE, ALONE_BEST, Rival
 from medpfl.site.store import PERSONAL, USED, DiskStore, MemoryStore
 
 
@@ -70,12 +71,47 @@ def test_a_last_model_from_which_fine_tuning_diverges_does_not_take_the_site_its
     assert final_state(asked.site.store, 3) is not None
 
 
+@pytest.mark.parametrize("use", ["best", "blend"])
+def test_fine_tuning_whose_one_step_leads_to_infinity_leaves_a_site_its_models(use):
+    """The loss is of before the step: it says nothing."""
+    settings = {"finetune_epochs": 1, "finetune_lr": 1e38, "batch_size": 64}
+    state, _ = run(config("fedavg", alone="yes", use=use, sites=2, rounds=1, settings=settings))
+    assert not state.failures
+    for metrics in state.final.values():
+        assert metrics["verdict"]["alone"]["auroc"] is not None
+        assert metrics["test"]["selected"]["auroc"] is not None
+
+
+@pytest.mark.parametrize("use", ["best", "blend"])
+def test_training_alone_without_an_answer_does_not_take_the_site_the_federations(use):
+    asked = Asked("fedavg", use=use, data_args={"validation": 12})
+    asked.ask("validate", 3, asked.trained(3), best_round=3)
+    rival = asked.site.rival
+    asked.site.store.put(ALONE_BEST, rival.round, without_an_answer(rival.best()))
+    metrics = asked.ask("test", 3, selected_round=3).metrics
+    assert metrics["verdict"]["alone"]["accuracy"] == 0
+    assert metrics["verdict"]["used"]["selected"]["weight"] > 0
+    assert metrics["test"]["selected"]["auroc"] is not None
+    kept = restored(asked.federation.model(), final_state(asked.site.store, 3))
+    assert close(asked.site.config.learned.evaluate(kept, asked.site.data, "test"), metrics["test"]["selected"])
+
+
+def test_averaged_weights_keep_what_is_the_same_in_both():
+    mask = torch.tensor([0.0, float("-inf")])
+    before = {"mask": mask, "w": torch.zeros(2, dtype=torch.float64), "steps": torch.tensor(3)}
+    after = {"mask": mask.clone(), "w": torch.ones(2, dtype=torch.float64), "steps": torch.tensor(9)}
+    found = between(before, after, 0.25)
+    assert same(found, {"mask": mask, "w": torch.full((2,), 0.25, dtype=torch.float64), "steps": torch.tensor(9)})
+
+
 def test_a_blend_goes_by_one_network_where_the_other_gives_no_number():
     state = Net().state_dict()
     broken = without_an_answer(state)
     x = torch.randn(4, 1, 4, 4)
     blend = restored(Net(), blended(state, broken, 0.4)).eval()
     one = restored(Net(), state).eval()
+    assert torch.allclose(blend(x).softmax(1), one(x).softmax(1))
+    blend = restored(Net(), blended(broken, state, 0.4)).eval()
     assert torch.allclose(blend(x).softmax(1), one(x).softmax(1))
 
 
@@ -102,10 +138,20 @@ def test_stores_know_their_rounds(tmp_path):
         assert store.rounds("none") == []
 
 
+def test_a_site_that_has_neither_round_is_judged_by_what_came_last():
+    """A server names a round that the site has not kept, and does not let it validate the last."""
+    asked = Asked("fedblend", rounds=9)
+    asked.trained(3)
+    metrics = asked.ask("test", 9, selected_round=7).metrics
+    assert metrics["tested"] == {"selected": 2, "last": 2}
+    assert is_blend(final_state(asked.site.store, 2))
+
+
 def test_where_its_own_model_is_damaged_a_site_keeps_what_it_says(tmp_path):
     """An earlier answer to the same question has left a blend."""
     asked = Asked("fedblend", DiskStore(tmp_path, durable=False))
-    asked.ask("validate", 3, asked.trained(3), best_round=3)
+    others = {name: 1.5 * tensor for name, tensor in asked.trained(3).items()}
+    asked.ask("validate", 3, others, best_round=3)
     asked.ask("test", 3, selected_round=3)
     assert is_blend(asked.site.store.get(USED, 3))
     for file in tmp_path.glob("alone*"):

@@ -18,6 +18,7 @@ NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
         "shared entry 'fc1.weight' is missing (2 in all)",
         "shared entry 'fc1.weight' has shape [6, 1], expected [6, 16]",
         "the training loss became nan: lower the learning rate (lr=0.1) or check the data",
+        "training led to weights that are not finite: lower the learning rate (lr=1e+38) or check the data",
         "the training loss became inf: lower the learning rate (lr=1e-05) or check the data",
         "the training loss became nan: lower the learning rate (lr=1e+30) or check the data",
         "the site cannot write its state: No space left on device (its log says more)",

@@ -2,7 +2,10 @@ import pytest
 import torch
 from tiny import same
 
+from medpfl.algorithms import RESERVED
 from medpfl.core.statefile import TornFile
+from medpfl.site import rival, start
+from medpfl.site import store as stores
 from medpfl.site.store import DiskStore, MemoryStore
 
 STATE = {"norm.weight": torch.tensor([1.0, 2.0]), "norm.num_batches_tracked": torch.tensor(3)}
@@ -11,6 +14,13 @@ STATE = {"norm.weight": torch.tensor([1.0, 2.0]), "norm.num_batches_tracked": to
 @pytest.fixture(params=["memory", "disk"])
 def store(request, tmp_path):
     return MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "deep" / "site-1", durable=False)
+
+
+def test_no_part_of_a_method_takes_the_name_of_a_sites_own_state():
+    """It would write over the site's model, or the other way round."""
+    kinds = {v for module in (stores, rival, start) for n, v in vars(module).items() if n.isupper() and type(v) is str}
+    assert "alone_optimizer" in kinds
+    assert kinds - {start.START} == RESERVED
 
 
 def test_states_by_kind_and_round(store):

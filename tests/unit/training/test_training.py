@@ -204,6 +204,12 @@ def test_divergence_is_an_error(value):
         trained(Net(), Batches((torch.full((2, 16), value), torch.tensor([0, 1]))), SGD, 1, generator(0))
 
 
+def test_a_last_step_to_infinity_is_an_error():
+    """No loss after it says so."""
+    with pytest.raises(TrainingDiverged, match=r"weights that are not finite: lower the learning rate \(lr=1e\+38\)"):
+        trained(linear(), Batches((1e4 * X, Y)), SGD | {"lr": 1e38}, 1, generator(0))
+
+
 def test_the_order_comes_from_the_generator_alone():
     models = []
     for noise in (1, 2):
