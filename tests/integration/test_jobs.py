@@ -54,6 +54,7 @@ def simulated(job: Path, workspace: Path, sites: int) -> dict:
     return results
 
 
+@pytest.mark.slow
 def test_an_exported_job_runs_with_flares_simulator_command(small_run, medpfl, tmp_path):
     said = ["--sites", 2, "--rounds", 2, "--train-fraction", 0.2, "--seed", 3]
     medpfl("export", "fedap", *said, "--job", tmp_path / "jobs" / "mine")

@@ -44,6 +44,7 @@ def commands(installed):
     return call
 
 
+@pytest.mark.slow
 def test_every_command_has_both(commands, tmp_path):
     said = commands(
         "algorithms",

@@ -75,7 +75,7 @@ def test_off_by_default():
         ("fedap", {"statistics_clip": 2}, "statistics_clip without statistics_epsilon changes nothing"),
         ("fedap", {"statistics_epsilon": -1}, "statistics_epsilon must be >= 0"),
         ("fedap", {**EPSILON, "statistics_delta": 0}, "statistics_delta must be positive"),
-        ("fedap", {**EPSILON, "statistics_delta": 2}, "statistics_delta must lie between 0 and 1"),
+        ("fedap", {**EPSILON, "statistics_delta": 2}, "statistics_delta must be above 0 and at most 1"),
         ("local", {"update_clip": 1}, "update_clip: with everything personal no update leaves a site"),
         ("local", NOISE, "with everything personal no update leaves a site"),
         ("fedbn", {"update_noise": 1}, "update_noise without update_clip protects nothing"),

@@ -206,6 +206,7 @@ def test_with_uniform_weights():
     assert not any(name.startswith("fc3") for name in shared["site-1"])
 
 
+@pytest.mark.slow
 def test_without_constraint_or_synthesis():
     plain, only_ce, none = (run(small(settings=s))[0] for s in ({}, {"constraint": 0}, {"admm_iterations": 0}))
     reports = [state.history[0]["impression"] for state in (plain, only_ce, none)]

@@ -39,6 +39,7 @@ def test_after_the_mix_sites_differ_in_their_personal_heads_alone():
     assert differ.tolist() == [[True] * 4 + [False] * 2] * 3
 
 
+@pytest.mark.slow
 def test_bytes_of_a_round_are_those_of_the_shared_slices():
     state, sites = run(small("vit-heads", model_args={}))
     split = sites["site-1"].split

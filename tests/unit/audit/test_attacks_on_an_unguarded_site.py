@@ -115,6 +115,7 @@ def test_replays_are_answered(fully_connected):
     assert kinds["a greeting of another contract"].answered == 0
 
 
+@pytest.mark.slow
 def test_inversion_of_a_single_image_is_nearer_than_a_guess():
     victim = Unguarded.of()
     few = ImageTensors(*({**by, "train": by["train"][:1]} for by in (victim.data.images, victim.data.labels)))

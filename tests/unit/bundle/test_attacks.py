@@ -87,6 +87,7 @@ def test_a_jobs_text_is_refused_before_the_training_and_never_runs(tmp_path, mon
     assert re.search(words, refused)
 
 
+@pytest.mark.slow
 def test_an_honest_bundle_of_the_same_run_classifies(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = picture_folder(tmp_path / "eyes")

@@ -71,6 +71,7 @@ def main() -> None:
     print(json.dumps(said))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "setuid"), reason="permissions are not POSIX's")
 def test_a_site_that_may_not_write_misses_a_round_and_its_own_log_names_the_folder():
     here = {"PYTHONPATH": os.pathsep.join(sys.path)}
