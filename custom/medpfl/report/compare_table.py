@@ -14,7 +14,7 @@ from medpfl.report.measures import NONE, change, change_head, chief, listed, mea
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison, alone
-from medpfl.report.words import percent, size
+from medpfl.report.words import count, percent, size
 
 BETTER_THAN_LOCAL = "Better than local"
 
@@ -100,6 +100,13 @@ def _worst(measure: Measure, local: Mapping[str, Any] | None) -> list[str]:
     return [change(measure, *local["worst"].values()), percent(local["below"])]
 
 
+def _effort(comparison: Comparison) -> str:
+    """Rounds and local epochs where all have the same: a method's own count for all that it is compared with."""
+    said = {(group["rounds"], group["local_epochs"]) for group in comparison["groups"]}
+    rounds, epochs = said.pop()
+    return "" if said or not rounds or not epochs else f"{count(rounds, 'round')} of {count(epochs, 'local epoch')}, "
+
+
 def comparison_note(comparison: Comparison) -> str:
     """What the columns mean, in plain sentences, to stand under the table."""
     data, seeds, measures = comparison["data"], comparison["seeds"], measures_of(comparison)
@@ -112,7 +119,7 @@ def comparison_note(comparison: Comparison) -> str:
     }
     sentences = [
         f"{data['name']}, partition {data['partition']}, model {' and '.join(map(str, data['models']))}, "
-        f"{len(data['sites'])} sites, "
+        f"{len(data['sites'])} sites, {_effort(comparison)}"
         + (f"seeds {shown(seeds)}." if len(seeds) > 1 else f"one seed ({shown(seeds)})."),
         "Test data, at the round chosen on validation data (the last where there are none); "
         f"{listed([m.title for m in measures])} are means over sites"

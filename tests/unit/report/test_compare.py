@@ -95,6 +95,7 @@ def test_groups_of_one_algorithm_are_named_by_what_differs(make_run):
     # The FedAvg with as many rounds is the fair one.
     assert groups["FedAP"]["to_fedavg"]["baseline"] == "FedAvg (rounds=12)"
     assert "Rounds differ: FedAvg (rounds=6) 6, " in comparison_note(comparison)
+    assert "sites, 12 rounds of 1 local epoch, " in comparison_note(compare(runs[1:]))
 
 
 def test_a_mechanism_that_only_one_takes_up_names_it(make_run):
