@@ -27,6 +27,7 @@ from medpfl.site.candidates import Candidate, partly_trained_further
 from medpfl.site.ending import final_state
 from medpfl.site.rival import Rival
 from medpfl.site.store import MemoryStore, copied
+from medpfl.site.worker import Site
 from medpfl.training.loop import plain_objective, train_epochs
 
 STEPS = 200
@@ -138,16 +139,20 @@ def alone(name: str, seed: int, fields: dict) -> Kept:
     return kept
 
 
-def federated(method: str, seed: int, fields: dict) -> Kept:
-    """A method as published, and with fine-tuning at the end."""
-    config = config_of(method, seed, fields)
+def trained(config: RunConfig) -> tuple[torch.nn.Module, list[tuple[str, Site, int]]]:
+    """A run to its end: a network for its states, and each site with the round that was selected."""
     federation = Federation.of(config)
     plan = federation.plan()
     sites = {name: federation.site(name, MemoryStore()) for name in config.site_names}
-    state = run_in_process(plan, sites, federation.model, workers=1)
-    kept, model = Kept(config), federation.model()
-    for name, site in sites.items():
-        round_ = state.final[name]["tested"]["selected"]
+    final = run_in_process(plan, sites, federation.model, workers=1).final
+    return federation.model(), [(name, site, final[name]["tested"]["selected"]) for name, site in sites.items()]
+
+
+def federated(method: str, seed: int, fields: dict) -> Kept:
+    """A method as published, and with fine-tuning at the end."""
+    config = config_of(method, seed, fields)
+    kept, (model, ended) = Kept(config), trained(config)
+    for name, site, round_ in ended:
         model.load_state_dict(final_state(site.store, round_))
         kept.add(name, "received", model, site.data)
         order = generator(config.seed, name, "end", f"fine-tuning of round {round_}")

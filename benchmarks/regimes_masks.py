@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from regimes import STEPS, trained_further
+from regimes import STEPS, trained, trained_further
 from regimes_data import DATA
 from regimes_records import Record, record
 from scipy.stats import binomtest
@@ -23,7 +23,6 @@ from scipy.stats import binomtest
 from medpfl.config.run import RunConfig
 from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import run_in_process
 from medpfl.models.blend import restored
 from medpfl.runs.asked import as_meant, config_of
 from medpfl.site.candidates import Candidate, partly_trained_further, training_cases, used_state
@@ -88,13 +87,8 @@ class Tested:
 def federated(method: str, seed: int, fields: dict) -> dict[str, np.ndarray]:
     """A method's run."""
     config = configured(method, seed, fields)
-    federation = Federation.of(config)
-    plan = federation.plan()
-    sites = {name: federation.site(name, MemoryStore()) for name in config.site_names}
-    state = run_in_process(plan, sites, federation.model, workers=1)
-    tested, model = Tested(config), federation.model()
-    for name, site in sites.items():
-        round_ = state.final[name]["tested"]["selected"]
+    tested, (model, ended) = Tested(config), trained(config)
+    for name, site, round_ in ended:
         for candidate, kind in {"received": MODEL, "fine-tuned": FINISHED, "blend": USED}.items():
             tested.add(name, candidate, site.store.get(kind, round_), model, site.data)
     return tested.arrays
