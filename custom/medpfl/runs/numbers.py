@@ -25,17 +25,15 @@ def numbers_of(config: RunConfig) -> tuple[list[SiteNumbers], bool | None, list[
     if told := described["sites"]:
         dealt = not described["partition"].startswith(("natural", "file:"))
         shift = False if dealt else None
-        sites = [SiteNumbers.of(name, entry) for name, entry in told.items()]
-        if config.task == "segmentation":  # what is counted there is how many images have a structure
-            sites = [site._replace(classes=None) for site in sites]
-        return sites, shift, notes
+        one_class = config.learned.one_class
+        return [SiteNumbers.of(name, entry, one_class=one_class) for name, entry in told.items()], shift, notes
     cpu = torch.device("cpu")
     return [_counted(name, source.site(name, cpu), config) for name in config.site_names], None, notes
 
 
 def _counted(name: str, data: SiteData, config: RunConfig) -> SiteNumbers:
     parts = [data.samples(part) for part in PARTS]
-    if config.task == "segmentation":
+    if not config.learned.one_class:
         return SiteNumbers(name, *parts)
     least = int(config.model_args.get("num_classes", 1))
     classes = {str(c): int(n) for c, n in enumerate(data.class_counts(least).tolist())}

@@ -44,7 +44,8 @@ def test_an_earlier_run_tells_them_too(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(content))
     expected = [SiteNumbers(name, 5, 1, 4, {"0": 10}) for name in "ab"]
     assert read_counts(tmp_path) == read_counts(tmp_path / "results.json") == (expected, "accuracy")
-    content["config"]["task"] = "segmentation"  # whose counts are of images that have a structure
+    content["config"]["task"] = "segmentation"  # whose counts are of images that have a structure, in any number
+    entry["classes"] = {"0": 10, "1": 9}
     (tmp_path / "results.json").write_text(json.dumps(content))
     assert read_counts(tmp_path) == ([site._replace(classes=None) for site in expected], "dice")
     content["data"]["sites"] = {}

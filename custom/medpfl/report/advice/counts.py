@@ -70,9 +70,7 @@ def _of_run(path: Path) -> Told:
     for name, entry in told.items():
         for part in PARTS:
             _number(path, name, part, entry.get(part) if isinstance(entry, dict) else None)
-    sites = [SiteNumbers.of(name, entry) for name, entry in told.items()]
-    if measure == "dice":  # what is counted there is how many images have a structure
-        sites = [site._replace(classes=None) for site in sites]
+    sites = [SiteNumbers.of(name, entry, one_class=measure == "accuracy") for name, entry in told.items()]
     return Told(_checked(path, sites), measure)
 
 

@@ -31,9 +31,16 @@ class SiteNumbers(NamedTuple):
     classes: Mapping[str, int] | None = None
 
     @classmethod
-    def of(cls, name: str, entry: Mapping[str, Any]) -> SiteNumbers:
-        """From an entry of ``data.sites`` in results.json; what else it says is left out."""
-        return cls(name, *(int(entry[part]) for part in PARTS), entry.get("classes") or None)
+    def of(cls, name: str, entry: Mapping[str, Any], *, one_class: bool) -> SiteNumbers:
+        """From an entry of ``data.sites`` in results.json; what else it says is left out.
+
+        Args:
+            name: the site's.
+            entry: of it.
+            one_class: each sample is of one class. Of others ``classes`` counts in how many each occurs, which tells
+                no share.
+        """
+        return cls(name, *(int(entry[part]) for part in PARTS), (one_class and entry.get("classes")) or None)
 
     def to_json(self) -> dict[str, Any]:
         """Numbers alone, without the name."""
