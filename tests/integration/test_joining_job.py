@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.transport.endings import BEGUN
+from medpfl.models import build_model
 from medpfl.runs.experiment import JOIN_JOB
 from medpfl.runs.join import join
 from medpfl.runs.join_job import join_here, join_in_production
@@ -56,6 +58,25 @@ def test_the_simulator_gives_the_figures_of_one_process(small_run, tmp_path, alg
         for out in (tmp_path / "here", tmp_path / "sim")
     )
     assert all(tensor.equal(ours[name]) for name, tensor in theirs.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["f-fedap", "fedper"])
+def test_start_weights_come_to_who_joins(small_run, tmp_path, algorithm):
+    """The personal part and the model trained alone begin there, as in one process; FLARE carries them once."""
+    torch.manual_seed(11)
+    file = tmp_path / "of-the-server" / "start.safetensors"
+    file.parent.mkdir()
+    save_file(build_model("lenet5", in_channels=1, num_classes=11, image_size=28).state_dict(), file)
+    run, said = small_run(algorithm, "inprocess", model="lenet5", init=str(file)), NEW | {"init": str(file)}
+    here = join(algorithm, run, said, tmp_path / "here")
+    simulated = join_here(algorithm, run, said, tmp_path / "sim", env="sim")
+    assert_close(json.loads(json.dumps(here)), simulated)
+    at_random = join(algorithm, small_run(algorithm, "inprocess", model="lenet5"), NEW, tmp_path / "random")
+    assert at_random["sites"]["new-hospital"]["alone"] != here["sites"]["new-hospital"]["alone"]
+    at_sites = list((tmp_path / "sim").rglob("config_fed_client.json"))
+    assert at_sites
+    assert not any("of-the-server" in config.read_text() for config in at_sites)
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ class Killed(BaseException):
 
 
 # Site-1 has answered: in round 2, which starts when one is finished; and when validating the last mix.
-@pytest.mark.parametrize("when", [("train", 1, 1), ("validate", 2, 2)])
+@pytest.mark.parametrize("when", [("train", 1, 1), pytest.param(("validate", 2, 2), marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_to_the_same_figures_and_models(finished, tmp_path, when):
     whole, results = finished
     out = tmp_path / "killed"

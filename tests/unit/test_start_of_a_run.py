@@ -1,6 +1,7 @@
 """A run that begins from a file's weights: the same at the server and at every site, and no path goes with them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.models.start_weights import Start
 from medpfl.runs.experiment import run_experiment
 from medpfl.runs.join import Joining, join
+from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState, messages
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
@@ -139,9 +141,6 @@ def test_a_site_joins_a_run_that_began_from_a_file_with_that_file(file, tmp_path
 
     with pytest.raises(UserError, match="from which a new site begins too: give their file with --init"):
         join("fedbn", tmp_path / "run", asked, tmp_path / "none")
-    for elsewhere in ({"elsewhere": True}, {"real": True}):
-        with pytest.raises(UserError, match="do not travel to a new site yet"):
-            Joining.of("fedbn", tmp_path / "run", federation.config, asked | {"init": str(path)}, **elsewhere)
     save_file({name: tensor + 1 for name, tensor in state.items()}, tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="these are not the start weights of the run"):
         join("fedbn", tmp_path / "run", asked | {"init": str(tmp_path / "other.safetensors")}, tmp_path / "none")
@@ -159,6 +158,34 @@ def test_a_site_joins_a_run_that_began_from_a_file_with_that_file(file, tmp_path
     assert same(first, state)
     assert found["sites"]["new-1"]["adapted"]["n"] == 7
     assert str(path) not in (tmp_path / "joined" / "join.json").read_text()
+
+
+@pytest.mark.parametrize(("algorithm", "first", "second"), [("fedbn", "join", None), ("f-fedap", "statistics", "join")])
+def test_the_values_come_to_a_new_site_once(file, algorithm, first, second):
+    path, state = file
+    federation = Federation.of(config(algorithm, init=str(path), rounds=2))
+    plan = federation.plan()
+    server = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    newcomer = sites_of(Federation.of(config(algorithm, init=str(path), names=("new-1", "new-2", "new-3"))))["new-1"]
+    new = federation.newcomer("new-1", federation.source, newcomer.data, path.parent / "new-1")
+    seen = {}
+
+    def exchange(messages):
+        seen.update({message.task: message for message in messages.values()})
+        return [answer(new, message, federation.model()) for message in messages.values()]
+
+    Welcome(plan, server, federation.input_format(), epochs=1).run(["new-1"], exchange)
+    assert same(seen[first].brought(START), state)
+    assert second is None or not seen[second].brought(START)
+
+
+def test_a_run_at_a_real_federation_says_where_its_file_is(file, tmp_path):
+    """Its note has the path, which whoever submits and the server have; its sites got the fingerprint."""
+    noted = config("fedbn", init=str(file[0]))
+    said = {"data": "tiny:site_data", "names": ("new-1",), "sites": 1}
+    assert Joining.of("fedbn", tmp_path, noted, said, real=True).start == file[0]
+    other = Joining.of("fedbn", tmp_path, noted, said | {"init": "moved.safetensors"}, real=True)
+    assert other.start == Path("moved.safetensors")
 
 
 def test_a_run_from_random_weights_takes_no_file_from_who_joins(file, tmp_path):

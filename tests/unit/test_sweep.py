@@ -167,6 +167,7 @@ def test_a_sweep_goes_on_and_reads_what_is_there(lambdas, monkeypatch):
     assert again == found and begun == [True] * 6
 
 
+@pytest.mark.slow
 def test_other_numbers_of_sites_are_other_data(tmp_path, medpfl):
     words = ["fedavg", "--sweep", "sites=2,3", "--seeds", 1, "--rounds", 1, "--train-fraction", 0.05, "--no-new-test"]
     done = medpfl("compare", *words, "--partition", "iid", "--out", tmp_path / "out")

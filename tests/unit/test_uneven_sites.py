@@ -65,9 +65,14 @@ METHODS = {
 }
 
 
+QUICK = ("fedap", "fedimpres")
+
+
 # Temporary folders of earlier tests' runs go with those, whenever that is.
 @pytest.mark.filterwarnings("error", "ignore:Implicitly cleaning up:ResourceWarning")
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize(
+    "algorithm", [*QUICK, *(pytest.param(m, marks=pytest.mark.slow) for m in METHODS if m not in QUICK)]
+)
 def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
     fields = {"model": "lenet5", "local_epochs": 1, "rounds": 3, "train_fraction": 0.003} | METHODS[algorithm]
     run_config = make_config(
@@ -90,7 +95,7 @@ def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
     assert "nan" not in (tmp_path / "history.csv").read_text()
 
 
-@pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.parametrize("others", [0, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_table_is_printed(others, uneven, tmp_path):
     """0: no site can be tested. 60: site-1 has two of one class."""
     arguments = ["--data", uneven(others), "--out", tmp_path / "out", "--partition", "fedimpres-0.005", "--rounds", 2]

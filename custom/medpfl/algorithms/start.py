@@ -22,7 +22,7 @@ class StartWeights(Mechanism):
         return "start weights of a file, once"
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
-        """All of the model, with the hello."""
+        """All of the model, with the hello, or with the first that a site which joins later is asked."""
         entries = like(model.state_dict())
         what = "the whole model that the run begins with"
-        return (Channel(START, False, entries, ("prepare",), what, once=True, weights=True),)
+        return (Channel(START, False, entries, ("prepare", "statistics", "join"), what, once=True, weights=True),)

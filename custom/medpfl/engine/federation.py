@@ -67,9 +67,7 @@ class Federation:
     start: Start | None = None
 
     @classmethod
-    def of(
-        cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY
-    ) -> Federation:
+    def of(cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY):
         """Builds the model once, as :func:`~medpfl.engine.first_model.first_model`, with what that raises.
 
         Args:
@@ -158,9 +156,9 @@ class Federation:
             joining: the site joins after the run, and sends no model.
         """
         gate = self.gate(joining=joining)
-        shapes = {name: shape for name, (shape, _) in gate.shared.items()}
-        shapes |= {name: entry.shape for channel in gate.channels for name, entry in channel.named.items()}
-        return {name: list(shape) for name, shape in shapes.items()}
+        own = {name: shape for name, (shape, _) in gate.shared.items()}
+        beside = {name: entry.shape for channel in gate.channels for name, entry in channel.named.items()}
+        return {name: list(shape) for name, shape in (own | beside).items()}
 
     def site(self, name: str, store: SiteStore, policy: SitePolicy = OPEN, secret: bytes | None = None) -> Site:
         """A site with its data on the device.
@@ -171,8 +169,7 @@ class Federation:
             policy: its own.
             secret: see :class:`~medpfl.site.worker.Site`.
         """
-        if self.config.init and not self.start:
-            raise UserError(f"{name}: the run's start weights are not here: give --init and the file")
+        self._require_start(name)
         data = self.source.site(name, self.device)
         first = self._first_of_rivals
         rival = Rival(name, self.config, data, store, lambda: first) if self.config.has_rival else None
@@ -189,6 +186,10 @@ class Federation:
             selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
         )
+
+    def _require_start(self, name: str) -> None:
+        if self.config.init and not self.start:
+            raise UserError(f"{name}: the run's start weights are not here: give --init and the file")
 
     def guarded(
         self,
@@ -261,6 +262,7 @@ class Federation:
             here: it is in the process of whoever asks.
             secret: see :class:`~medpfl.site.worker.Site`.
         """
+        self._require_start(name)
         return Newcomer(
             name=name,
             config=self.config,

@@ -45,7 +45,8 @@ class Joining:
         trained: the same with the newcomers' training settings and device.
         newcomers: says which data they have and how they are called; None for the centres that the run held out.
         epochs: how long they adapt, at most.
-        start: the file of the weights that the run began from; None where it began from random ones.
+        start: the file of the weights that the run began from; None where it began from random ones. Newcomers in
+            other processes get its values from the server.
     """
 
     run: Path
@@ -64,7 +65,6 @@ class Joining:
         said: Mapping[str, Any],
         *,
         real: bool = False,
-        elsewhere: bool = False,
     ) -> Joining:
         """What the user asks for.
 
@@ -75,8 +75,7 @@ class Joining:
             said: fields of a configuration that the user gave: ``data`` and what belongs to it, by default the run's
                 held-out centres; ``local_epochs`` to train at the new site; ``settings`` of that training; ``device``;
                 ``timeout`` of a newcomer's answer, by default the run's; ``init``, the file that the run began from, if
-                it began from one.
-            elsewhere: the newcomers are in other processes, to which no start weights travel.
+                it began from one: of real sites' runs, where their server has it, by default as in the run.
             real: the newcomers are real sites, whose data are where they are; by default of the run's own name.
 
         Raises:
@@ -84,7 +83,7 @@ class Joining:
         """
         if config.algorithm != algorithm:
             raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
-        start = _start(config, run, said, elsewhere or real)
+        start = _start(config, run, said)
         trained = _with_training(config, run, said)
         config = config.model_copy(update={"timeout": trained.timeout})
         newcomers = _newcomers(config, run, said, real)
@@ -99,7 +98,7 @@ class Joining:
         if self.start is None:
             return Federation.of(config)
         found = Federation.of(config.model_copy(update={"init": str(self.start)}))
-        if found.config.init != self.config.init:
+        if self.config.init.startswith("sha256:") and found.config.init != self.config.init:
             raise UserError(
                 f"--init {self.start}: these are not the start weights of the run in {self.run}, which has "
                 f"{self.config.init[:19]}...: give its file"
@@ -157,18 +156,15 @@ def checkpoint_of(run: Path) -> Path:
     return file
 
 
-def _start(config: RunConfig, run: Path, said: Mapping[str, Any], elsewhere: bool) -> Path | None:
+def _start(config: RunConfig, run: Path, said: Mapping[str, Any]) -> Path | None:
     """The file of a run's start weights, with which a new site's personal part and its model trained alone begin."""
     given = said.get("init")
     if not config.init:
         if given:
             raise UserError(f"--init {given}: the run in {run} began from random weights; leave it out")
         return None
-    if elsewhere:
-        raise UserError(
-            f"--join {run}: that run began from start weights (--init), which do not travel to a new site yet: sites "
-            "can join it in one process (--env inprocess) alone"
-        )
+    if not given and not config.init.startswith("sha256:"):
+        return Path(config.init)  # a job's note: whoever submits and the server have it there
     if not given:
         raise UserError(
             f"--join {run}: that run began from start weights, from which a new site begins too: give their file with "

@@ -14,7 +14,6 @@ from nvflare.job_config.defs import FilterType
 from medpfl.config.run import make_config
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
-from medpfl.engine.federation import Federation
 from medpfl.engine.newcomers import JOINED, finished
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.flare.admin.remote import Ended, System, Unknown
@@ -59,7 +58,9 @@ class JoinRecipe(PackageRecipe):
         gpus: int = 0,
     ):
         config, newcomers = joining.config, joining.newcomers
-        federation = Federation.of(config.model_copy(update={"device": "cpu"}))
+        federation = joining.federation(config.model_copy(update={"device": "cpu"}))
+        if joining.start:
+            config = config.model_copy(update={"init": str(joining.start.resolve())})
         init = {"init": federation.config.init}
         trained, newcomers = joining.trained.model_copy(update=init), newcomers.model_copy(update=init)
         names = newcomers.site_names
@@ -94,7 +95,7 @@ def join_here(
         UserError: as there; or the job ended early, and the message says why.
     """
     config, _ = finished(checkpoint_of(run), f"--join {run}")
-    joining = Joining.of(algorithm, run, config, said, elsewhere=True)
+    joining = Joining.of(algorithm, run, config, said)
     if joining.newcomers is None:
         raise UserError(f"--env {env}: held-out centres join in one process; leave it out, or give data with --data")
     with run_folder(require_no_space(out)):

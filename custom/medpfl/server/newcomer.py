@@ -87,7 +87,8 @@ class Welcome:
         if not self.plan.config.mixer.under_model:
             sites = self._sites()
             tensors = self._mixed(sites, sample_weights([1] * len(sites))[0])
-        return self._message("statistics", tensors, {"asked": [self._asked.name]})
+        first = self.plan.brought_at_first
+        return self._message("statistics", {**tensors, **first}, {"asked": [self._asked.name]})
 
     def offer(self, sent: State | None) -> tuple[Message, dict[str, float]]:
         """The message with a newcomer's shared part, and how much of each site's model is in it.
@@ -110,7 +111,8 @@ class Welcome:
         weights = dict(zip(sites, row.tolist(), strict=True)) if shared else {}
         down = {c.name for c in self.plan.channels if not c.to_server and "join" in c.tasks}
         common = {k: t for c in down for k, t in named(c, server.common.get(c, {})).items()}
-        return self._message("join", {**shared, **common}, {"epochs": self.epochs}), weights
+        first = {} if self._asked else self.plan.brought_at_first
+        return self._message("join", {**shared, **common, **first}, {"epochs": self.epochs}), weights
 
     def _capped(self, row: np.ndarray) -> np.ndarray:
         """The row under the run's cap, which the others' larger weights raise: lambda is theirs too."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from medpfl.algorithms.mechanism import Turn
-from medpfl.algorithms.start import START
 from medpfl.core.errors import UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, Update, named
@@ -114,8 +113,7 @@ def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
 
 def _hello(plan: Plan, state: ServerState, site: str) -> Message:
     info = {"split": plan.split.description()} | _asked(plan, "prepare", state, site)
-    start = named(START, plan.start.state) if plan.start else {}
-    return Message("prepare", 0, {**(plan.pretrained or {}), **start}, info)
+    return Message("prepare", 0, {**(plan.pretrained or {}), **plan.brought_at_first}, info)
 
 
 def _train_message(plan: Plan, state: ServerState, site: str) -> Message:

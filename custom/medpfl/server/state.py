@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from medpfl.algorithms.mechanism import Mechanism, ServerStep
+from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
+from medpfl.core.messages import named
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import fingerprint
@@ -48,6 +50,11 @@ class Plan:
         """Fingerprint of f where it is the user's file, which may change; else f follows from the configuration."""
         own = self.pretrained is not None and self.config.all_settings.get("pretrain", "pooled") != "pooled"
         return fingerprint(self.pretrained) if own else None
+
+    @property
+    def brought_at_first(self) -> State:
+        """The start weights as they travel with the first message to a site; empty where the run began at random."""
+        return named(START, self.start.state) if self.start else {}
 
     @property
     def means(self) -> list[Channel]:

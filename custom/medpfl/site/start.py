@@ -1,4 +1,4 @@
-"""The start weights at a site: they come with the hello and are kept, for a later process of the run."""
+"""The start weights at a site: they come with the first message and are kept, for a later process of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INIT = "init"
 
 
 def start_at_site(config: RunConfig, store: SiteStore, message: Message, name: str) -> Start:
-    """The values that the contract names: those that came with the hello, or that the site has kept since.
+    """The values that the contract names: those that came with the message, or that the site has kept since the hello.
 
     Whoever answers the hello keeps them, and not before the contract lets it: the folder may be another submitter's.
 
@@ -27,7 +27,7 @@ def start_at_site(config: RunConfig, store: SiteStore, message: Message, name: s
     Raises:
         StateError: neither are those.
     """
-    brought: State = message.brought(START) if message.task == "prepare" else {}
+    brought: State = message.brought(START)
     if brought and (start := Start(brought)).named == config.init:
         return start
     if not brought and (kept := usable(store, INIT, 0, name)) and (start := Start(kept)).named == config.init:

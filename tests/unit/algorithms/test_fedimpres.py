@@ -194,6 +194,7 @@ def test_with_similarity():
     assert first == {site: record["train_loss"] for site, record in without.history[0]["sites"].items()}
 
 
+@pytest.mark.slow
 def test_with_uniform_weights():
     """Two sites with lambda 0.5 count the same, whatever their numbers of samples: both get the plain mean."""
     plan, states = steps(small(mixing="uniform", personal="top:1", partition="dirichlet:1"))
@@ -236,7 +237,7 @@ def test_a_set_without_space_on_disk_ends_no_run(monkeypatch, tmp_path):
     assert "no temporary file" in state.history[0]["impression"]["failed"]
 
 
-@pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
+@pytest.mark.parametrize("personal", ["nothing", pytest.param("batch-norm", marks=pytest.mark.slow)])
 def test_a_set_in_a_file_gives_the_same_run(monkeypatch, personal):
     usual = run(small(personal=personal))
     monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)

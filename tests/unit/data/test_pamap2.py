@@ -1,5 +1,6 @@
 """PAMAP2's recordings, made in the documented form: gaps, activities, windows, subjects, and FedAP as published."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +30,14 @@ def config(data="pamap2", algorithm="fedbn", **fields):
     return make_config(algorithm=algorithm, data=str(data), **{**usual, **fields})
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return write_pamap2(tmp_path_factory.mktemp("recordings") / "pamap2")
+
+
 @pytest.fixture
-def pamap2(home):
-    return write_pamap2(home / "data" / "pamap2")
+def pamap2(written, home):
+    return shutil.copytree(written, home / "data" / "pamap2")
 
 
 def test_the_27_channels_are_the_documented_columns():

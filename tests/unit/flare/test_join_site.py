@@ -11,11 +11,13 @@ from nvflare.apis.dxo import from_shareable
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from PIL import Image
+from safetensors.torch import save_file
 from tiny import Net
 
+from medpfl.algorithms.start import START
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
-from medpfl.core.messages import Message
+from medpfl.core.messages import Message, named
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.export import portable
 from medpfl.flare.job.recipes import for_sites
@@ -70,6 +72,34 @@ def test_a_newcomers_answers_pass_its_filter(tmp_path, at_site, algorithm, task)
     assert "unknown task" in wrong.get_header(REASON)
 
 
+@pytest.mark.parametrize(("algorithm", "task"), [("fedap", "statistics"), ("fedbn", "join")])
+def test_a_newcomer_begins_with_the_start_weights_that_the_job_names(tmp_path, at_site, algorithm, task):
+    """They come with the first message, and no file's path with them."""
+    start = Net().state_dict()
+    file = tmp_path / "of-the-server" / "start.safetensors"
+    file.parent.mkdir()
+    save_file(start, file)
+    run_config = with_f(tmp_path, algorithm, init=str(file))
+    joining = Joining.of(algorithm, tmp_path, run_config, SAID | {"names": ("north-1", "south-2")}, real=True)
+    JoinRecipe(joining, experiment="first").export(str(tmp_path / "jobs"))
+    job = tmp_path / "jobs" / f"join-{algorithm}"
+    said = {name: (job / f"app_{name}" / "config" / f"config_fed_{what}.json").read_text() for name, what in SIDES}
+    assert ("of-the-server" in said["server"], "of-the-server" in said["north-1"]) == (True, False)
+    [executor] = (part["executor"]["args"] for part in json.loads(said["north-1"])["executors"])
+    federation = Federation.of(run_config)
+    info = {"split": federation.split.description(), "input_format": {}, "epochs": 1}
+    info |= {"asked": ["statistics"]} if task == "statistics" else {}
+    tensors = dict(start) if task == "statistics" else federation.initial_shared
+    other = {name: tensor + 1 for name, tensor in start.items()}
+    for number, (brought, words) in enumerate([({}, UNNAMED), (other, UNNAMED), (start, None)]):
+        message = Message(task, 2, {**tensors, **named(START, brought)}, info)
+        (folder := tmp_path / str(number)).mkdir()
+        reply = JoinExecutor(**executor).execute(task, sent(message), at_site(folder, "north-1"), Signal())
+        assert (reply.get_header(REASON) or "").removeprefix("contract: ") == (words or "")
+
+
+SIDES = (("server", "server"), ("north-1", "client"))
+UNNAMED = "the start weights are not those that the contract names"
 PATIENTS = ("Jane-Doe-1961", "John-Roe-1958")
 ASKED = [
     ("join", {"input_format": {"classes": ["x"]}}, "its classes are not the run's"),

@@ -103,7 +103,7 @@ def test_what_cannot_be(asked, message):
         Federation.of(config("fedavg", **SAMPLE | asked))
 
 
-@pytest.mark.parametrize("personal", ["nothing", "adapters"])
+@pytest.mark.parametrize("personal", ["nothing", pytest.param("adapters", marks=pytest.mark.slow)])
 def test_a_run_trains_and_sends_adapters_and_the_output_layer_alone(personal):
     asked = config("fedavg", personal=personal, adapters="lora:2", model_args=SMALL, **SAMPLE)
     federation = Federation.of(asked)

@@ -128,7 +128,7 @@ def test_many_cases_are_tested_a_part_at_a_time(monkeypatch):
     assert [supported(gains + shift) for shift in (-1, 0, 1)] == at_once == [False, False, True]
 
 
-@pytest.mark.parametrize("n", [10, 20, 30])
+@pytest.mark.parametrize("n", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 30))])
 def test_best_takes_a_model_that_is_no_better_as_rarely_as_it_says(n):
     """Paired losses of two models that are equally good, heavy-tailed as losses are."""
     rng = np.random.default_rng(n)

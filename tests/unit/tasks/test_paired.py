@@ -50,7 +50,7 @@ def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, clas
         assert back[name]["low"] == pytest.approx(-found[name]["high"], abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [15, 60, 300])
+@pytest.mark.parametrize("n", [15, 60, pytest.param(300, marks=pytest.mark.slow)])
 def test_intervals_hold_the_truth_as_often_as_they_say(n):
     """Two models of known quality on three classes: scores are normal, shifted by 1.2 and 0.9 at the right class."""
     rng = np.random.default_rng(n)

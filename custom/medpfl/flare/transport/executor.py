@@ -16,10 +16,13 @@ from nvflare.apis.signal import Signal
 from medpfl.core.memory import RoundEnd, keep_freed_memory
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from medpfl.config.run import RunConfig
     from medpfl.core.messages import Message
+    from medpfl.engine.federation import Federation
     from medpfl.flare.transport.place import Place
     from medpfl.site.guard import Guarded
 
@@ -110,26 +113,31 @@ class PersonalizedExecutor(Executor):
             fl_ctx: of the first task.
             first: gives its message.
         """
-        from medpfl.core.parameters import StateError
-        from medpfl.engine.federation import Federation
-        from medpfl.flare.transport.policy import SiteForbids, check_policy, too_large
-        from medpfl.models.cost import NetworkTooLarge
-        from medpfl.site.start import start_at_site
+        from medpfl.flare.transport.policy import check_policy
 
         place.require_approved(config)
-        start = None
-        if config.init:
-            try:
-                start = start_at_site(config, place.store(), first(), place.name)
-            except StateError as error:
-                raise SiteForbids(str(error)) from None
-        try:
-            federation = Federation.of(config, place.own.get(config.data), start, place.policy.network)
-        except NetworkTooLarge as error:
-            raise too_large(error) from error
+        federation = self._federation(config, place, first, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())
         site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site), federation.model()
+
+    def _federation(
+        self, config: RunConfig, place: Place, first: Callable[[], Message], own: Path | None = None
+    ) -> Federation:
+        """The run's parts at this site, with the start weights that came."""
+        from medpfl.core.parameters import StateError
+        from medpfl.engine.federation import Federation
+        from medpfl.flare.transport.policy import SiteForbids, too_large
+        from medpfl.models.cost import NetworkTooLarge
+        from medpfl.site.start import start_at_site
+
+        try:
+            start = start_at_site(config, place.store(), first(), place.name) if config.init else None
+            return Federation.of(config, own, start, place.policy.network)
+        except StateError as error:
+            raise SiteForbids(str(error)) from None
+        except NetworkTooLarge as error:
+            raise too_large(error) from error
 
     def _refused(self, fl_ctx: FLContext, reason: str, more: frozenset[str] = frozenset()) -> Shareable:
         """An answer with a reason of the list of words, which the site's filter then lets pass."""

@@ -42,10 +42,8 @@ class JoinExecutor(PersonalizedExecutor):
     ) -> tuple[Guarded, nn.Module]:
         from medpfl.config.run import RunConfig
         from medpfl.data.sites import open_source
-        from medpfl.engine.federation import Federation
-        from medpfl.flare.transport.policy import SiteForbids, check_policy, too_large
+        from medpfl.flare.transport.policy import SiteForbids, check_policy
         from medpfl.flare.transport.trust import check_job
-        from medpfl.models.cost import NetworkTooLarge
         from medpfl.site.newcomer import took_part
 
         if took_part(place.folder):
@@ -53,10 +51,7 @@ class JoinExecutor(PersonalizedExecutor):
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
         place.require_approved(config, theirs)
-        try:
-            federation = Federation.of(config, limits=place.policy.network)
-        except NetworkTooLarge as error:
-            raise too_large(error) from error
+        federation = self._federation(config, place, first)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
         source = open_source(theirs, place.own.get(theirs.data))
         data = source.site(place.name, federation.device)

@@ -35,7 +35,7 @@ VIT, DENSE = ({"model": m, "model_args": a} for m, a in (("vit-tiny", SMALL_VIT)
         ("vit-heads", VIT, "mean", 0, "multi-label", {}),
         ("fedbn", DENSE, "mean", 8, "classification", {}),
         pytest.param("fedbn", DENSE, "mean", 8, "classification", {"normalise": "percentile"}, marks=pytest.mark.slow),
-        ("fedblend", DENSE, "mean", 8, "classification", {}),
+        pytest.param("fedblend", DENSE, "mean", 8, "classification", {}, marks=pytest.mark.slow),
     ],
 )
 def test_probabilities_are_those_of_the_evaluation(

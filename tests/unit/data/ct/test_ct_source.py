@@ -286,7 +286,7 @@ def test_check_and_run_say_the_same_and_nothing_is_trained(cohort, tmp_path, fau
     assert not (tmp_path / "out" / "models").exists()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "attention"])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("attention", marks=pytest.mark.slow)])
 def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp_path, pooling):
     results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]

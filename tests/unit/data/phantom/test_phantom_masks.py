@@ -60,6 +60,7 @@ def test_masks_are_the_truth(cohort, masked):
     assert {row["patient"]: row["emphysema_share"] for row in rows} == dicom
 
 
+@pytest.mark.slow
 def test_the_same_bytes_again(masked, tmp_path):
     again = make_phantom(tmp_path / "again", patients=12, matrix=48, seed=1, masks=True).parent
     files = sorted(path.relative_to(masked) for path in masked.rglob("*") if path.is_file())
