@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from medpfl.config.run import RunConfig
@@ -23,7 +22,7 @@ from medpfl.site.finishing import Finishing
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
 from medpfl.tasks.evaluation import cases
-from medpfl.tasks.further import estimates, gains, intervals
+from medpfl.tasks.further import Drawn
 from medpfl.tasks.selection import seen
 from medpfl.tasks.told import Measured
 
@@ -110,7 +109,7 @@ class Ending:
         reported = chosen_of[tested["selected"]]
         more = self._further(lambda part: self._used(part, reported, alone, model))
         if more:
-            metrics["test"]["selected"] = measured[tested["selected"]].with_more(_numbers(more))
+            metrics["test"]["selected"] = measured[tested["selected"]].with_more(more.numbers())
         if alone is not None:
             metrics["verdict"] = self._verdict(chosen_of, tested, alone, model, more)
         if self.delivery:
@@ -189,10 +188,10 @@ class Ending:
             return None
         return self.config.learned.measured(self._used("test", choice, alone, model), cases(self.data, "test"))
 
-    def _further(self, predictions: Callable[[Part], Any]) -> dict[str, np.ndarray]:
-        """Under bootstrap draws; empty where the task has none, or the site no test data."""
+    def _further(self, predictions: Callable[[Part], Any]) -> Drawn | None:
+        """Under bootstrap draws; None where the task has none, or the site no test data."""
         if not self.data.samples("test"):
-            return {}
+            return None
         validation = predictions("validation") if self.data.samples("validation") else None
         return self.config.learned.further(predictions("test"), validation, cases(self.data, "test").whose)
 
@@ -218,7 +217,7 @@ class Ending:
         tested: Mapping[Which, int],
         alone: Candidate,
         model: nn.Module,
-        more: Mapping[str, np.ndarray],
+        more: Drawn | None,
     ) -> dict[str, Any]:
         used = {
             which: {"candidate": choices[r].other.name, "round": choices[r].other.round, "weight": choices[r].weight}
@@ -231,8 +230,8 @@ class Ending:
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
         others = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
         if others and more:
-            found["alone"] |= _numbers(others)
-            found["gain"] |= gains(more, others, self.config.learned.signs)
+            found["alone"] |= others.numbers()
+            found["gain"] |= more.gains(others, self.config.learned.signs)
         return found
 
     def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> Measured | None:
@@ -270,10 +269,6 @@ class Ending:
                 delivery.write(which, self.name, round_, state, record, detail)
             except OSError as error:  # the answer goes out all the same, and the store has the model
                 logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
-
-
-def _numbers(more: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {**estimates(more), "intervals": intervals(more)}
 
 
 def final_state(store: SiteStore, round_: int) -> State | None:

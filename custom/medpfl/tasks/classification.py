@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
-from medpfl.tasks.further import draws, further, reliability, thresholds
+from medpfl.tasks.further import Drawn, draws, further, reliability, thresholds
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure, Task
@@ -172,16 +172,15 @@ class Classification(Task):
         may = counting(new[1], new[0].shape[1], enough)
         return differences(filled(new[0]), filled(old[0]), new[1], enough.of.whose, may)
 
-    def further(
-        self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
+    def further(self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None) -> Drawn | None:
         """Sensitivity and specificity at the thresholds of the validation data, F1, calibration and more."""
         probabilities, labels = test
         if not len(labels) or not np.isfinite(probabilities).all():
-            return {}
+            return None
         classes = probabilities.shape[1]
         cuts = np.full(classes, np.nan) if validation is None else thresholds(*validation)
-        return further(probabilities, labels, cuts, draws(len(labels), owners))
+        values = further(probabilities, labels, cuts, draws(len(labels), owners))
+        return Drawn.of(values, len(labels), owners)
 
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""

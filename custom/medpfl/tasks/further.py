@@ -7,14 +7,52 @@ Cases of one patient are drawn together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from medpfl.tasks.intervals import LEAST_DRAWN, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
 BINS = 10
 """Of the confidence, of equal width."""
 _DRAWS = 500
 Values = dict[str, np.ndarray]
+
+
+class Drawn(NamedTuple):
+    """Measures of a model under bootstrap draws.
+
+    Attributes:
+        values: by measure (rows,), the first of all cases once.
+        patients: how many were drawn from.
+    """
+
+    values: Values
+    patients: int
+
+    @classmethod
+    def of(cls, values: Values, n: int, owners: np.ndarray | None) -> Drawn:
+        """Under :func:`draws` of n cases."""
+        return cls(values, n if owners is None else len(np.unique(owners)))
+
+    def numbers(self) -> dict[str, Any]:
+        """The estimates by name, and ``intervals``."""
+        return {**estimates(self.values), "intervals": intervals(self.values, self.patients)}
+
+    def gains(self, old: Drawn, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
+        """What these are better by than another model's on the same draws, with intervals.
+
+        Args:
+            old: the other's.
+            sign: by measure 1 where more is better, -1 where less is.
+        """
+        change = {name: sign[name] * (value - old.values[name]) for name, value in self.values.items()}
+        ends = intervals(change, self.patients)
+        return {
+            name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None
+            for name, v in change.items()
+        }
 
 
 def thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -48,7 +86,7 @@ def youden(scores: np.ndarray, positive: np.ndarray) -> float:
 def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
     """Weights of cases, (1 + :data:`_DRAWS`, n): all once, then as drawn with replacement from a fixed seed.
 
-    Of a single patient nothing can be drawn: there is the first row alone, and no interval.
+    Of too few patients there is the first row alone, and no interval.
 
     Args:
         n: cases.
@@ -56,10 +94,10 @@ def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
     """
     whose = np.arange(n) if owners is None else np.unique(owners, return_inverse=True)[1]
     patients = int(whose.max()) + 1 if n else 0
-    if patients == 1 < n:
+    if patients < LEAST_DRAWN:
         return np.ones((1, n))
-    drawn = np.random.default_rng(0).multinomial(patients, np.full(patients, 1 / patients), _DRAWS) if n else []
-    return np.vstack([np.ones((1, n)), np.asarray(drawn).reshape(_DRAWS, patients)[:, whose]])
+    drawn = np.random.default_rng(0).multinomial(patients, np.full(patients, 1 / patients), _DRAWS)
+    return np.vstack([np.ones((1, n)), drawn[:, whose]])
 
 
 def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, weights: np.ndarray) -> Values:
@@ -97,22 +135,6 @@ def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, wei
         }
 
 
-def gains(new: Values, old: Values, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
-    """What one model's measures are better by than another's on the same draws, with percentile intervals.
-
-    Args:
-        new: :func:`further` of one.
-        old: of the other, with the same weights.
-        sign: by measure 1 where more is better, -1 where less is.
-    """
-    change = {name: sign[name] * (new[name] - old[name]) for name in new}
-    ends = intervals(change)
-    return {
-        name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None
-        for name, v in change.items()
-    }
-
-
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Expected calibration error (Guo et al., ICML 2017) of the predicted class under each row of weights, (rows,)."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
@@ -145,12 +167,11 @@ def estimates(values: Values) -> dict[str, float | None]:
     return {name: None if np.isnan(v[0]) else float(v[0]) for name, v in values.items()}
 
 
-def intervals(values: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
-    """95 % percentile intervals over the draws, of the measures that are known in most of them."""
+def intervals(values: Mapping[str, np.ndarray], patients: int) -> dict[str, list[float]]:
+    """95 % intervals over the draws from so many patients, of the measures that are known in most of them."""
     known = {name: v[1:][np.isfinite(v[1:])] for name, v in values.items() if np.isfinite(v[0])}
-    return {
-        name: [float(end) for end in np.percentile(v, (2.5, 97.5))] for name, v in known.items() if len(v) > _DRAWS / 2
-    }
+    found = {name: drawn_interval(v, _DRAWS, patients) for name, v in known.items()}
+    return {name: ends for name, ends in found.items() if ends}
 
 
 def sums(weights: np.ndarray, there: np.ndarray) -> np.ndarray:

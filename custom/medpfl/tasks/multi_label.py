@@ -15,7 +15,7 @@ from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
-from medpfl.tasks.further import draws
+from medpfl.tasks.further import Drawn, draws
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_gain
 from medpfl.tasks.paired import auroc_gain
@@ -137,15 +137,14 @@ class MultiLabel(Task):
             "accuracy": mean_gain(change, None if of.whose is None else of.whose[cases]),
         }
 
-    def further(
-        self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
+    def further(self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None) -> Drawn | None:
         """As in a classification, of each label there or not; means over labels."""
         probabilities, labels = test
         if not (labels >= 0).any() or not np.isfinite(probabilities).all():
-            return {}
+            return None
         cuts = np.full(labels.shape[1], np.nan) if validation is None else label_thresholds(*validation)
-        return further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
+        values = further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
+        return Drawn.of(values, len(labels), owners)
 
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from medpfl.core.measure import LOSS, Measure
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, cases
+from medpfl.tasks.further import Drawn
 from medpfl.tasks.told import Enough, Measured
 
 
@@ -171,15 +172,15 @@ class Task(ABC):
         """:meth:`gained`, as :meth:`told` has measures."""
         return None
 
-    def further(self, test: Any, validation: Any | None, owners: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Further measures of a model, each under bootstrap draws (:mod:`medpfl.tasks.further`), the first of none.
+    def further(self, test: Any, validation: Any | None, owners: np.ndarray | None) -> Drawn | None:
+        """Further measures of a model under bootstrap draws (:mod:`medpfl.tasks.further`); None where there are none.
 
         Args:
             test: predictions.
             validation: predictions, for thresholds; None where there are no such data.
             owners: (n,) of which patient each test case is; None where each is of its own.
         """
-        return {}
+        return None
 
     def detail(self, test: Any, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """What only whoever has the data may see of a test: cases one by one, pictures, curves; plain values.

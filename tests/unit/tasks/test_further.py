@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_curve
 
-from medpfl.tasks.further import draws, estimates, further, gains, intervals, reliability, thresholds, youden
+from medpfl.tasks.further import Drawn, draws, estimates, further, intervals, reliability, thresholds, youden
 
 SIGNS = {"sensitivity": 1, "specificity": 1, "f1": 1, "average_precision": 1, "brier": -1, "ece": -1}
 HALF = np.array([0.5, 0.5])
@@ -69,20 +69,22 @@ def test_calibration_by_hand():
 
 
 def test_patients_are_drawn_whole():
-    owners = np.array([3, 3, 8, 8, 8])
-    weights = draws(5, owners)
-    assert weights.shape == (501, 5)
+    owners = np.array([3, 3, 8, 8, 8, 1, 2, 4, 5])
+    weights = draws(9, owners)
+    assert weights.shape == (501, 9)
     assert (weights[0] == 1).all()
     assert (weights[:, 0] == weights[:, 1]).all() and (weights[:, 2] == weights[:, 4]).all()
-    assert set(weights[1:, 0] + weights[1:, 2]) == {2}
-    np.testing.assert_array_equal(weights, draws(5, owners))
+    assert set(weights[1:, [0, 2, 5, 6, 7, 8]].sum(1)) == {6}
+    np.testing.assert_array_equal(weights, draws(9, owners))
 
 
-def test_a_single_patient_gives_no_interval():
-    weights = draws(5, np.full(5, 7))
-    assert weights.tolist() == [[1] * 5]
-    found = further(of_positives(np.array([0.9, 0.2, 0.7, 0.4, 0.6])), np.array([1, 0, 1, 0, 0]), HALF, weights)
-    assert intervals(found) == {} and estimates(found)["f1"] is not None
+@pytest.mark.parametrize("owners", [np.full(6, 7), np.array([0, 0, 1, 2, 3, 4])], ids=["one", "five"])
+def test_few_patients_give_no_interval(owners):
+    weights = draws(6, owners)
+    assert weights.tolist() == [[1] * 6]
+    found = further(of_positives(np.array([0.9, 0.2, 0.7, 0.4, 0.6, 0.6])), np.array([1, 0, 1, 0, 0, 1]), HALF, weights)
+    told = Drawn.of(found, 6, owners).numbers()
+    assert told["intervals"] == {} and told["f1"] is not None
 
 
 def test_intervals_hold_about_as_often_as_they_say():
@@ -91,7 +93,7 @@ def test_intervals_hold_about_as_often_as_they_say():
     for _ in range(150):
         labels = rng.integers(2, size=80)
         scores = np.where(rng.random(80) < 0.8, labels, 1 - labels) * 0.8 + 0.1
-        low, high = intervals(further(of_positives(scores), labels, HALF, weights))["brier"]
+        low, high = intervals(further(of_positives(scores), labels, HALF, weights), 80)["brier"]
         hits += low <= 2 * (0.8 * 0.01 + 0.2 * 0.81) <= high
     assert 0.88 <= hits / 150 <= 0.99
 
@@ -100,8 +102,8 @@ def test_what_is_gained_is_above_0_where_less_is_better():
     labels = np.array([0, 1] * 20)
     good, bad = of_positives(labels * 0.8 + 0.1), of_positives(labels * 0.2 + 0.4)
     weights = draws(40)
-    new, old = (further(p, labels, HALF, weights) for p in (good, bad))
-    found = gains(new, old, SIGNS)
+    new, old = (Drawn.of(further(p, labels, HALF, weights), 40, None) for p in (good, bad))
+    found = new.gains(old, SIGNS)
     assert found["brier"]["difference"] == pytest.approx(0.32 - 0.02)
     assert found["brier"]["low"] > 0 and found["ece"]["low"] > 0
     assert found["sensitivity"]["difference"] == 0

@@ -10,7 +10,7 @@ from torch import nn
 
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
-from medpfl.tasks.further import NAMES, estimates, gains, intervals
+from medpfl.tasks.further import NAMES
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 
 TASK = TASKS["multi-label"]
@@ -112,10 +112,10 @@ def test_a_run_tells_them_with_intervals_and_gains():
     truth = np.random.default_rng(0).integers(-1, 2, size=(60, 3))
     good, bad = (np.clip(0.5 + size * (truth - 0.5), 0.01, 0.99) for size in (0.9, -0.5))
     better, worse = (TASK.further((p, truth), (p, truth), np.arange(60) // 2) for p in (good, bad))
-    assert better.keys() == set(NAMES)
-    assert better["f1"].shape == (501,)
-    gained = gains(better, worse, TASK.signs)
+    assert (better.values.keys(), better.patients) == (set(NAMES), 30)
+    assert better.values["f1"].shape == (501,)
+    gained = better.gains(worse, TASK.signs)
     # Scores the wrong way round are best called there, all of them.
     assert all(of["low"] > 0 for name, of in gained.items() if name != "sensitivity")
-    assert TASK.schema(**TASK.measured((good, truth)), **estimates(better), intervals=intervals(better)).brier < 0.1
-    assert TASK.further((good, np.full_like(truth, -1)), None, None) == {}
+    assert TASK.schema(**TASK.measured((good, truth)), **better.numbers()).brier < 0.1
+    assert TASK.further((good, np.full_like(truth, -1)), None, None) is None
