@@ -14,7 +14,7 @@ what the method gives. The last command writes what ``medpfl advise`` reads (``r
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,22 +160,34 @@ Regimes = dict[str, dict[str, list[Record]]]
 """By regime and row."""
 
 
+def of_whole_seeds(lines: Iterable[Record]) -> Regimes:
+    """The lines of those regimes and seeds that have all rows of the compact table: others are still being run."""
+    lines, rows = list(lines), defaultdict(set)
+    for line in lines:
+        rows[line.regime, line.seed].add(line.row)
+    found: Regimes = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        if rows[line.regime, line.seed] >= {"alone", *COMPACT}:
+            found[line.regime][line.row].append(line)
+    return found
+
+
 def compact(found: Regimes) -> None:
     """A regime a row, in which each method's mean gain and its sites worse off."""
     print(f"| regime | seeds | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 2)}")
     for regime, of in found.items():
-        if not all(row in of for row in COMPACT):
-            continue
         alone, rows = together(of["alone"]), [together(of[row]) for row in COMPACT]
         gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" for row in rows)
-        print(f"| {regime}, {rows[0].sites} sites | {len(rows[0].seeds)} | {alone.accuracy:.3f} | {gains} |")
+        seeds = len(rows[0].seeds)
+        times = f"{seeds} × " if seeds > 1 else ""
+        print(f"| {regime}, {times}{rows[0].sites // seeds} sites | {seeds} | {alone.accuracy:.3f} | {gains} |")
 
 
 def summary(found: Regimes) -> None:
-    """The rows over all regimes that have the rows of the compact table, each regime counting by its sites."""
+    """The rows over all regimes, each counting by its sites and seeds."""
     print(HEAD.format("regimes | ", "---|"))
     for title, _, _ in ROWS:
-        lists = [of[title] for of in found.values() if title in of and all(row in of for row in COMPACT)]
+        lists = [of[title] for of in found.values() if title in of]
         if lists and title != "alone":
             accuracy = float(np.mean([together(of).accuracy for of in lists]))
             all_ = together([r for of in lists for r in of])._replace(accuracy=accuracy, sd_seeds=None)
@@ -205,9 +217,7 @@ def main() -> None:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
-    found: Regimes = defaultdict(lambda: defaultdict(list))
-    for line in read():
-        found[line.regime][line.row].append(line)
+    found = of_whole_seeds(read())
     if asked.json:
         from regimes_json import write
 
