@@ -54,3 +54,12 @@ class DataSource(Protocol):
 
     def inputs(self) -> Inputs | None:
         """How a new file becomes the network's input; None where only the user's own code knows."""
+
+
+def input_format(source: DataSource) -> dict[str, Any]:
+    """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
+
+    Numbers that an npz file has in the place of names are none. No image is read for it.
+    """
+    inputs = source.inputs()
+    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs and inputs.named else {})

@@ -23,7 +23,7 @@ from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
-from medpfl.data.source import DataSource
+from medpfl.data.source import DataSource, input_format
 from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
@@ -67,7 +67,9 @@ class Federation:
     start: Start | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY):
+    def of(
+        cls, config: RunConfig, own: Path | None = None, start: Start | None = None, limits: Limits = ANY
+    ) -> Federation:
         """Builds the model once, as :func:`~medpfl.engine.first_model.first_model`, with what that raises.
 
         Args:
@@ -277,7 +279,7 @@ class Federation:
         )
 
     def input_format(self) -> dict[str, Any]:
-        """See :func:`input_format`: of the run's data."""
+        """See :func:`~medpfl.data.source.input_format`: of the run's data."""
         return input_format(self.source)
 
     def delivery(self, folder: Path, source: DataSource | None = None) -> Delivery:
@@ -290,12 +292,3 @@ class Federation:
         if config.adapters:
             arguments["adapters"] = config.adapters
         return Delivery(folder, config, {**arguments, "pooling": config.pooling}, inputs)
-
-
-def input_format(source: DataSource) -> dict[str, Any]:
-    """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
-
-    Numbers that an npz file has in the place of names are none. No image is read for it.
-    """
-    inputs = source.inputs()
-    return source.model_arguments() | ({"classes": list(inputs.classes)} if inputs and inputs.named else {})

@@ -35,7 +35,7 @@ class Welcome:
     Attributes:
         plan: of the finished run; with f where the mixing needs it.
         server: its state after the last round.
-        input_format: of the run's data (:func:`medpfl.engine.federation.input_format`).
+        input_format: of the run's data (:func:`medpfl.data.source.input_format`).
         epochs: how long newcomers adapt, at most.
     """
 

@@ -52,7 +52,7 @@ class Newcomer:
         first: the whole state of the run's seeded first model.
         channels: what travels besides it, with the part of the method that each is of.
         data: the site's own.
-        input_format: theirs (:func:`medpfl.engine.federation.input_format`).
+        input_format: theirs (:func:`medpfl.data.source.input_format`).
         delivery: where its model goes, to be used.
         here: it is in the process of whoever asks: a refusal shows the site's own values, which else only its log has.
         secret: see :class:`~medpfl.site.worker.Site`.
@@ -270,7 +270,7 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
     Data without names of classes fit those of any names, if there are as many.
 
     Args:
-        ours: the run's (:func:`medpfl.engine.federation.input_format`).
+        ours: the run's (:func:`medpfl.data.source.input_format`).
         theirs: the newcomer's.
 
     Returns:

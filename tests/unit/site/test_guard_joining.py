@@ -6,7 +6,8 @@ from tiny import config, images
 
 from medpfl.core.messages import Failure, Message
 from medpfl.data.sites import open_source
-from medpfl.engine.federation import Federation, input_format
+from medpfl.data.source import input_format
+from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
