@@ -224,6 +224,7 @@ class Federation:
             start={} if joining else self.initial_shared,
             first=self._drawn() if self.start else self.initial_shared,
             check_shared=self.split.check_shared,
+            begins=dict(self.start.state) if self.start else {},
             book=book or Book(),
             public=self.public and not joining,
             channels=self.channels,

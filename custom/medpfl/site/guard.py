@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from medpfl.core.channels import Channel
-from medpfl.core.messages import Message, Update
+from medpfl.core.messages import Message, Update, named
 from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import Part, SiteData
 from medpfl.core.statefile import fingerprint
@@ -51,6 +51,7 @@ class Guarded:
         first: the run's model as it was drawn at random, by name, to compare what comes with: start weights are the
             server's choice, and so no measure of it.
         check_shared: raises StateError unless tensors are exactly the shared state.
+        begins: the start weights, with whichever message they came; empty where the run began at random.
         channels: of the run.
         book: keeps what was answered.
         public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
@@ -68,6 +69,7 @@ class Guarded:
     start: State
     first: State
     check_shared: Callable[[State], None]
+    begins: State = field(default_factory=dict)
     channels: Iterable[Channel] = ()
     book: Book = field(default_factory=Book)
     public: bool = False
@@ -77,6 +79,7 @@ class Guarded:
     job: str = ""
     experiment: str = ""
     _served: Served | None = field(default=None, init=False)
+    _begun: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -106,6 +109,7 @@ class Guarded:
             self._require_own_rows(message.shared)
             for channel in (c for c in self.channels if c.weights):
                 self._require_own_rows(message.brought(channel.name))
+                self._require_beginning(channel)
             if message.task in ("train", "validate"):
                 self._require_start(record, message, model)
             there = self._require_steps(record, message, model)
@@ -236,6 +240,14 @@ class Guarded:
                     "copied_rows)"
                 )
 
+    def _require_beginning(self, channel: Channel) -> None:
+        """A process keeps what its first message brought, also where that message is refused: the next brings none."""
+        if self._begun or not self.begins:
+            return
+        self._require_as_had(channel, named(channel.name, self.begins))
+        self._require_own_rows(self.begins)
+        self._begun = True
+
     def _require_channels(self, message: Message) -> None:
         """What comes besides the model is what the method has, when it has it, and as it has it."""
         extra = {name: tensor for name, tensor in message.tensors.items() if "/" in name}
@@ -246,13 +258,16 @@ class Guarded:
                 continue
             if message.task not in channel.tasks or early:
                 raise StateError(f"contract: {channel.name!r} is not as the method has it")
-            try:
-                channel.check(sent)
-            except StateError as error:
-                logger.warning("%s: %s", self.name, error)
-                raise StateError(f"contract: {channel.name!r} is not as the method has it") from None
+            self._require_as_had(channel, sent)
         if extra:
             raise StateError("contract: something came that the method does not have")
+
+    def _require_as_had(self, channel: Channel, sent: State) -> None:
+        try:
+            channel.check(sent)
+        except StateError as error:
+            logger.warning("%s: %s", self.name, error)
+            raise StateError(f"contract: {channel.name!r} is not as the method has it") from None
 
     def _require_near(self, times: float, rounds: int) -> None:
         limit = self.policy.largest_jump * max(1, rounds)

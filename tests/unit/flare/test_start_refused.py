@@ -1,0 +1,71 @@
+"""Start weights that a site's policy or contract refuses, in several messages to one process."""
+
+import json
+
+import pytest
+import torch
+from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from tiny import config
+from torch import nn
+
+from medpfl.algorithms.start import START
+from medpfl.core.messages import Message, named
+from medpfl.core.permitted_code import permit
+from medpfl.engine.federation import Federation
+from medpfl.flare.job.recipes import for_sites
+from medpfl.flare.transport.executor import PersonalizedExecutor
+from medpfl.flare.transport.join_executor import JoinExecutor
+from medpfl.flare.transport.payload import REASON, message_to_model
+from medpfl.flare.transport.trust import REHEARSAL
+from medpfl.models.start_weights import Start
+
+permit("test_start_refused")
+
+
+class Wide(nn.Module):
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.fc0 = nn.Linear(16, 64)
+        self.fc1 = nn.Linear(64, 32)
+        self.fc2 = nn.Linear(32, num_classes)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(self.fc0(x.flatten(1)).relu()).relu())
+
+
+def imprinting():
+    weights = Wide().state_dict()
+    weights["fc1.weight"][:] = 1 / 64
+    weights["fc1.bias"][:] = -torch.linspace(0, 1, 32)
+    return weights
+
+
+def endless():
+    return {name: tensor / 0 for name, tensor in Wide().state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"), [(imprinting, "rows of 'fc1.weight' copy each other"), (endless, "'start' is not as")]
+)
+@pytest.mark.parametrize("task", ["prepare", "join"])
+def test_what_is_refused_with_the_first_message_is_not_used_with_the_next(
+    tmp_path, at_site, monkeypatch, task, weights, words
+):
+    """The process has it by then, and the next message brings nothing to look at."""
+    monkeypatch.setenv(REHEARSAL, "1")
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {}, "policy": {"copied_rows": 0.1}}))
+    state = weights()
+    federation = Federation.of(
+        config("fedper", init=Start(state).named, model="test_start_refused:Wide", personal="modules:fc1")
+    )
+    said = for_sites(federation.config)
+    executor = PersonalizedExecutor(said, "first") if task == "prepare" else JoinExecutor(said, said, "first")
+    info = {"split": federation.split.description(), "input_format": {}, "epochs": 1}
+    shared = {} if task == "prepare" else federation.initial_shared
+    for brought in (state, {}):
+        message = Message(task, 0 if task == "prepare" else 3, {**shared, **named(START, brought)}, info)
+        sent = FLModelUtils.to_shareable(message_to_model(message, 3))
+        reply = executor.execute(task, sent, at_site(tmp_path, "site-1"), Signal())
+        assert words in (reply.get_header(REASON) or "")
