@@ -89,7 +89,12 @@ def joined_results(
     return {
         "schema": 1,
         "status": "finished",
-        "run": {"algorithm": config.algorithm, "rounds": server.round, "sites": config.sites},
+        "run": {
+            "algorithm": config.algorithm,
+            "rounds": server.round,
+            "sites": config.sites,
+            **({"init": config.init} if config.init else {}),
+        },
         "rules": {
             "shared": vars(config.mixer.newcomer),
             **({"method": rules} if (rules := _rules(config)) else {}),

@@ -94,9 +94,14 @@ class Joining:
         return cls(run, config, trained, newcomers, said.get("local_epochs", EPOCHS), start)
 
     def federation(self, config: RunConfig) -> Federation:
-        """The run's parts, with what it began from; UserError if that is another file's."""
+        """The run's parts, with what it began from; UserError if that is another file's, or the file is not here."""
         if self.start is None:
             return Federation.of(config)
+        if str(self.start) == self.config.init and not self.start.exists():
+            raise UserError(
+                f"--join {self.run}: that run began from the start weights in {self.start}, and there is no such file "
+                "here: give the file with --init, as its server has it"
+            )
         found = Federation.of(config.model_copy(update={"init": str(self.start)}))
         if self.config.init.startswith("sha256:") and found.config.init != self.config.init:
             raise UserError(
@@ -106,9 +111,13 @@ class Joining:
         return found
 
     def write(self, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
-        """Writes join.json: what the server says, with the run's folder and the newcomers' configuration."""
+        """Writes join.json: what the server says, with the run's folder and the newcomers' configuration.
+
+        Start weights are named by their fingerprint there, not by where the server has their file.
+        """
         run = {"folder": self.run.name, **results["run"]}
-        whole = {**results, "run": run, "config": self.trained.model_dump(mode="json")}
+        config = self.trained.model_dump(mode="json") | {"init": run.get("init", "")}
+        whole = {**results, "run": run, "config": config}
         write_json(out / JOINED, whole)
         return whole
 

@@ -128,6 +128,22 @@ def test_a_newcomer_that_fails_is_named_with_the_reason(tmp_path):
     assert controller.said[-1] == "new-1: it has no test sample\nnew-2: it has no test sample"
 
 
+def test_other_start_weights_than_the_runs_are_refused_as_such(tmp_path):
+    """The folder is the right one; and the note of a real federation's run has no fingerprint to compare with."""
+    state = Net().state_dict()
+    for name, more in (("first", 0), ("other", 1)):
+        save_file({key: tensor + more for key, tensor in state.items()}, tmp_path / f"{name}.safetensors")
+    run_config = with_f(tmp_path, "fedbn", init=str(tmp_path / "first.safetensors"))
+    finished(tmp_path, run_config)
+    joining = Joining.of("fedbn", tmp_path, run_config, SAID)
+    other = run_config.model_copy(update={"init": str(tmp_path / "other.safetensors")})
+    controller = Here(tmp_path, replace(joining, config=other, trained=run_config))
+    controller.run()
+    assert "experiment 'state' at this server began from other start weights (sha256:" in controller.said[-1]
+    assert "other.safetensors has (sha256:" in controller.said[-1]
+    assert controller.said[-1].endswith("give their file with --init")
+
+
 def test_another_f_than_the_runs_is_refused(tmp_path):
     finished(tmp_path, with_f(tmp_path, "fedap"))
     save_file({key: tensor + 1 for key, tensor in Net().state_dict().items()}, tmp_path / "f.safetensors")

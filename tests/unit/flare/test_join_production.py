@@ -6,7 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tiny import config
+from safetensors.torch import save_file
+from tiny import Net, config
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
@@ -93,6 +94,22 @@ def test_a_join_that_is_no_longer_followed_is_followed_again(server, run, tmp_pa
     assert json.loads((out / "join.json").read_text())["job"] == "job-1"
     assert len(server.jobs) == 1
     assert start(run, out)["job"] == "job-2"  # what is fetched is done
+
+
+def test_results_name_start_weights_by_their_fingerprint_and_not_by_their_place(server, run, tmp_path, monkeypatch):
+    file = tmp_path / "of-the-server" / "start.safetensors"
+    file.parent.mkdir()
+    save_file(Net().state_dict(), file)
+    note = json.loads((run / "job.json").read_text())
+    note["config"]["init"] = str(file)
+    (run / "job.json").write_text(json.dumps(note))
+    monkeypatch.setitem(RESULTS, "run", {"algorithm": "fedbn", "init": "sha256:of-the-server-s"})
+    assert start(run, tmp_path / "out")["config"]["init"] == "sha256:of-the-server-s"
+    assert str(tmp_path) not in (tmp_path / "out" / "join.json").read_text()
+    file.unlink()
+    words = r"--join .*: that run began from the start weights in .*start.safetensors, .* no such file .* --init"
+    with pytest.raises(UserError, match=words):
+        start(run, tmp_path / "again")
 
 
 def test_a_stop_while_submitting_makes_no_second_job(server, run, tmp_path):

@@ -55,6 +55,11 @@ class JoinController(PersonalizedController):
     def _go_through(self, federation: Federation, file: Path, started: float) -> None:
         where = f"experiment {self.experiment!r}"
         config, server = finished(file, where)
+        if config.init and federation.config.init and config.init != federation.config.init:
+            raise UserError(
+                f"{where} at this server began from other start weights ({config.init[:19]}...) than "
+                f"{self.run_config['init']} has ({federation.config.init[:19]}...): give their file with --init"
+            )
         if found := difference(config.model_dump(mode="json"), federation.config):
             raise UserError(f"{where} at this server is a run with {found}: join with the folder of that run")
         plan = federation.plan(steps=False)
