@@ -138,10 +138,12 @@ class MultiLabel(Task):
         }
 
     def further(self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None) -> Drawn | None:
-        """As in a classification, of each label there or not; means over labels."""
-        probabilities, labels = test
-        if not (labels >= 0).any() or not np.isfinite(probabilities).all():
+        """As in a classification, of each label there or not; means over labels. Patients without any count nowhere."""
+        known = (test[1] >= 0).any(1)
+        if not known.any() or not np.isfinite(test[0]).all():
             return None
+        probabilities, labels = (values[known] for values in test)
+        owners = None if owners is None else owners[known]
         cuts = np.full(labels.shape[1], np.nan) if validation is None else label_thresholds(*validation)
         values = further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
         return Drawn.of(values, len(labels), owners)

@@ -119,3 +119,18 @@ def test_a_run_tells_them_with_intervals_and_gains():
     assert all(of["low"] > 0 for name, of in gained.items() if name != "sensitivity")
     assert TASK.schema(**TASK.measured((good, truth)), **better.numbers()).brier < 0.1
     assert TASK.further((good, np.full_like(truth, -1)), None, None) is None
+
+
+@pytest.mark.parametrize("owners", [None, np.arange(12) // 2])
+def test_patients_of_whom_no_label_is_known_widen_no_bootstrap(owners):
+    """Five patients give no interval, however many there are beside them."""
+    truth = np.full((12, 2), -1)
+    truth[:10:2] = np.eye(2)[[0, 1, 0, 1, 0]]
+    scores = np.random.default_rng(0).random((12, 2))
+    found, alone = (
+        TASK.further((scores[rows], truth[rows]), None, owners if owners is None else owners[rows])
+        for rows in (slice(None), slice(0, 10, 2))
+    )
+    assert found.patients == 5
+    assert found.numbers() == alone.numbers()
+    assert found.numbers()["intervals"] == {}
