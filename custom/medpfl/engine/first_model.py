@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers, parse_declaration
 from medpfl.core.errors import UserError
 from medpfl.core.frozen import freeze, frozen_names
-from medpfl.core.parameters import ParameterSplit
+from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import derive_seed
 from medpfl.core.threads import intra_op_threads
 from medpfl.data.source import DataSource
@@ -53,6 +54,7 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
 
     Raises:
         NetworkTooLarge: the network is beyond the limits; no memory was taken for it.
+        StateError: the start weights are another network's.
         UserError: it does not fit the data or the method, or nothing of it would be shared.
     """
     require_affordable(config, source, limits)
@@ -64,7 +66,7 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
         start = start_weights(Path(config.init), model, x)
         config = config.model_copy(update={"init": start.named})
     if start:
-        model.load_state_dict(start.state)
+        _load(model, start)
     split = split_of(config, model, x)
     if config.mixes and not split.shared_names:
         frozen = f" with --frozen {config.frozen}" if config.frozen else ""
@@ -74,6 +76,15 @@ def first_model(config: RunConfig, source: DataSource, start: Start | None, limi
     if shape:
         meet(config, model, split, blank(config, shape, number=2))
     return First(config, model, split, start)
+
+
+def _load(model: nn.Module, start: Start) -> None:
+    """A file's weights were made to fit; those that came are as whoever named them made them."""
+    try:
+        model.load_state_dict(start.state)
+    except RuntimeError as error:
+        logger.warning("the start weights do not fit the network: %s", error)
+        raise StateError(f"contract: {START!r} is not as the method has it") from None
 
 
 def pick_device(config: RunConfig) -> torch.device:

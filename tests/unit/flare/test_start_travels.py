@@ -1,4 +1,4 @@
-"""Start weights that a site's policy or contract refuses, in several messages to one process."""
+"""Start weights on their way to a site: in which messages, and what of them it refuses."""
 
 import json
 
@@ -20,7 +20,7 @@ from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.models.start_weights import Start
 
-permit("test_start_refused")
+permit("test_start_travels")
 
 
 class Wide(nn.Module):
@@ -41,6 +41,10 @@ def imprinting():
     return weights
 
 
+def of_another_network():
+    return nn.Linear(2, 2).state_dict()
+
+
 def endless():
     return {name: tensor / 0 for name, tensor in Wide().state_dict().items()}
 
@@ -58,7 +62,7 @@ def test_what_is_refused_with_the_first_message_is_not_used_with_the_next(
     (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {}, "policy": {"copied_rows": 0.1}}))
     state = weights()
     federation = Federation.of(
-        config("fedper", init=Start(state).named, model="test_start_refused:Wide", personal="modules:fc1")
+        config("fedper", init=Start(state).named, model="test_start_travels:Wide", personal="modules:fc1")
     )
     said = for_sites(federation.config)
     executor = PersonalizedExecutor(said, "first") if task == "prepare" else JoinExecutor(said, said, "first")
@@ -69,3 +73,16 @@ def test_what_is_refused_with_the_first_message_is_not_used_with_the_next(
         sent = FLModelUtils.to_shareable(message_to_model(message, 3))
         reply = executor.execute(task, sent, at_site(tmp_path, "site-1"), Signal())
         assert words in (reply.get_header(REASON) or "")
+
+
+@pytest.mark.parametrize("task", ["prepare", "join"])
+def test_another_networks_weights_are_refused_in_words(tmp_path, at_site, monkeypatch, task):
+    """Whoever names a fingerprint may name any."""
+    monkeypatch.setenv(REHEARSAL, "1")
+    state = of_another_network()
+    run_config = config("fedper", init=Start(state).named, model="test_start_travels:Wide", personal="modules:fc1")
+    said = for_sites(run_config)
+    executor = PersonalizedExecutor(said, "first") if task == "prepare" else JoinExecutor(said, said, "first")
+    sent = FLModelUtils.to_shareable(message_to_model(Message(task, 0, named(START, state), {}), 3))
+    reply = executor.execute(task, sent, at_site(tmp_path, "site-1"), Signal())
+    assert reply.get_header(REASON) == "contract: 'start' is not as the method has it"
