@@ -6,6 +6,7 @@ import pytest
 import torch
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from safetensors.torch import save_file
 from tiny import config
 from torch import nn
 
@@ -13,7 +14,7 @@ from medpfl.algorithms.start import START
 from medpfl.core.messages import Message, named
 from medpfl.core.permitted_code import permit
 from medpfl.engine.federation import Federation
-from medpfl.flare.job.recipes import for_sites
+from medpfl.flare.job.recipes import for_sites, travels_inline
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.join_executor import JoinExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
@@ -86,3 +87,22 @@ def test_another_networks_weights_are_refused_in_words(tmp_path, at_site, monkey
     sent = FLModelUtils.to_shareable(message_to_model(Message(task, 0, named(START, state), {}), 3))
     reply = executor.execute(task, sent, at_site(tmp_path, "site-1"), Signal())
     assert reply.get_header(REASON) == "contract: 'start' is not as the method has it"
+
+
+class Large(nn.Module):
+    """More than FLARE's http driver takes in one message to a site; what is shared of it is little."""
+
+    def __init__(self, num_classes=3):
+        super().__init__()
+        self.own, self.head = nn.Linear(16, 1 << 17), nn.Linear(16, num_classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1)) + self.own(x.flatten(1)).mean()
+
+
+def test_large_start_weights_do_not_go_inside_a_message_inside_which_what_is_shared_would(tmp_path):
+    file = tmp_path / "first.safetensors"
+    save_file(Large().state_dict(), file)
+    run_config = config("fedper", model="test_start_travels:Large", personal="modules:own")
+    assert travels_inline(Federation.of(run_config))
+    assert not travels_inline(Federation.of(run_config.model_copy(update={"init": str(file)})))

@@ -48,7 +48,7 @@ from medpfl.flare.transport.tracking import add_receiver
 from medpfl.flare.transport.trust import REHEARSAL
 
 _INLINE_BYTES = 1 << 20
-"""Shared states up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
+"""Tensors up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
 
 class SitesJob(FedJob):
@@ -215,8 +215,9 @@ def for_sites(config: RunConfig) -> dict[str, Any]:
 
 
 def travels_inline(federation: Federation) -> bool:
-    """Whether a shared state is so small that it goes inside its message."""
-    return serialised_bytes(federation.initial_shared) <= _INLINE_BYTES
+    """Whether a shared state, and the start weights beside it, are so small that they go inside their message."""
+    start = federation.start.state if federation.start else {}
+    return serialised_bytes(federation.initial_shared) + serialised_bytes(start) <= _INLINE_BYTES
 
 
 def allow_package(local: Path) -> None:
