@@ -79,7 +79,10 @@ def lead(card: Mapping[str, Any]) -> str:
             f"{measure.title} says there how often that class is said, not whether classes are told apart."
         )
     if (gained := gains[measure.name]) is None:
-        return f"Whether taking part helps this site is not known: {measure.title} could not be computed."
+        both = card["test"], card["verdict"]["alone"]
+        known = all(of and of.get(measure.name) is not None for of in both)
+        why = "has no interval on these few test cases" if known else "could not be computed"
+        return f"Whether taking part helps this site is not known: {measure.title} {why}."
     if in_use(card["verdict"]["used"]) == ALONE:
         return "This site uses the model that it trained alone: taking part changes nothing here."
     sign = "" if measure.better == "higher" else f", {_BETTER}"
