@@ -86,14 +86,14 @@ class MultiLabel(Task):
         return self.pooled([predictions]) | _interval(predictions, of)
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
-        """The AUC of the labels that enough patients have and enough have not; accuracy if enough have a known one."""
+        """The AUC of the labels that enough patients have and enough have not; accuracy if known ones are of enough."""
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
-        accuracy = {} if enough((labels >= 0).any(1, keepdims=True)).all() else {"accuracy": None}
         may, sure = _counting(labels, enough), filled(probabilities)
         found = _measures(sure, labels, None, may) | _interval((sure, labels), enough.of, may)
-        return found | {"accuracy": _right(probabilities, labels)} | accuracy
+        spread = enough.share((labels >= 0).sum(1).astype(float))  # a patient with more known labels counts for more
+        return found | {"accuracy": _right(probabilities, labels) if spread else None}
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from medpfl.core.site_data import ImageTensors
@@ -56,6 +56,7 @@ def changed(task, predictions, case, rng):
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(TASKS)), st.integers(20, 90), st.integers(0, 10**6))
+@example("multi-label", 20, 190)  # three known labels of one patient, 53 of all
 def test_no_patient_moves_what_is_told_by_more_than_one_of_enough(task, n, seed):
     rng = np.random.default_rng(seed)
     one = predicted(task, rng, n)
