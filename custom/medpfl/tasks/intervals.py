@@ -87,7 +87,7 @@ def drawn_interval(found: np.ndarray, draws: int, patients: int) -> list[float] 
     """A bootstrap's expanded percentile interval, [low, high]; None where it would promise too much.
 
     Percentiles further out than 2.5 and 97.5, by what Student's t and the missing n / (n - 1) would add to a mean's
-    interval (Hesterberg, The American Statistician 69, 2015, section 3.3.3). None of fewer than :data:`LEAST_DRAWN`
+    interval (Hesterberg, The American Statistician 69, 2015). None of fewer than :data:`LEAST_DRAWN`
     patients, or where the statistic is known of less than half of the draws.
 
     Args:

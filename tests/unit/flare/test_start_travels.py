@@ -3,11 +3,10 @@
 import json
 
 import pytest
-import torch
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from safetensors.torch import save_file
-from tiny import config
+from tiny import Wide, config, imprinting
 from torch import nn
 
 from medpfl.algorithms.start import START
@@ -22,24 +21,6 @@ from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.models.start_weights import Start
 
 permit("test_start_travels")
-
-
-class Wide(nn.Module):
-    def __init__(self, num_classes=3):
-        super().__init__()
-        self.fc0 = nn.Linear(16, 64)
-        self.fc1 = nn.Linear(64, 32)
-        self.fc2 = nn.Linear(32, num_classes)
-
-    def forward(self, x):
-        return self.fc2(self.fc1(self.fc0(x.flatten(1)).relu()).relu())
-
-
-def imprinting():
-    weights = Wide().state_dict()
-    weights["fc1.weight"][:] = 1 / 64
-    weights["fc1.bias"][:] = -torch.linspace(0, 1, 32)
-    return weights
 
 
 def of_another_network():
@@ -62,9 +43,7 @@ def test_what_is_refused_with_the_first_message_is_not_used_with_the_next(
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "medpfl.json").write_text(json.dumps({"data": {}, "policy": {"copied_rows": 0.1}}))
     state = weights()
-    federation = Federation.of(
-        config("fedper", init=Start(state).named, model="test_start_travels:Wide", personal="modules:fc1")
-    )
+    federation = Federation.of(config("fedper", init=Start(state).named, model="tiny:Wide", personal="modules:fc1"))
     said = for_sites(federation.config)
     executor = PersonalizedExecutor(said, "first") if task == "prepare" else JoinExecutor(said, said, "first")
     info = {"split": federation.split.description(), "input_format": {}, "epochs": 1}
@@ -81,7 +60,7 @@ def test_another_networks_weights_are_refused_in_words(tmp_path, at_site, monkey
     """Whoever names a fingerprint may name any."""
     monkeypatch.setenv(REHEARSAL, "1")
     state = of_another_network()
-    run_config = config("fedper", init=Start(state).named, model="test_start_travels:Wide", personal="modules:fc1")
+    run_config = config("fedper", init=Start(state).named, model="tiny:Wide", personal="modules:fc1")
     said = for_sites(run_config)
     executor = PersonalizedExecutor(said, "first") if task == "prepare" else JoinExecutor(said, said, "first")
     sent = FLModelUtils.to_shareable(message_to_model(Message(task, 0, named(START, state), {}), 3))
