@@ -170,7 +170,7 @@ def estimates(values: Values) -> dict[str, float | None]:
 def intervals(values: Mapping[str, np.ndarray], patients: int) -> dict[str, list[float]]:
     """95 % intervals over the draws from so many patients, of the measures that are known in most of them."""
     known = {name: v[1:][np.isfinite(v[1:])] for name, v in values.items() if np.isfinite(v[0])}
-    found = {name: drawn_interval(v, _DRAWS, patients) for name, v in known.items()}
+    found = {name: drawn_interval(v, _DRAWS, patients, values[name][0]) for name, v in known.items()}
     return {name: ends for name, ends in found.items() if ends}
 
 

@@ -71,7 +71,8 @@ def bootstrap_interval(
     The same cases get the same interval: they are drawn from a fixed seed. See :func:`drawn_interval`.
 
     Args:
-        statistic: of the chosen cases' numbers (n,); None where it is not defined, which draws are left out.
+        statistic: of the chosen cases' numbers (n,); None where it is not defined, which draws are left out. Of all
+            cases it is.
         n: how many cases there are.
         whose: see above.
         draws: of the bootstrap.
@@ -80,25 +81,28 @@ def bootstrap_interval(
     rows, patients = _rows(n, whose), n if whose is None else len(np.unique(whose))
     drawn = (rows(rng.integers(patients, size=patients)) for _ in range(draws))
     found = [value for chosen in drawn if (value := statistic(chosen)) is not None]
-    return drawn_interval(np.array(found), draws, patients)
+    return drawn_interval(np.array(found), draws, patients, statistic(np.arange(n)))
 
 
-def drawn_interval(found: np.ndarray, draws: int, patients: int) -> list[float] | None:
+def drawn_interval(found: np.ndarray, draws: int, patients: int, estimate: float) -> list[float] | None:
     """A bootstrap's expanded percentile interval, [low, high]; None where it would promise too much.
 
     Percentiles further out than 2.5 and 97.5, by what Student's t and the missing n / (n - 1) would add to a mean's
-    interval (Hesterberg, The American Statistician 69, 2015). None of fewer than :data:`LEAST_DRAWN`
-    patients, or where the statistic is known of less than half of the draws.
+    interval (Hesterberg, The American Statistician 69, 2015). It reaches to the estimate, which lies beside the draws
+    of a statistic that grows with noise, as calibration errors do. None of fewer than :data:`LEAST_DRAWN` patients, or
+    where the statistic is known of less than half of the draws.
 
     Args:
         found: (known,), the statistic of the draws of which it is known.
         draws: how many were made.
         patients: how many are drawn from.
+        estimate: of all cases.
     """
     if patients < LEAST_DRAWN or len(found) <= draws / 2:
         return None
     tail = 100 * float(ndtr(-stdtrit(patients - 1, 0.975) * np.sqrt(patients / (patients - 1))))
-    return [float(end) for end in np.percentile(found, (tail, 100 - tail))]
+    low, high = np.percentile(found, (tail, 100 - tail))
+    return [float(min(low, estimate)), float(max(high, estimate))]
 
 
 def _rows(n: int, whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:

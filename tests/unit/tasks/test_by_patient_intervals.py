@@ -92,10 +92,10 @@ def test_means_by_hand():
 def test_percentiles_lie_as_far_out_as_so_few_patients_ask():
     # Student's 2.5706 of 5 degrees, times the root of 6 / 5, is 2.8159: 0.2432 % lie below in a normal distribution.
     found = np.arange(10001) / 100
-    assert drawn_interval(found, 10001, 6) == [pytest.approx(0.2432, abs=1e-3), pytest.approx(99.7568, abs=1e-3)]
-    assert drawn_interval(found, 10001, 10**6) == [pytest.approx(2.5, abs=1e-3), pytest.approx(97.5, abs=1e-3)]
-    assert drawn_interval(found, 10001, 5) is None
-    assert drawn_interval(found, 20002, 6) is None
+    assert drawn_interval(found, 10001, 6, 50) == [pytest.approx(0.2432, abs=1e-3), pytest.approx(99.7568, abs=1e-3)]
+    assert drawn_interval(found, 10001, 10**6, 50) == [pytest.approx(2.5, abs=1e-3), pytest.approx(97.5, abs=1e-3)]
+    assert drawn_interval(found, 10001, 5, 50) is None
+    assert drawn_interval(found, 20002, 6, 50) is None
 
 
 @pytest.mark.parametrize(("patients", "least"), [(6, 0.90), (12, 0.93)])
@@ -104,7 +104,8 @@ def test_a_bootstraps_intervals_hold_about_as_often_as_they_say(patients, least)
     rng, hits = np.random.default_rng(patients), 0
     for _ in range(2000):
         values = rng.normal(size=patients)
-        low, high = drawn_interval(values[rng.integers(patients, size=(400, patients))].mean(1), 400, patients)
+        drawn = values[rng.integers(patients, size=(400, patients))].mean(1)
+        low, high = drawn_interval(drawn, 400, patients, values.mean())
         hits += low <= 0 <= high
     assert least <= hits / 2000 <= 0.97
 

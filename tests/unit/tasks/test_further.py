@@ -98,6 +98,15 @@ def test_intervals_hold_about_as_often_as_they_say():
     assert 0.88 <= hits / 150 <= 0.99
 
 
+def test_an_interval_reaches_to_its_estimate():
+    """The calibration error of cases drawn from these is larger than theirs, which are right as often as they say."""
+    right = np.array([11, 13, 15, 17, 19])
+    scores, labels = np.repeat(right / 20, 20), (np.arange(20) < right[:, None]).ravel()
+    found = Drawn.of(further(of_positives(scores), labels, HALF, draws(100)), 100, None).numbers()
+    assert found["ece"] == found["intervals"]["ece"][0] == pytest.approx(0, abs=1e-9)
+    assert found["intervals"]["ece"][1] > 0.05
+
+
 def test_what_is_gained_is_above_0_where_less_is_better():
     labels = np.array([0, 1] * 20)
     good, bad = of_positives(labels * 0.8 + 0.1), of_positives(labels * 0.2 + 0.4)
