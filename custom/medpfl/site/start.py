@@ -25,11 +25,11 @@ def start_at_site(config: RunConfig, store: SiteStore, message: Message, name: s
         name: the site's, for its log.
 
     Raises:
-        StateError: neither are those.
+        StateError: there are none, or others.
     """
-    brought: State = message.brought(START)
-    if brought and (start := Start(brought)).named == config.init:
-        return start
-    if not brought and (kept := usable(store, INIT, 0, name)) and (start := Start(kept)).named == config.init:
-        return start
-    raise StateError("contract: the start weights are not those that the contract names")
+    found: State | None = message.brought(START) or usable(store, INIT, 0, name)
+    if not found:
+        raise StateError("contract: the start weights came with an earlier message, and this site has not kept them")
+    if (start := Start(found)).named != config.init:
+        raise StateError("contract: the start weights are not those that the contract names")
+    return start

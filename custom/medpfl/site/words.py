@@ -85,6 +85,7 @@ _TEXTS = (
     "contract: the start weights are not the contract's: {name} differs",
     "contract: a site that joins trains {number} epochs at most",
     "contract: the start weights are not those that the contract names",
+    "contract: the start weights came with an earlier message, and this site has not kept them",
     "contract: what came is {number} times as far from what came before as this site's own update, "
     r"{number} times is the limit \(policy: largest_jump\)",
     r"contract: rows of {name} copy each other, as weights do that show single images \(policy: copied_rows\)",

@@ -91,7 +91,7 @@ def test_a_newcomer_begins_with_the_start_weights_that_the_job_names(tmp_path, a
     info |= {"asked": ["statistics"]} if task == "statistics" else {}
     tensors = dict(start) if task == "statistics" else federation.initial_shared
     other = {name: tensor + 1 for name, tensor in start.items()}
-    for number, (brought, words) in enumerate([({}, UNNAMED), (other, UNNAMED), (start, None)]):
+    for number, (brought, words) in enumerate([({}, NOT_KEPT), (other, UNNAMED), (start, None)]):
         message = Message(task, 2, {**tensors, **named(START, brought)}, info)
         (folder := tmp_path / str(number)).mkdir()
         reply = JoinExecutor(**executor).execute(task, sent(message), at_site(folder, "north-1"), Signal())
@@ -100,6 +100,7 @@ def test_a_newcomer_begins_with_the_start_weights_that_the_job_names(tmp_path, a
 
 SIDES = (("server", "server"), ("north-1", "client"))
 UNNAMED = "the start weights are not those that the contract names"
+NOT_KEPT = "the start weights came with an earlier message, and this site has not kept them"
 PATIENTS = ("Jane-Doe-1961", "John-Roe-1958")
 ASKED = [
     ("join", {"input_format": {"classes": ["x"]}}, "its classes are not the run's"),
