@@ -17,6 +17,7 @@ NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece"
 BINS = 10
 """Of the confidence, of equal width."""
 _DRAWS = 500
+_ALIKE = 1e-9
 Values = dict[str, np.ndarray]
 
 
@@ -43,12 +44,18 @@ class Drawn(NamedTuple):
     def gains(self, old: Drawn, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
         """What these are better by than another model's on the same draws, with intervals.
 
+        None of a measure that differs alike in all draws, unless the models differ in none: nothing is known of the
+        spread then.
+
         Args:
             old: the other's.
             sign: by measure 1 where more is better, -1 where less is.
         """
         change = {name: sign[name] * (value - old.values[name]) for name, value in self.values.items()}
-        ends = intervals(change, self.patients)
+        same = not any(value.any() for value in change.values())
+        ends = {
+            n: found for n, found in intervals(change, self.patients).items() if same or found[1] > found[0] + _ALIKE
+        }
         return {
             name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None
             for name, v in change.items()

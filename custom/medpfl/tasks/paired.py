@@ -93,6 +93,9 @@ def auroc_gain(
 ) -> Difference | None:
     """Of mean AUCs, over the classes that have both positives and negatives; None where there is none.
 
+    None also where two models' scores differ and no case is ranked otherwise: nothing is known of the difference's
+    spread then.
+
     Args:
         new: scores (n, classes).
         old: scores (n, classes).
@@ -105,6 +108,8 @@ def auroc_gain(
         return None
     there = None if known is None else known[used]
     gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], there, whose)
+    if not error and not np.array_equal(new[:, used], old[:, used]):
+        return None
     return _interval(gained, gained, error)
 
 

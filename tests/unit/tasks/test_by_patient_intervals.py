@@ -31,8 +31,8 @@ def test_cases_that_float64_takes_for_equally_certain_keep_their_order():
     worse = measures(p, np.array([1, 1, 0, 0]))
     assert worse["auroc"] == 0.0
     np.testing.assert_allclose(as_log_odds(p)[:, 0], [61, 51, 46, 41], rtol=1e-12)
-    gained = differences(p, p[::-1], np.array([0, 0, 1, 1]))["auroc"]
-    assert gained["difference"] == 1.0
+    gained = differences(p, p[[1, 3, 0, 2]], np.array([0, 0, 1, 1]))["auroc"]
+    assert gained["difference"] == 0.75
 
 
 def test_scores_rank_as_log_odds_do_and_equal_ones_stay_equal():

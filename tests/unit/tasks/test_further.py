@@ -109,13 +109,16 @@ def test_an_interval_reaches_to_its_estimate():
 
 def test_what_is_gained_is_above_0_where_less_is_better():
     labels = np.array([0, 1] * 20)
-    good, bad = of_positives(labels * 0.8 + 0.1), of_positives(labels * 0.2 + 0.4)
+    less_sure = np.repeat([0.0, 0.1], 20) * (1 - 2 * labels)
+    good, bad = of_positives(labels * 0.8 + 0.1 + less_sure), of_positives(labels * 0.2 + 0.4)
     weights = draws(40)
-    new, old = (Drawn.of(further(p, labels, HALF, weights), 40, None) for p in (good, bad))
+    new, old, same = (Drawn.of(further(p, labels, HALF, weights), 40, None) for p in (good, bad, good))
     found = new.gains(old, SIGNS)
-    assert found["brier"]["difference"] == pytest.approx(0.32 - 0.02)
+    assert found["brier"]["difference"] == pytest.approx(0.32 - (0.02 + 0.08) / 2)
     assert found["brier"]["low"] > 0 and found["ece"]["low"] > 0
-    assert found["sensitivity"]["difference"] == 0
+    # Both answer every case rightly: of how far they may be apart on others this says nothing.
+    assert found["sensitivity"] is found["f1"] is None
+    assert new.gains(same, SIGNS)["f1"] == {"difference": 0, "low": 0, "high": 0}
 
 
 def test_a_class_that_no_case_has_counts_nowhere():

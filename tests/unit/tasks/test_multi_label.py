@@ -109,8 +109,9 @@ def test_thresholds_are_of_the_validation_cases_that_are_known():
 
 
 def test_a_run_tells_them_with_intervals_and_gains():
-    truth = np.random.default_rng(0).integers(-1, 2, size=(60, 3))
-    good, bad = (np.clip(0.5 + size * (truth - 0.5), 0.01, 0.99) for size in (0.9, -0.5))
+    rng = np.random.default_rng(0)
+    truth, noise = rng.integers(-1, 2, size=(60, 3)), rng.normal(scale=0.3, size=(60, 3))
+    good, bad = (np.clip(0.5 + size * (truth - 0.5) + noise, 0.01, 0.99) for size in (0.9, -0.5))
     better, worse = (TASK.further((p, truth), (p, truth), np.arange(60) // 2) for p in (good, bad))
     assert (better.values.keys(), better.patients) == (set(NAMES), 30)
     assert better.values["f1"].shape == (501,)

@@ -44,6 +44,8 @@ def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, clas
     for name in MEASURES:
         if a[name] is None:
             assert found[name] is None
+        if found[name] is None:
+            assert a[name] is None or name == "auroc"  # where no case's place differs otherwise than all others'
             continue
         assert found[name]["difference"] == pytest.approx(a[name] - b[name], abs=1e-12)
         assert -1 <= found[name]["low"] <= found[name]["difference"] <= found[name]["high"] <= 1
@@ -76,6 +78,13 @@ def test_nothing_is_said_without_cases_or_of_what_is_not_finite():
     assert differences(np.empty((0, 3)), np.empty((0, 3)), np.empty(0, dtype=int)) == nothing
     broken = np.array([[np.nan, 1.0, 0.0]])
     assert differences(broken, one_hot(np.array([0])), np.array([0])) == nothing
+
+
+def test_nothing_is_known_of_the_spread_where_no_case_is_ranked_otherwise():
+    labels = np.arange(8) % 2
+    new = np.stack([1 - (p := labels * 0.8 + 0.1), p], 1)
+    assert differences(new, (new + 0.5) / 2, labels)["auroc"] is None
+    assert differences(new, new, labels)["auroc"] == {"difference": 0, "low": 0, "high": 0}
 
 
 def test_sites_are_counted():
