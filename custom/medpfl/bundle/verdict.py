@@ -75,7 +75,7 @@ def lead(card: Mapping[str, Any]) -> str:
     measure = _measures(card)[0]
     if measure.name in _OF_CLASSES and (card["test"] or {}).get("auroc_classes") == 0:
         return (
-            "Whether taking part helps this site is not known: no test case is of another class than the rest, and "
+            "Whether taking part helps this site is not known: all its test cases are of one class, and "
             f"{measure.title} says there how often that class is said, not whether classes are told apart."
         )
     if (gained := gains[measure.name]) is None:
@@ -168,8 +168,11 @@ def _in_points(card: Mapping[str, Any]) -> bool:
 
 def _cases(card: Mapping[str, Any]) -> str:
     samples = card["samples"]
-    tested = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans patients
-    return f"Test cases: {tested}. The choice of what is used rests on {samples.get('validation', 0)} validation cases."
+    tested = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
+    if card.get("choices", {}).get("use") == "received":
+        return f"Test cases: {tested}. Nothing was chosen: the federation's model is used as it came."
+    judges = (card.get("validation") or {}).get("n", samples.get("validation", 0))
+    return f"Test cases: {tested}. The choice of what is used rests on {judges} validation cases."
 
 
 def _value(measure: Measure, measured: Mapping[str, Any] | None) -> str:

@@ -52,7 +52,7 @@ def test_the_result_comes_first_in_plain_words():
 
 def test_what_a_test_of_one_class_cannot_tell_does_not_lead():
     single = card(test={"n": 57, "accuracy": 1.0, "balanced_accuracy": 1.0, "auroc": None, "auroc_classes": 0})
-    assert lead(single).startswith("Whether taking part helps this site is not known: no test case is of another class")
+    assert lead(single).startswith("Whether taking part helps this site is not known: all its test cases are of one")
     assert "+2.2" not in lead(single)
     uneven = card(lead="balanced_accuracy")
     assert lead(uneven).startswith("Taking part helps this site: balanced accuracy +2.2 points")
@@ -95,6 +95,9 @@ def test_the_page_has_every_measure_with_its_interval():
         '<th scope="row">AUC</th><td class="n">–</td><td class="n">–</td>' in markup and "<td>not known</td>" in markup
     )
     assert "Test cases: 57. The choice of what is used rests on 12 validation cases." in markup
+    of_patients = page(card(validation={"n": 3}, choices={"use": "blend"}))
+    assert "rests on 3 validation cases." in of_patients
+    assert "Test cases: 57. Nothing was chosen: " in page(card(choices={"use": "received"}))
     assert "not that there is none" in markup
     assert "has not left the site unless" in markup and "verdict in local/medpfl.json" in markup
 
