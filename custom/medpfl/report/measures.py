@@ -80,6 +80,19 @@ def interval_by(measure: Measure, entries: Iterable[Mapping[str, Any]]) -> str:
     return f" by {found.pop()}"
 
 
+def by_patient(results: Mapping[str, Any], sites: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether measures count patients where the data count samples: scans, and slices with masks.
+
+    Args:
+        results: as ``results.json`` has them.
+        sites: by site, its measures.
+    """
+    data = results["data"]
+    pairs = [(entry.get("n"), data["sites"].get(name, {}).get("test")) for name, entry in sites.items()]
+    masks = results["config"].get("task") == "segmentation"
+    return bool(data.get("preprocessing")) or (masks and any(n and samples and n != samples for n, samples in pairs))
+
+
 def change(measure: Measure, gain: float | None, sd: float | None = None) -> str:
     """A gain with its sign, without its unit."""
     if gain is None:

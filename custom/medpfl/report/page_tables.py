@@ -10,6 +10,7 @@ from medpfl.core.measure import Measure
 from medpfl.report.measures import (
     NONE,
     all_measures,
+    by_patient,
     capital,
     change,
     change_head,
@@ -69,7 +70,8 @@ def site_table(run: Results) -> Table:
     measures, begun = measures_of(run), first(run)
     gains = differences(scores, reference, begun)
     counted, classes = counting_classes(measures, scores["sites"]), len(class_names(run))
-    heads = ["Site", "Train", "Test", *(_interval_head(m, scores["sites"]) for m in measures)]
+    tested = "Test patients" if by_patient(run, scores["sites"]) else "Test"
+    heads = ["Site", "Train", tested, *(_interval_head(m, scores["sites"]) for m in measures)]
     heads += [f"Classes in {m.title}" for m in counted]
     local = f"Local {begun.title}" + f" ({begun.unit})" * bool(begun.unit)
     heads += [local, change_head("To local", begun)] if reference else []

@@ -28,6 +28,7 @@ from medpfl.report.compare_table import (
 from medpfl.report.headline import summary
 from medpfl.report.measures import (
     NONE,
+    by_patient,
     change,
     change_head,
     chief,
@@ -91,7 +92,7 @@ def run_table(results: Results, width: int = 80) -> Table:
     # Two-line heads and cells: the table fits 80 columns, which is what a log file has.
     table = _plain_table(title=_title(results))
     table.add_column("site", no_wrap=True)
-    tested = "patients\ntest" if results["data"].get("preprocessing") else "n test"
+    tested = "patients\ntest" if by_patient(results, scores["sites"]) else "n test"
     heads = {m: _head(m) for m in measures}
     for head in (tested, *heads.values(), *(f"classes\nin {m.title}" for m in counted)):
         table.add_column(head, justify="right", overflow="fold")

@@ -116,7 +116,7 @@ def test_a_first_measure_of_which_less_is_better(masks):
 def test_the_terminals_table(masks):
     text = shown(run_table(masks))
     assert max(map(len, text.splitlines())) <= 80
-    assert cells(text, "site ")[:4] == ["site", "n", "test", "Dice"]
+    assert cells(text, "site ")[:3] == ["site", "test", "Dice"] and "patients" in text
     assert cells(text, "north") == ["north", "40", "0.800", "[0.750,", "0.850]", "4.0", "0.100", "+10.0"]
     assert cells(text, "mean") == ["mean", "0.650", "7.0", "0.175", "+6.0"]
     assert cells(text, "± sd") == ["±", "sd", "±", "0.129", "±", "2.6", "±", "0.065"]
@@ -146,8 +146,18 @@ def test_the_page_says_nothing_of_accuracy_that_is_not_the_tasks(which, request,
 
 
 def test_the_page_of_masks(masks, tmp_path):
+    masks["data"]["sites"]["north"]["test"] = 134  # slices, of 40 patients
     markup, page = report(tmp_path, masks)
-    heads = ["Site", "Train", "Test", "Dice [95 % CI]", "HD95 (mm)", "Volume error", "Local Dice", "To local (points)"]
+    heads = [
+        "Site",
+        "Train",
+        "Test patients",
+        "Dice [95 % CI]",
+        "HD95 (mm)",
+        "Volume error",
+        "Local Dice",
+        "To local (points)",
+    ]
     assert page.rows[0] == heads
     assert page.row("north")[2:] == ["40", "0.800 [0.750, 0.850]", "4.0", "0.100", "0.700", "+10.0"]
     assert page.row("Mean ± sd")[3:] == ["0.650 ± 0.129", "7.0 ± 2.6", "0.175 ± 0.065", "0.590", "+6.0"]
