@@ -178,17 +178,22 @@ def classifier(name: str, number: int, edge: int, **more: Any) -> Case:
     )
 
 
-def segmenter(data: Callable[[], SiteData], edge: Any, feed: Feed, batch: int) -> Case:
+def segmenter(data: Callable[[], SiteData], edge: Any, feed: Feed, batch: int, **settings: Any) -> Case:
     """A U-Net with batch norm that segments one structure, with MONAI's loss in the plain loop."""
     return Case(
         data=data,
         feed=feed,
         network=lambda: network("unet", edge, 2),
         task="segmentation",
-        settings=ADAM,
+        settings=ADAM | settings,
         batch=batch,
         loss=dice_and_entropy,
     )
+
+
+def patches(edge: tuple[int, int, int] = (16, 32, 32), batch: int = 2, **settings: Any) -> Case:
+    """Of volumes."""
+    return segmenter(lambda: volumes(8, (40, 64, 64), edge), edge, cropped, batch, **settings)
 
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
@@ -199,12 +204,15 @@ CASES = {
     "lenet5-light, by hand": classifier("lenet5", 2048, 28, augment="light", plainly=of_torch),
     "lenet5-light, MONAI": classifier("lenet5", 512, 28, augment="light", plainly=of_monai),
     "unet": segmenter(lambda: slices(512, 64), 64, from_memory, 32),
-    "unet, 3-D": segmenter(lambda: volumes(8, (40, 64, 64), (16, 32, 32)), (16, 32, 32), cropped, 2),
+    "unet, 3-D": patches(),
+    "unet, 3-D large": patches((16, 48, 48), 4),
     "resnet32-light, by hand": classifier("resnet32", 192, 28, augment="light", plainly=of_torch),
 }
 OURS_ALONE = {
     "resnet32, bf16": classifier("resnet32", 192, 28, settings={"precision": "bf16"}),
     "resnet32, channels_last": classifier("resnet32", 192, 28, settings={"channels_last": 1}),
+    "unet, 3-D, channels_last": patches(channels_last=1),
+    "unet, 3-D large, channels_last": patches((16, 48, 48), 4, channels_last=1),
     "lenet5, bf16": classifier("lenet5", 2048, 28, settings={"precision": "bf16"}),
     "lenet5, channels_last": classifier("lenet5", 2048, 28, settings={"channels_last": 1}),
 }
@@ -296,7 +304,7 @@ def main() -> None:
             found[name] |= {"peak_mib": peak(name, "ours"), "plain_peak_mib": peak(name, "plain")}
             memory = f"{found[name]['peak_mib']:.0f} | {found[name]['plain_peak_mib']:.0f}"
         else:
-            found[name] = timed(OURS_ALONE[name], CASES[name.partition(",")[0]], said.epochs)
+            found[name] = timed(OURS_ALONE[name], CASES[name.rpartition(",")[0]], said.epochs)
             memory = "- | -"
         t = found[name]
         low, high = t["ratio_quartiles"]

@@ -32,7 +32,7 @@ class Training(Settings):
     grad_clip: float = setting(0.0, "L2 norm that a step's gradient has at most; 0 is off", ge=0)
     accumulate: int = setting(1, "batches whose gradients make one step", gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = setting("fp32", "of forward passes in training: fp32, bf16, fp16")
-    channels_last: int = setting(0, "1 lays images out with the channels last in training", ge=0, le=1)
+    channels_last: int = setting(0, "1 lays images and volumes out with the channels last in training", ge=0, le=1)
     class_weights: Literal["none", "balanced"] = setting(
         "none", "of the loss: none, or balanced: inverse to a class's training samples at the site"
     )

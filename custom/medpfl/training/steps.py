@@ -121,12 +121,19 @@ def laid_out(model: nn.Module, *, channels_last: bool) -> Iterator[None]:
 
 
 def channels_last_of(images: Tensor) -> Tensor:
-    """Images or volumes with the channels last in memory; bags of slices, (B, S, C, H, W), are better left alone."""
+    """Images with the channels last in memory.
+
+    Volumes are left alone: a convolution puts them in its weights' order, and bags of slices have five dimensions too.
+    """
     return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By the dimensions of a convolution's weights."""
 
 
 def _lay_out(model: nn.Module, *, last: bool) -> None:
     for parameter in model.parameters():
-        if parameter.ndim == 4:
-            order = torch.channels_last if last else torch.contiguous_format
+        if parameter.ndim in _LAST:
+            order = _LAST[parameter.ndim] if last else torch.contiguous_format
             parameter.data = parameter.data.contiguous(memory_format=order)

@@ -103,13 +103,25 @@ def test_gradients_that_mechanisms_see_are_not_scaled():
     torch.testing.assert_close(seen[0], seen[1], atol=1e-3, rtol=1e-2)
 
 
-def test_channels_last_computes_the_same_and_leaves_no_trace():
-    last, first = (build_model("resnet32", in_channels=1, num_classes=3, image_size=16) for _ in range(2))
+@pytest.mark.parametrize("size", [(16, 16), (4, 8, 8)], ids=["images", "volumes"])
+def test_channels_last_computes_the_same_and_leaves_no_trace(size):
+    seen = set()
+
+    def network():
+        convolution = [nn.Conv2d, nn.Conv3d][len(size) - 2]
+        layers = convolution(2, 4, 3, padding=1), nn.ReLU(), convolution(4, 4, 3), nn.Flatten(), nn.LazyLinear(3)
+        layers[2].register_forward_hook(lambda layer, given, made: seen.add(made.stride(1) == 1))
+        return nn.Sequential(*layers)
+
+    x = torch.rand(8, 2, *size, generator=generator(0)) * 2 - 1
+    last, first = network(), network()
+    last(x), first(x)
     first.load_state_dict(last.state_dict())
-    x = torch.rand(8, 1, 16, 16, generator=generator(0)) * 2 - 1
     parts = {"train": x, "validation": x[:0], "test": x[:0]}
     data = ImageTensors(parts, {part: torch.arange(len(p)) % 3 for part, p in parts.items()})
+    seen.clear()
     trained(last, data, lr=0.01, channels_last=1)
+    assert seen == {True}
     trained(first, data, lr=0.01)
     for ours, theirs in zip(last.state_dict().values(), first.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
