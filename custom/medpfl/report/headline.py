@@ -140,7 +140,7 @@ def taking_part(results: Results) -> str:
         gains = [_gain_of(site, measure.name) for site in said["sites"].values()]
         known = [gain for gain in gains if gain is not None]
         least, most = (measure.signed(end) for end in (min(known), max(known)))
-        text += f" On average a site gains {measure.told(fmean(known))} ({least} to {most})."
+        text += f" On average a site gains {measure.told(fmean(known))} (sites from {least} to {most})."
     if counts["no difference found"]:
         text += f" {CONTAINS_0}"
     if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
