@@ -134,7 +134,8 @@ def taking_part(results: Results) -> str:
         f"{counts['no difference found']} no difference was found ({measure.title}, 95 % intervals of the paired "
         "difference on each site's own test cases)."
         if told
-        else f"Whether taking part helps is not known: no site tells a difference in {measure.title}."
+        else f"Whether taking part helps is not known: no site has test cases on which its {measure.title} could be "
+        f"compared{', or tells it' if len(sites) > len(said['sites']) else ''}."
     )
     if told:
         gains = [_gain_of(site, measure.name) for site in said["sites"].values()]
