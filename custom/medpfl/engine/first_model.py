@@ -173,8 +173,9 @@ def split_of(config: RunConfig, model: nn.Module, x: torch.Tensor | None) -> Par
     declaration = parse_declaration(config.resolved_personal)
     if x is None and counts_layers(declaration):
         logger.warning(
-            "--personal %s counts the layers of %s as it registers them: nobody here knows its input, along whose way "
-            "they would be counted; --personal modules:... names them",
+            "--personal %s counts the layers of %s in the order in which its code creates them, since the size of the "
+            "images is not known before training (loaders of your own). If images pass through them in another order, "
+            "name the personal layers: --personal modules:PATH,PATH",
             config.resolved_personal,
             config.model,
         )

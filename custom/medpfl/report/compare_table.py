@@ -152,9 +152,22 @@ def comparison_note(comparison: Comparison) -> str:
     return " ".join(sentences)
 
 
+def notes_of(comparison: Comparison) -> list[str]:
+    """The runs' notes, a line each that begins with the methods that have it."""
+    having: dict[tuple[Any, str], list[str]] = {}
+    for group in comparison["groups"]:
+        for note in group["notes"]:
+            having.setdefault((note["seed"], note["text"]), []).append(group["label"])
+    return [
+        f"{', '.join(labels)}{'' if seed is None else f', in seed {seed}'}: {text}"
+        for (seed, text), labels in having.items()
+    ]
+
+
 def comparison_markdown(comparison: Comparison) -> str:
-    """A GitHub table, groups in the comparison's order, with a note on what the columns mean."""
-    return markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), comparison_note(comparison))
+    """A GitHub table, groups in the comparison's order, with what the columns mean and the runs' notes."""
+    note = comparison_note(comparison)
+    return markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), note, *notes_of(comparison))
 
 
 def markdown_table(heads: list[str], rows: list[list[str]], *below: str) -> str:

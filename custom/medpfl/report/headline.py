@@ -134,13 +134,14 @@ def taking_part(results: Results) -> str:
         f"{counts['no difference found']} no difference was found ({measure.title}, 95 % intervals of the paired "
         "difference on each site's own test cases)."
         if told
-        else f"Whether taking part helps is not known: no site tells a difference in {measure.title}."
+        else f"Whether taking part helps is not known: no site has test cases on which its {measure.title} could be "
+        f"compared{', or tells it' if len(sites) > len(said['sites']) else ''}."
     )
     if told:
         gains = [_gain_of(site, measure.name) for site in said["sites"].values()]
         known = [gain for gain in gains if gain is not None]
         least, most = (measure.signed(end) for end in (min(known), max(known)))
-        text += f" On average a site gains {measure.told(fmean(known))} ({least} to {most})."
+        text += f" On average a site gains {measure.told(fmean(known))} (sites from {least} to {most})."
     if counts["no difference found"]:
         text += f" {CONTAINS_0}"
     if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):

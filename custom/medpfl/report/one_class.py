@@ -32,7 +32,7 @@ def one_class_note(results: Results) -> list[str]:
         return []
     title, number = first(results).title, len((selected(results) or {"sites": {}})["sites"])
     return [
-        f"At {len(names)} of {number} sites ({listed(names)}) no test case is of another class than the rest: "
+        f"At {len(names)} of {number} sites ({listed(names)}) all test cases are of one class: "
         f"{title} there says how often that class is said, not whether classes are told apart."
     ]
 

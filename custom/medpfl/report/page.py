@@ -71,21 +71,30 @@ def _templates() -> Environment:
     return environment
 
 
+def no_comparison(runs: list[Results]) -> str:
+    """Why the page shows several runs one by one; empty for a single run and for runs that can be compared."""
+    try:
+        if len(runs) > 1:
+            compare(runs)
+    except UserError as error:
+        return f"The runs are shown one by one, without a comparison. {error}"
+    return ""
+
+
 def _single(run: Results) -> dict[str, Any]:
     title = f"{method_name(run)} on {data_name(run['data'])}"
     return {"title": title, "problem": "", "top": run_section(run, with_partition=True, alone=True), "folded": []}
 
 
 def _several(runs: list[Results]) -> dict[str, Any]:
-    try:
-        comparison = compare(runs)
-    except UserError as error:
+    if problem := no_comparison(runs):
         return {
             "title": f"{len(runs)} runs",
-            "problem": f"The runs are shown one by one, without a comparison. {error}",
+            "problem": problem,
             "top": None,
             "folded": [_folded(run, method_name(run), with_partition=True) for run in runs],
         }
+    comparison = compare(runs)
     algorithms = len({group["algorithm"] for group in comparison["groups"]})
     groups = grouped(runs)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -26,6 +27,8 @@ Comparison = dict[str, Any]
 REFERENCE = "the reference in each run"
 _POINT = 0.01 + 1e-9
 """A percentage point, and what subtraction makes of it."""
+_NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
+"""In a note; not in the name of a site."""
 Over = dict[str, float | None]
 """``mean`` and ``sd`` over seeds."""
 
@@ -114,7 +117,20 @@ def _summarise(
         "received_bytes_per_site_round": _over_seeds(_per_site_round(run, "received_bytes") for run in runs),
         "sites": per_site,
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
+        "notes": _notes(by_seed),
     }
+
+
+def _notes(by_seed: dict[Any, Results]) -> list[dict[str, Any]]:
+    """The runs' notes, once each, with the seed where not all have it; of those with other numbers the first seed's."""
+    notes = {seed: run.get("notes") or () for seed, run in by_seed.items()}
+    first: dict[str, Any] = {}
+    found = []
+    for seed, texts in notes.items():
+        for text in dict.fromkeys(texts):
+            if first.setdefault(_NUMBER.sub("0", text), seed) == seed:
+                found.append({"seed": None if all(text in other for other in notes.values()) else seed, "text": text})
+    return found
 
 
 def _with_earlier_names(measures: Sequence[Measure]) -> bool:

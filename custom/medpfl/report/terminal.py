@@ -22,6 +22,7 @@ from medpfl.report.compare_table import (
     below_local,
     comparison_note,
     comparison_rows,
+    notes_of,
     together_head,
     worst_to_local,
 )
@@ -222,7 +223,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
             shown.append(i)
             free -= widths[i] + _GAP
     widths[0] = min(widths[0] + free, max(map(len, labels)))
-    note = "\n".join([*advice(comparison), comparison_note(comparison)])
+    note = "\n".join([*advice(comparison), comparison_note(comparison), *map(printable, notes_of(comparison))])
     if left := [head for i, head in enumerate(heads) if i not in shown]:
         note += f"\nOnly in comparison.md: {', '.join(left)}."
 

@@ -44,7 +44,8 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
         return f"{NO_TEST}there are no models or no test samples"
     learned = federation.config.learned
     if learned.labels == "mask":
-        return f"{NO_TEST}masks of several models are not averaged"
+        unscored = f" So the images of the centres that were held out, {', '.join(centres)}, are not scored."
+        return f"{NO_TEST}masks of several models are not averaged.{unscored if centres else ''}"
     if predictions > MOST_PREDICTIONS and not asked:
         return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
     found = _averaged(federation, files, data)

@@ -7,6 +7,7 @@ from medpfl.algorithms import algorithms
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
+from medpfl.runs.new_test import new_test
 from medpfl.site.store import MemoryStore
 
 REFUSED = {
@@ -53,6 +54,18 @@ def test_on_slices(slices, name):
             run()
     else:
         assert all(0 <= measured["dice"] <= 1 and measured["n"] > 0 for measured in run())
+
+
+def test_no_masks_of_all_models_together_and_held_out_centres_are_named(slices, tmp_path):
+    fields = NETWORK | TINY | {"data_args": {"size": 16}}
+    (tmp_path / "site-1.safetensors").touch()
+    federation = Federation.of(config(slices, sites=1, held_out="south", **fields))
+    assert new_test(federation, tmp_path, asked=True) == (
+        "no test of all sites' models together: masks of several models are not averaged. So the images of the centres "
+        "that were held out, south, are not scored."
+    )
+    federation = Federation.of(config(slices, **fields))
+    assert new_test(federation, tmp_path, asked=True).endswith("masks of several models are not averaged.")
 
 
 @pytest.mark.parametrize("name", ["fedbn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("f-fedap", "ditto"))])

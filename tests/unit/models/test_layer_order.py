@@ -127,7 +127,8 @@ def test_where_nobody_knows_the_images_it_is_said(caplog):
     with caplog.at_level(logging.WARNING):
         federation = Federation.of(config("fedavg", personal="top:1"))
     assert set(federation.split.personal_names) == {"fc2.weight", "fc2.bias", "norm.num_batches_tracked"}
-    assert "counts the layers of tiny:Net as it registers them" in caplog.text
+    assert "--personal top:1 counts the layers of tiny:Net in the order in which its code creates them" in caplog.text
+    assert "the size of the images is not known before training" in caplog.text
     caplog.clear()
     Federation.of(config("fedbn"))
     assert not caplog.text

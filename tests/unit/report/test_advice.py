@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from medpfl.report.advice.answer import EVEN, SKEWED, answers
 from medpfl.report.advice.numbers import Features, SiteNumbers, _mean_deviation, features_of, label_skew, unevenness
 from medpfl.report.advice.regimes import Regime, Regimes, Row, distance, parts_of_distance, shipped
-from medpfl.report.advice.words import advice_to_json, answer_in_words, left_open, regime_in_words
+from medpfl.report.advice.words import LIMITS, advice_to_json, answer_in_words, left_open, regime_in_words
 
 COUNTS = st.lists(st.lists(st.integers(0, 60), min_size=3, max_size=3).filter(any), min_size=2, max_size=6)
 
@@ -172,7 +172,33 @@ def test_the_worst_site_counts_up_to_a_point():
     rows = (row("a", 9.0, worst=-30), row("b", 3.0, worst=-0.4), row("c", 2.0, worst=0.3))
     [answer] = answers(features(), [regime("one", rows)])
     assert (answer.by_mean.title, answer.by_worst.title) == ("a", "b")
-    assert "Best for the worst site: b" in " ".join(answer_in_words(answer))
+    words = " ".join(answer_in_words(answer))
+    assert "Best for the worst site (of those within a point of the best there, the highest mean): b" in words
+    [answer] = answers(features(), [regime("one", (row("a", 9.0, worst=-0.4), row("c", 2.0, worst=0.3)))])
+    words = " ".join(answer_in_words(answer))
+    assert "For the worst site too: it is within a point of the best there (c), and has the highest mean" in words
+    assert "best for the worst site." not in words
+    [answer] = answers(features(), [regime("one", rows[2:])])
+    assert "It is also the best for the worst site." in answer_in_words(answer)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ((3, 3), "2 regimes of 3 seeds each, 120"),
+        ((1, 2), "2 regimes of 1 and 2 seeds, 120 sites in all, so"),
+        ((3, 1, 2), "3 regimes of 1 to 3 seeds, 180"),
+    ],
+)
+def test_seeds_are_told_as_they_are(seeds, said):
+    near = [regime(f"r{k}", (row(seeds=n),), skew=0.8 - k / 100) for k, n in enumerate(seeds)]
+    [answer] = answers(features(), near)
+    assert f"It rests on {said}" in answer_in_words(answer)[-1]
+
+
+def test_limits_hold_for_the_benchmarks_own_images_too():
+    assert "other images" not in LIMITS.partition(":")[0]
+    assert "on the images that their descriptions name: for other images, networks or sites they promise" in LIMITS
 
 
 @pytest.mark.parametrize(

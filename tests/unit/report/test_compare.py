@@ -1,13 +1,22 @@
+import io
 import json
 from statistics import stdev
 
 import pytest
+from rich.console import Console
 
 from medpfl.core.errors import UserError
 from medpfl.report.best_variant import advice
-from medpfl.report.compare_table import comparison_markdown, comparison_note, comparison_rows, write_comparison
+from medpfl.report.compare_table import (
+    comparison_markdown,
+    comparison_note,
+    comparison_rows,
+    notes_of,
+    write_comparison,
+)
 from medpfl.report.pairing import grouped
 from medpfl.report.side_by_side import compare
+from medpfl.report.terminal import comparison_table
 
 # Accuracy at sites a and b for seeds 0 and 1.
 LOCAL = ({"a": 0.90, "b": 0.80}, {"a": 0.88, "b": 0.84})
@@ -169,6 +178,33 @@ def test_markdown(runs):
     assert lines[3].startswith("| Local training | 0.855 ± 0.007 | 0.820 | – | – | – | – | +19.5 ± 0.7 |")
     assert len({line.count("|") for line in lines[:5]}) == 1
     assert "Should a site take part? By these figures yes, with FedAP" in lines[6]
+
+
+def test_notes_stand_once_with_the_methods_that_have_them(runs):
+    """A note that differs in its numbers alone is the first seed's; sites' names are no numbers."""
+    both = "no test of all sites' models together: it takes 200,000 predictions"
+    notes = {
+        ("fedap", 0): ["f was pretrained on pooled images", both, "site-1 was absent", "site-2 was absent"],
+        ("fedap", 1): ["f was pretrained on pooled images", both],
+        ("fedavg", 0): ["epsilon 1.5 at a", both],
+        ("fedavg", 1): ["epsilon 2.5 at a", both, "No test data at b"],
+    }
+    runs = [run | {"notes": notes.get((run["algorithm"], run["config"]["seed"]), [])} for run in runs]
+    said = [
+        "FedAP: f was pretrained on pooled images",
+        f"FedAP, FedAvg: {both}",
+        "FedAP, in seed 0: site-1 was absent",
+        "FedAP, in seed 0: site-2 was absent",
+        "FedAvg, in seed 0: epsilon 1.5 at a",
+        "FedAvg, in seed 1: No test data at b",
+    ]
+    comparison = compare(runs)
+    assert by_label(comparison)["FedAvg"]["notes"][-1] == {"seed": 1, "text": "No test data at b"}
+    assert notes_of(comparison) == said
+    assert comparison_markdown(comparison).split("\n\n")[-6:] == [*said[:-1], f"{said[-1]}\n"]
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(comparison_table(comparison, 200))
+    assert all(line in stream.getvalue() for line in said)
 
 
 def test_markdown_escapes_what_would_break_the_table(make_run):

@@ -39,20 +39,18 @@ def test_a_few_such_sites_are_named(five):
     one_class_at(five, "site-2")
     assert "is right in 91.4 of 100" in headline(five)
     assert summary(five).startswith("FedAP: 0.914 mean accuracy over 5 sites")
-    assert "At 1 of 5 sites (site-2) no test case is of another class than the rest: accuracy there says" in printed(
-        five
-    )
+    assert "At 1 of 5 sites (site-2) all test cases are of one class: accuracy there says how often" in printed(five)
 
 
 def test_with_most_sites_such_no_accuracy_leads(five, tmp_path):
     one_class_at(five, "site-1", "site-2", "site-3")
     text = headline(five)
-    assert text.startswith("At 3 of 5 sites (site-1, site-2, site-3) no test case is of another class")
+    assert text.startswith("At 3 of 5 sites (site-1, site-2, site-3) all test cases are of one class")
     # AUC 0.97 at site-4 and at site-5.
     assert text.endswith("AUC at the other 2 sites: 0.970.")
     assert "0.914" not in summary(five) and "0.970" in summary(five)
     page = write_report([five], tmp_path / "report.html").read_text()
-    assert page.index("no test case is of another class") < page.index("0.914")
+    assert page.index("all test cases are of one class") < page.index("0.914")
 
 
 def test_with_all_sites_such_no_number_leads(five):

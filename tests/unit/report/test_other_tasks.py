@@ -229,7 +229,7 @@ def told_masks(masks):
 def test_what_taking_part_is_worth(told_masks, tmp_path):
     lines = gain_lines(told_masks)
     assert lines[0].startswith("Taking part helps 1 of 2 sites, harms 1, and at 0 no difference was found (Dice, 95 %")
-    assert "On average a site gains +4.0 points (-2.0 to +10.0)." in lines[0]
+    assert "On average a site gains +4.0 points (sites from -2.0 to +10.0)." in lines[0]
     assert lines[1] == "Harmed (points): south -2.0 [-3.0, -1.0]"
     table = gains_table(told_masks)
     assert table.heads[3:6] == ["Dice [95 % CI]", "HD95 (mm) [95 % CI]", "Volume error [95 % CI]"]
@@ -239,7 +239,7 @@ def test_what_taking_part_is_worth(told_masks, tmp_path):
     assert "The masks of the model that a site uses, trained with FedAvg, overlap" in page.text
     told_masks["verdict"]["measure"] = "hd95"
     _, page = report(tmp_path, told_masks)
-    assert "On average a site gains +0.8 mm (-0.4 to +2.0)." in page.text
+    assert "On average a site gains +0.8 mm (sites from -0.4 to +2.0)." in page.text
     assert gain_lines(told_masks)[1] == "Harmed (mm): south -0.4 [-1.0, +0.2]"
 
 

@@ -12,9 +12,9 @@ from medpfl.report.verdicts import gain_lines, gains_part, gains_table
 
 SENTENCE = (
     "Taking part helps 1 of 4 sites, harms 1, and at 2 no difference was found (accuracy, 95 % intervals of the paired "
-    "difference on each site's own test cases). On average a site gains -0.5 points (-5.0 to +2.0). An interval that "
-    "contains 0 means that no difference was found, not that there is none. 1 site uses nothing but the model trained "
-    "alone. 1 further site told nothing, or had no test cases."
+    "difference on each site's own test cases). On average a site gains -0.5 points (sites from -5.0 to +2.0). An "
+    "interval that contains 0 means that no difference was found, not that there is none. 1 site uses nothing but the "
+    "model trained alone. 1 further site told nothing, or had no test cases."
 )
 
 
@@ -50,7 +50,7 @@ def test_a_model_does_not_differ_from_itself(told):
 
 def test_the_terminal_begins_with_it_and_names_who_is_harmed(told):
     stream = io.StringIO()
-    print_run(told, Console(file=stream, width=400))
+    print_run(told, Console(file=stream, width=500))
     lines = stream.getvalue().splitlines()
     assert lines[:2] == [SENTENCE, "Harmed (points): site-3 -5.0 [-9.0, -1.2]"]
     assert lines[-1].startswith("FedAP: 0.914 mean accuracy")
@@ -81,7 +81,10 @@ def test_no_test_cases_anywhere(told, tmp_path):
         site |= {"gain": None, "verdict": None}
     told["verdict"]["counts"] = dict.fromkeys(told["verdict"]["counts"], 0)
     _, page = report(tmp_path, told)
-    assert headline(told).startswith("Whether taking part helps is not known: no site tells a difference in accuracy.")
+    unknown = "Whether taking part helps is not known: no site "
+    assert headline(told).startswith(f"{unknown}has test cases on which its accuracy could be compared, or tells it.")
+    del told["data"]["sites"]["site-5"], told["final"]["selected"]["sites"]["site-5"]
+    assert headline(told).startswith(f"{unknown}has test cases on which its accuracy could be compared.")
     assert page.rows[1] == ["site-1", "100", "–", "–", "as published"]
 
 

@@ -20,8 +20,9 @@ from medpfl.report.measures import NONE
 from medpfl.report.words import count
 
 LIMITS = (
-    "These are benchmarks on other images, with a small network: they promise nothing for yours. What taking part is "
-    "worth at your sites, medpfl compare says in a simulation, and a run itself, in which each site trains alone too."
+    "These are benchmarks with a small network, on the images that their descriptions name: for other images, networks "
+    "or sites they promise nothing. What taking part is worth at your sites, medpfl compare says in a simulation, and "
+    "a run itself, in which each site trains alone too."
 )
 UNITS_IN_WORDS = (
     f"A distance of 1 is {UNITS['sites']:g} times the sites, {UNITS['train']:g} times the training samples, "
@@ -86,10 +87,18 @@ def answer_in_words(a: Answer) -> list[str]:
     best, safest = a.by_mean, a.by_worst
     measure = IN_WORDS[a.measure]
     lines.append(f"Best on average: {_figures(best, measure)}")
-    if safest is best:
-        lines.append("It is also the best for the worst site.")
+    highest = max(a.federated, key=lambda row: row.worst)
+    chosen_by_mean = safest.worst < highest.worst
+    if safest is not best:
+        rule = " (of those within a point of the best there, the highest mean)" if chosen_by_mean else ""
+        lines.append(f"Best for the worst site{rule}: {_figures(safest, measure)}")
+    elif chosen_by_mean:
+        lines.append(
+            f"For the worst site too: it is within a point of the best there ({highest.title}), and has the highest "
+            "mean of those that are."
+        )
     else:
-        lines.append(f"Best for the worst site: {_figures(safest, measure)}")
+        lines.append("It is also the best for the worst site.")
     return [*lines, *_taking_part(a, best), _sureness(a, best)]
 
 
@@ -134,8 +143,8 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
 def _sureness(a: Answer, best: Found) -> str:
     regimes = len(a.regimes)
     how = {"no": "not at all", "little": "little", "somewhat": "somewhat"}[a.sure]
-    each = f"{count(regimes, 'regime')} of {count(best.seeds, 'seed')}{' each' if regimes > 1 else ''}"
-    text = f"How sure: {how}. It rests on {each}, {count(best.sites, 'site')} in all"
+    text = f"How sure: {how}. It rests on {count(regimes, 'regime')} of {_seeds(a, best)}, "
+    text += f"{count(best.sites, 'site')} in all"
     if best.seeds < SEEDS:
         text += ", so that differences of a point or two may be chance"
     if regimes == 1:
@@ -146,6 +155,14 @@ def _sureness(a: Answer, best: Found) -> str:
     differ = "what is best" if a.one_verdict else "whether it pays"
     in_some = f"{best.title} is the best, or within a point of it, in {a.agreeing} of them ({told})"
     return f"{text}. They do not agree on {differ}: {in_some}."
+
+
+def _seeds(a: Answer, best: Found) -> str:
+    each = [row.seeds for regime in a.regimes if (row := regime.row(best.title))]
+    least, most = min(each), max(each)
+    if least == most:
+        return count(most, "seed") + (" each" if len(each) > 1 else "")
+    return f"{least} {'and' if len(each) == 2 else 'to'} {most} seeds"
 
 
 def advice_to_json(
