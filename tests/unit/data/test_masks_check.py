@@ -55,6 +55,16 @@ def test_what_is_worth_knowing(home):
     assert "no mask at all has the class B" in words(root, "warning", classes="background,A,B", values=[0, [1, 255], 2])
 
 
+def test_an_expression_for_the_patient_is_suggested_where_it_makes_sense_of_the_names(home):
+    root = write_siblings(home / "chests")
+    assert "--data-arg 'patient=^([^_]+)_' keeps them together" in words(root, "warning")
+    for file in (root / "a").rglob("*.png"):
+        file.rename(file.with_name(f"MCUCXR_{file.name}"))
+    assert "^([^_]+)_" not in words(root, "warning") and "patient=EXPRESSION" in words(root, "warning")
+    said = "all 6 pictures of a are one patient by patient='^([^_]+)_': is the expression right?"
+    assert said in words(root, "warning", patient="^([^_]+)_")
+
+
 def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
     root = write_slices(home / "brains")
     Image.new("L", (39, 40)).save(root / "north" / "n0" / "8_mask.png")
@@ -93,6 +103,7 @@ def test_a_npz_file(home):
     masks[3, 0, 0] = 5
     np.savez(home / "mine.npz", train_images=images, train_masks=masks)
     assert "mask number 3 has the values 0, 1, 5, and with two classes" in words(home / "mine.npz", "error")
+    assert "an array `train_patients` in the file says whose" in words(home / "mine.npz", "warning", values=[0, [1, 5]])
     assert "mine: 6 images with masks, 1 site" in words(home / "mine.npz", "ok", values=[0, [1, 5]])
 
 
