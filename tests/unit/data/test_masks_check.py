@@ -34,7 +34,21 @@ def test_good_slices(home):
     assert ("ok", "north: by the default split (0.5/0.1/0.4): train 9, validation 0, test 6") in found
     share = next(message for _, message in found if "pixels of the classes" in message)
     assert share.startswith("north: pixels of the classes: background 89.4 %, tumour 10.6 %")
-    assert {level for level, _ in found} == {"ok"}
+    lacking = "north: 5 patients and no validation case by the default split (0.5/0.1/0.4): rounds are selected without"
+    assert [message.startswith(lacking) for level, message in found if level != "ok"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("patients", "remedy"),
+    [(2, "that takes more patients"), (3, "--fractions 0.4,0.2,0.4 gives it one"), (10, "")],
+)
+def test_a_site_without_validation_is_told_with_what_gives_it_one(home, patients, remedy):
+    root = write_slices(home / "brains", sites=("x",), patients=patients, slices=1)
+    warned = words(root, "warning")
+    assert warned.endswith(remedy) and (f"x: {patients} patients and no validation case" in warned) == bool(remedy)
+    if "gives it one" in remedy:
+        parts = open_source(config(root, sites=1, fractions=(0.4, 0.2, 0.4))).site("site-1", CPU)
+        assert [parts.samples(part) for part in PARTS] == [1, 1, 1]
 
 
 def test_what_is_worth_knowing(home):
@@ -51,7 +65,9 @@ def test_what_is_worth_knowing(home):
     assert "masks mark their structure by 1, 255: taken for the same" in notes
     warnings = words(root, "warning")
     assert "each image counts as its own patient" in warnings and "have the same content" in warnings
-    assert "nothing is left to test on" in words(write_slices(home / "one", sites=("x",), patients=1), "warning")
+    assert "nothing is left to test on; --held-out x, or leave the site out" in words(
+        write_slices(home / "one", sites=("x",), patients=1), "warning"
+    )
     assert "no mask at all has the class B" in words(root, "warning", classes="background,A,B", values=[0, [1, 255], 2])
 
 

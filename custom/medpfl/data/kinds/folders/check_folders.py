@@ -18,7 +18,7 @@ from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_p
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
@@ -95,6 +95,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
     found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
     by = f"the default split ({shares})"
+    found += [("warning", words) for words in no_validation(pictures, parts, centre, by)]
     labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
     found += [("warning", words) for words in ([] if layout.several else of_a_site(labels, layout.classes, by))]
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:

@@ -24,7 +24,7 @@ from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.reading import class_names
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
@@ -169,8 +169,9 @@ def _split(source: Masked, layout: Layout, centre: str) -> Iterator[tuple[str, s
         "by the datalist" if any(pair.split for pair in layout.centres[centre]) else f"by the default split ({shares})"
     )
     yield "ok", f"{how}: {', '.join(f'{part} {len(parts[part]):,}' for part in PARTS)}"
+    yield from (("warning", words) for words in no_validation(layout.centres[centre], parts, centre, how[3:]))
     if len({pair.patient for pair in layout.centres[centre]}) == 1:
-        yield "warning", "only one patient: nothing is left to test on; hold this site out, or leave it out"
+        yield "warning", f"only one patient: nothing is left to test on; --held-out {centre}, or leave the site out"
 
 
 def _between(source: Masked, good: Mapping[Pair, Seen]) -> Iterator[Finding]:
