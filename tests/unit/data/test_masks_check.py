@@ -94,6 +94,10 @@ def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
     assert str(first.value) in errors
     (root / "north" / "n0" / "8.png").unlink()
     assert words(root, "error").endswith("take the file out of the folder")
+    with pytest.raises(
+        UserError, match=r"--data-arg sise: .* \(did you mean size\?\); there are dims, size, fit, .*classes$"
+    ):
+        said(root, sise=32)
     with pytest.raises(UserError, match="--data-arg fit"):
         said(root, fit="round")
 
