@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from joined_run import HELD_OUT, SAMPLE, finished
 from safetensors.torch import save_file
@@ -16,8 +17,10 @@ from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.seeding import generator
 from medpfl.core.statefile import read_state, serialised_bytes
+from medpfl.data.kinds.npz.catalog import find
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
+from medpfl.runs.experiment import run_experiment
 from medpfl.runs.join import join
 from medpfl.tasks import TASKS
 from medpfl.training.loop import plain_objective, train_epochs
@@ -93,6 +96,20 @@ def test_new_data_are_given_by_their_own_name(tmp_path):
     finished(tmp_path, config("fedbn", rounds=1))
     found = join("fedbn", tmp_path, {"data": "tiny:site_data", "sites": 2, "local_epochs": 1}, tmp_path)
     assert list(found["sites"]) == ["new-1", "new-2"]
+
+
+def test_data_that_the_runs_sites_trained_on_are_told(tmp_path):
+    fields = {**SAMPLE, "held_out": 0, "model": "lenet5", "data": "organamnist-sample"}
+    run_experiment(make_config(algorithm="fedbn", **fields), tmp_path / "run", env="inprocess", threads=1)
+    same = ["run", "fedbn", "--join", str(tmp_path / "run"), "--data", "organamnist-sample", "--local-epochs", "1"]
+    said = CliRunner().invoke(app, [*same, "--out", str(tmp_path / "out")])
+    assert said.exit_code == 0 and "Warning: The run's sites trained on these data" in said.output
+    (note,) = json.loads((tmp_path / "out" / "join.json").read_text())["notes"]
+    assert "its figures are not of new ones" in note
+    with np.load(find("organamnist-sample")) as file:
+        np.savez(tmp_path / "other.npz", **{key: file[key][:60] for key in file})
+    other = join("fedbn", tmp_path / "run", {"data": str(tmp_path / "other.npz"), "local_epochs": 1}, tmp_path / "new")
+    assert "notes" not in other
 
 
 def test_new_data_join_a_run_of_named_sites(tmp_path):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
 from medpfl.core.site_data import ImageTensors
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.runs.experiment import run_experiment
@@ -95,16 +96,30 @@ def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
     assert "nan" not in (tmp_path / "history.csv").read_text()
 
 
-@pytest.mark.parametrize("others", [0, pytest.param(60, marks=pytest.mark.slow)])
-def test_the_table_is_printed(others, uneven, tmp_path):
-    """0: no site can be tested. 60: site-1 has two of one class."""
-    arguments = ["--data", uneven(others), "--out", tmp_path / "out", "--partition", "fedimpres-0.005", "--rounds", 2]
+def test_a_run_that_could_test_nowhere_ends_before_training(uneven, tmp_path):
+    common = ["run", "fedavg", "--env", "inprocess", "--device", "cpu", "--out", str(tmp_path / "out"), "--data"]
+    for data, options, remedy in (
+        (uneven(0), ["--partition", "fedimpres-0.005"], "--partition fedimpres-0.005 fix have none"),
+        (uneven(12), ["--sites", "3", "--fractions", "0.5,0.5,0"], "--fractions 0.5,0.5,0 leaves none"),
+        (uneven(0), ["--sites", "3", "--official"], "leave --official out"),
+    ):
+        done = CliRunner().invoke(app, [*common, str(data), *options])
+        assert isinstance(done.exception, UserError), done.output
+        words = str(done.exception)
+        assert "no site has a test case, so nothing would be measured" in words and remedy in words
+        assert not (tmp_path / "out" / "state").exists()
+
+
+@pytest.mark.slow
+def test_the_table_is_printed(uneven, tmp_path):
+    """site-1 has two of one class."""
+    arguments = ["--data", uneven(60), "--out", tmp_path / "out", "--partition", "fedimpres-0.005", "--rounds", 2]
     arguments += ["--train-fraction", 0.001, "--env", "inprocess", "--device", "cpu"]
     done = CliRunner().invoke(app, ["run", "fedavg", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "nan" not in done.output.lower()
     assert "site-1" in done.output
-    assert ("No test data at site-1, " in done.output) == (others == 0)
+    assert "No test data at site-1, " not in done.output
 
 
 parts_of_sites = st.lists(

@@ -91,7 +91,9 @@ def _modality(inputs: Inputs) -> str:
 
 
 def _expected(inputs: Inputs) -> str:
-    """What else the items' finder is told: the modality of scans that are no CT."""
+    """What else the items' finder is told: the modality of scans that are no CT; that masks may lie beside images."""
+    if inputs.masked:
+        return ", masks=True"
     return ", 'MR'" if inputs.kind == "scan" and _modality(inputs) == "MR" else ""
 
 
@@ -197,7 +199,7 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     }[_KINDS[inputs.kind]]
     prints = (
         "Prints the sizes of the structures below as JSON; `--output_path FOLDER` writes a mask for each, with its "
-        "image's geometry."
+        "image's geometry.\nMasks in a folder, called as in training, are left out, and no file of PATH is overwritten."
         if inputs.masked
         else "Prints the probabilities of the classes below as JSON; `--output_path FILE` writes them\ntoo."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -23,6 +24,8 @@ from medpfl.models.blend import Blend
 from medpfl.tasks.evaluation import predict, softmax
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _WANTED = {
     "volume": "a NIfTI file, or a folder of several",
@@ -92,6 +95,7 @@ def items(
     kind: Literal["scan", "picture", "volume", "series"],
     arrays: bool = False,
     modality: Modality = "CT",
+    masks: bool = False,
 ) -> list[dict[str, Any]]:
     """What there is to classify or segment at a path.
 
@@ -101,12 +105,14 @@ def items(
         kind: which of them.
         arrays: of a folder of pictures, take ``.npy`` files too.
         modality: of scans.
+        masks: a folder may have masks beside its images, called as training takes them: they are left out, and the log
+            says how many.
 
     Returns:
         For each, ``image`` (a file, or a series' files), ``kind`` and ``name``.
 
     Raises:
-        UserError: nothing is there, or a series cannot be used.
+        UserError: nothing is there, or a series cannot be used; or a folder's pictures lie in folders inside it.
     """
     if not str(path):
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
@@ -115,7 +121,14 @@ def items(
     found = {"scan": partial(_scans, modality=modality), "volume": _volumes, "series": _windows}.get(
         kind, partial(_pictures, arrays=arrays)
     )(where)
+    if masks and where.is_dir():
+        found = _without_masks(where, found)
     if not found:
+        if kind in ("picture", "series") and (inside := _inside(where, kind, arrays)):
+            what = "pictures" if kind == "picture" else ".npy files"
+            raise UserError(
+                f"--input_path {where}: its {what} lie in folders inside it: give one of those, e.g. {inside}"
+            )
         pictures = f"picture ({', '.join(_suffixes(arrays))})"
         what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file", "series": ".npy file"}.get(kind, pictures)
         raise UserError(f"--input_path {where}: holds no {what}; give {_WANTED[kind]}")
@@ -124,6 +137,31 @@ def items(
 
 def _suffixes(arrays: bool) -> tuple[str, ...]:
     return (*PICTURES, ".npy") if arrays else PICTURES
+
+
+def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a folder that training would not take for masks."""
+    from medpfl.data.kinds.masks.pairs import masks_among
+
+    masks = masks_among([Path(item["name"]) for item in found])
+    if not masks:
+        return found
+    kept = [item for item in found if Path(item["name"]) not in masks]
+    first = min(masks)
+    if not kept:
+        raise UserError(
+            f"--input_path {where}: by their names all its images are masks, {first} first: call them otherwise, or "
+            "give one file"
+        )
+    logger.warning("%s: %s masks by their names are left out, %s first", where, f"{len(masks):,}", first)
+    return kept
+
+
+def _inside(where: Path, kind: str, arrays: bool) -> Path | None:
+    """The first folder inside, with what was looked for, of one that has none itself."""
+    suffixes = _suffixes(arrays) if kind == "picture" else (".npy",)
+    folders = sorted(folder for folder in where.rglob("*") if folder.is_dir())
+    return next((d for d in folders if any(file.suffix.lower() in suffixes for file in d.iterdir())), None)
 
 
 def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:

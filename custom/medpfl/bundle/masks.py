@@ -50,7 +50,13 @@ class Segmentation:
 
     @in_one_line
     def run(self) -> dict[str, Any]:
-        """Segments, prints and writes; returns what it prints."""
+        """Segments, prints and writes; returns what it prints.
+
+        Raises:
+            UserError: a mask would overwrite a file of the images' folder; nothing is written.
+        """
+        if self.output_path:
+            self._require_no_overwriting()
         found = {"model": self.model, "results": [self._segmented(number) for number in range(len(self.dataset))]}
         print(json.dumps(found, indent=1))
         return found
@@ -102,18 +108,33 @@ class Segmentation:
         mask = same(ours, dst_affine=torch.as_tensor(header.affine), spatial_size=header.shape[:3])[0]
         return mask.numpy().round().astype(np.uint8), tuple(map(float, header.header.get_zooms()[:3]))
 
-    def _write(self, mask: np.ndarray, item: Mapping[str, Any], source: Path) -> str:
+    def _require_no_overwriting(self) -> None:
+        for item in self.dataset.data:
+            source, name = Path(item["image"]), Path(item["name"])
+            file = self._file(item, source)
+            given = source.parents[len(name.parts) - 1]  # the folder below which it was found
+            if file.exists() and file.parent.resolve() in {given.resolve(), source.parent.resolve()}:
+                raise UserError(
+                    f"--output_path {self.output_path}: {file} is there already, in the images' own folder, and is not "
+                    "overwritten: give another folder"
+                )
+
+    def _file(self, item: Mapping[str, Any], source: Path) -> Path:
         place = Path(self.output_path) / Path(item["name"]).parent
-        place.mkdir(parents=True, exist_ok=True)
+        if item["kind"] == "picture":
+            return place / f"{source.stem}_mask.png"
+        return place / f"{source.name.partition('.nii')[0]}_mask.nii.gz"
+
+    def _write(self, mask: np.ndarray, item: Mapping[str, Any], source: Path) -> str:
+        file = self._file(item, source)
+        file.parent.mkdir(parents=True, exist_ok=True)
         if item["kind"] == "picture":
             from PIL import Image
 
-            file = place / f"{source.stem}_mask.png"
             Image.fromarray(mask).save(file)
         else:
             import nibabel
 
-            file = place / f"{source.name.partition('.nii')[0]}_mask.nii.gz"
             nibabel.save(nibabel.Nifti1Image(mask, nibabel.load(source).affine), file)
         return str(file)
 

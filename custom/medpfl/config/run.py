@@ -123,10 +123,11 @@ class RunConfig(RunFields):
             for kind in (*mixings().values(), *mechanisms().values()):
                 if reason := kind.lacking(name, self):
                     raise ValueError(reason)
+            further = ", ".join(n for n in known.kinds if n not in known.defaults)
             raise ValueError(
                 f"setting {name!r} has no meaning for {self.algorithm} with personal part "
-                f"{self.personal or 'as published'} and mixing {self.resolved_mixing}; "
-                f"it has: {', '.join(known.defaults)}"
+                f"{self.personal or 'as published'} and mixing {self.resolved_mixing}{known.near(name)}; "
+                f"it has: {', '.join(known.defaults)}" + (f"; it can take up: {further}" if further else "")
             )
         known.check(self.settings)
 

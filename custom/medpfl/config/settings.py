@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from string import Formatter
 
 from medpfl.algorithms import mechanisms, mixings
@@ -58,6 +59,15 @@ class Accepted:
         """Raises ValueError, in words, if a value is out of its range."""
         for name, value in given.items():
             checked(self.kinds[name], {name: value})
+
+    def near(self, name: str) -> str:
+        """A hint at the setting that was meant, by its name or by the words that describe it; empty for none."""
+        known = {n: named_fields(kind)[n].description for n, kind in self.kinds.items()}
+        words = name.replace("_", " ")
+        found = get_close_matches(name, known, n=1) or [
+            n for n, said in known.items() if said.startswith(words) and len(words) > 3
+        ]
+        return f" (did you mean {found[0]}?)" if found else ""
 
     def at_server(self, name: str) -> bool:
         """Whether a setting is the server's business alone."""

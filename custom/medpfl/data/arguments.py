@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import isfinite
 from typing import Annotated, Any, TypeVar
 
@@ -63,6 +64,9 @@ def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
         return model(**{k: v for k, v in data_args.items() if k != "classes"})
     except ValidationError as error:
         first = error.errors()[0]
-        known = ", ".join([*model.model_fields, "classes"])
+        name, known = str(first["loc"][0]), [*model.model_fields, "classes"]
         reason = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"--data-arg {first['loc'][0]}: {reason}; there are {known}") from None
+        if first["type"] == "extra_forbidden":
+            near = get_close_matches(name, known, n=1)
+            reason = "such data have no argument of that name" + (f" (did you mean {near[0]}?)" if near else "")
+        raise UserError(f"--data-arg {name}: {reason}; there are {', '.join(known)}") from None

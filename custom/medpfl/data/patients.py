@@ -12,6 +12,9 @@ from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.data.split import PARTS, Part, require_fractions, require_train_fraction
 
+_WITH_VALIDATION = ((0.4, 0.2, 0.4), (0.4, 0.3, 0.3), (0.34, 0.33, 0.33))
+"""Fractions that give more to validation than the default, the nearest first."""
+
 
 class Sample(Protocol):
     """What is divided: a scan or a picture."""
@@ -79,6 +82,30 @@ def split_patients(
         )
         for part in PARTS
     }
+
+
+def no_validation(samples: Sequence[S], parts: Mapping[Part, Sequence[S]], centre: str, by: str) -> list[str]:
+    """What follows where a centre with several patients has no validation case, and which fractions give one.
+
+    Args:
+        samples: of the centre.
+        parts: what :func:`split_patients` made of them.
+        centre: its name.
+        by: what divided them, in words.
+    """
+    patients = len({sample.patient for sample in samples})
+    if parts["validation"] or patients < 2:
+        return []
+    follows = (
+        f"{patients:,} patients and no validation case by {by}: rounds are selected without this site, and what it "
+        "uses with FedBlend falls back to training alone"
+    )
+    if any(sample.split for sample in samples):
+        return [follows]
+    for shares in _WITH_VALIDATION:
+        if all(split_patients(samples, shares, 1.0, 0, centre).values()):
+            return [f"{follows}; --fractions {','.join(f'{share:g}' for share in shares)} gives it one"]
+    return [f"{follows}; no --fractions gives it one beside training and test: that takes more patients"]
 
 
 def class_of(samples: Sequence[Sample]) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medpfl.core.errors import UserError
 from medpfl.data.split import Part
 from medpfl.tasks.selection import AUTO, LARGE, counted, in_words, selection
 from medpfl.tasks.task import Task
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
 
 JUDGED: tuple[Part, ...] = ("validation", "test")
 """The parts that models are judged by."""
@@ -46,6 +50,32 @@ def before_a_run(learned: Task, described: Mapping[str, Any], select_by: str = A
             "how well a model tells classes apart will not be seen there."
         )
     return words
+
+
+def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
+    """UserError if it is known before a run that no site has a test case, and no centre is held out.
+
+    Args:
+        described: the ``data`` part of results.json.
+        config: the run.
+    """
+    sites = described["sites"].values()
+    if not sites or described.get("held_out") or any(site["test"] for site in sites):
+        return
+    if config.official:
+        remedy = "the data's own test part is empty: leave --official out, and --fractions divides all images"
+    elif not config.fractions[2]:
+        given = ",".join(f"{share:g}" for share in config.fractions)
+        remedy = f"--fractions {given} leaves none: give test a share, e.g. 0.5,0.1,0.4"
+    elif all(site.get("patients") == 1 for site in sites):
+        by = f"by --data-arg patient={config.data_args['patient']} " if config.data_args.get("patient") else ""
+        remedy = f"{by}each site has one patient, who trains: --data-arg patient=... says whose a file is"
+    else:
+        remedy = (
+            f"the parts that the data or --partition {config.partition} fix have none: give data with test cases, or "
+            "a --partition whose sites --fractions divide, e.g. iid"
+        )
+    raise UserError(f"no site has a test case, so nothing would be measured; {remedy}")
 
 
 def of_a_site(labels: Mapping[Part, Iterable[int]], classes: Sequence[str], by: str) -> list[str]:

@@ -57,6 +57,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         console.print(f"Adapted against alone, mean {begun.title}: {gain}{sign}", highlight=False)
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(Text(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
+    for note in joined.get("notes", ()):
+        console.print(Text(f"Warning: {printable(note)}", style="yellow"), soft_wrap=True)
     shared = joined["rules"]["shared"]
     console.print(Text(printable(f"Shared part: {shared['what']} ({shared['why']})")), soft_wrap=True)
     for rule in joined["rules"]["personal"]:

@@ -18,7 +18,7 @@ from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
 from medpfl.core.statefile import write_bytes, write_state
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
-from medpfl.data.uneven import before_a_run
+from medpfl.data.uneven import before_a_run, require_test_cases
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
@@ -100,7 +100,9 @@ def run_experiment(
         federation = begun or Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
         federation.source.prepare()
-        for words in before_a_run(config.learned, federation.source.describe(), config.select_by):
+        described = federation.source.describe()
+        require_test_cases(described, config)
+        for words in before_a_run(config.learned, described, config.select_by):
             logger.warning("%s", words)
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")

@@ -24,7 +24,8 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
 from medpfl.engine.results import write_json
-from medpfl.runs.experiment import JOB
+from medpfl.report.reading import load_results
+from medpfl.runs.experiment import JOB, RESULTS
 from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.answer import answer
@@ -32,6 +33,10 @@ from medpfl.site.newcomer import Newcomer
 from medpfl.training.settings import Training
 
 _DATA = ("data", "data_args", "partition", "sites", "names", "fractions", "train_fraction", "official")
+SAME_DATA = (
+    "The run's sites trained on these data: their cases are in the new sites' test, and its figures are not of new "
+    "ones; give data that the run has not seen."
+)
 _MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout", "init"}
 
 
@@ -118,8 +123,21 @@ class Joining:
         run = {"folder": self.run.name, **results["run"]}
         config = self.trained.model_dump(mode="json") | {"init": run.get("init", "")}
         whole = {**results, "run": run, "config": config}
+        if self._on_the_runs_data():
+            whole["notes"] = [SAME_DATA]
         write_json(out / JOINED, whole)
         return whole
+
+    def _on_the_runs_data(self) -> bool:
+        """Whether the newcomers' data are the run's own, by the checksum that its results.json has of them.
+
+        That of real sites is nowhere in one place.
+        """
+        file = self.run / RESULTS
+        if self.newcomers is None or (self.run / JOB).exists() or not file.exists():
+            return False
+        known = load_results(self.run, finished=False)["data"]["md5"]
+        return known is not None and known == open_source(self.newcomers).describe()["md5"]
 
 
 def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[str, Any]:

@@ -216,11 +216,22 @@ def test_check_says_what_is_there(fundus):
 def test_check_says_whose_pictures_are_whose_and_what_the_order_is(fundus):
     found = {f.message: f.level for f in check(fundus)}
     assert [level for text, level in found.items() if "each picture counts as its own patient" in text] == ["warning"]
+    assert any("--data-arg 'patient=^([^_]+)_' keeps them together" in text for text in found)
     assert [level for text, level in found.items() if "the job's may differ" in text] == ["note"]
     told = {f.message: f.level for f in check(fundus, {"patient": "^([^_]+)_", "classes": "normal,glaucoma"})}
     assert told["fundus, 3 centres, classes: normal, glaucoma"] == "ok"
     assert told["north: 12 pictures of 6 patients: normal 6, glaucoma 6"] == "ok"
     assert {level for text, level in told.items() if "is it the same person?" not in text} == {"ok"}
+
+
+def test_check_suggests_no_expression_that_takes_a_prefix_for_the_patient(fundus):
+    for file in (fundus / "north").rglob("*.png"):
+        file.rename(file.with_name(f"MCUCXR_{file.name}"))
+    (words,) = (f.message for f in check(fundus) if "each picture counts as its own patient" in f.message)
+    assert "^([^_]+)_" not in words and "--data-arg patient=EXPRESSION, a regular expression whose group is" in words
+    told = [(f.level, f.message) for f in check(fundus, {"patient": "^([^_]+)_"})]
+    said = "north: all 12 pictures of north are one patient by patient='^([^_]+)_': is the expression right?"
+    assert ("warning", said) in told and sum("is the expression right" in words for _, words in told) == 1
 
 
 def test_check_with_other_arguments(fundus):

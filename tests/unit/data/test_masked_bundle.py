@@ -8,6 +8,8 @@ from masked import config, save_nifti, volume, write_picture, write_siblings, wr
 from monai.bundle import ConfigWorkflow
 from PIL import Image
 
+from medpfl.bundle.inference import items
+from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case
 from medpfl.runs.experiment import run_experiment
 from medpfl.tasks.segmentation.judging import predicted
@@ -44,6 +46,33 @@ def test_a_picture_has_a_mask_of_its_size(tmp_path):
     np.testing.assert_array_equal(mask[::2, ::2], square[6:26].detach())
     card = (model / "bundle" / "docs" / "README.md").read_text()
     assert "writes a mask for each" in card
+
+
+def test_masks_beside_the_pictures_are_neither_segmented_nor_overwritten(tmp_path, caplog):
+    model = trained(tmp_path / "run", write_siblings(tmp_path / "data"), data_args={"size": 32})
+    new = tmp_path / "new"
+    for name in ("01", "02"):
+        write_picture(new / f"{name}.png", new / f"{name}_mask.png", seed=7)
+    before = {file: file.read_bytes() for file in new.iterdir()}
+    workflow(model, new, tmp_path / "out").run()
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["01_mask.png", "02_mask.png"]
+    assert f"{new}: 2 masks by their names are left out, 01_mask.png first" in caplog.text
+    (new / "01_mask.png").unlink()
+    del before[new / "01_mask.png"]
+    with pytest.raises(RuntimeError) as error:
+        workflow(model, new, new).run()
+    assert f"{new / '02_mask.png'} is there already, in the images' own folder" in str(error.value.__cause__)
+    assert {file: file.read_bytes() for file in new.iterdir()} == before
+
+
+def test_what_a_folder_to_segment_lacks_is_said(tmp_path):
+    write_picture(tmp_path / "EZ" / "p1" / "01.png", tmp_path / "EZ" / "p1" / "01_mask.png", seed=7)
+    with pytest.raises(UserError, match=r"its pictures lie in folders inside it: give one of those, e\.g\. .*EZ/p1$"):
+        items(tmp_path / "EZ", "picture", masks=True)
+    (tmp_path / "EZ" / "p1" / "01.png").unlink()
+    with pytest.raises(UserError, match=r"by their names all its images are masks, 01_mask\.png first"):
+        items(tmp_path / "EZ" / "p1", "picture", masks=True)
+    assert len(items(tmp_path / "EZ" / "p1" / "01_mask.png", "picture", masks=True)) == 1
 
 
 @pytest.mark.parametrize("dims", [3, 2])

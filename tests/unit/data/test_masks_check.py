@@ -34,7 +34,21 @@ def test_good_slices(home):
     assert ("ok", "north: by the default split (0.5/0.1/0.4): train 9, validation 0, test 6") in found
     share = next(message for _, message in found if "pixels of the classes" in message)
     assert share.startswith("north: pixels of the classes: background 89.4 %, tumour 10.6 %")
-    assert {level for level, _ in found} == {"ok"}
+    lacking = "north: 5 patients and no validation case by the default split (0.5/0.1/0.4): rounds are selected without"
+    assert [message.startswith(lacking) for level, message in found if level != "ok"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("patients", "remedy"),
+    [(2, "that takes more patients"), (3, "--fractions 0.4,0.2,0.4 gives it one"), (10, "")],
+)
+def test_a_site_without_validation_is_told_with_what_gives_it_one(home, patients, remedy):
+    root = write_slices(home / "brains", sites=("x",), patients=patients, slices=1)
+    warned = words(root, "warning")
+    assert warned.endswith(remedy) and (f"x: {patients} patients and no validation case" in warned) == bool(remedy)
+    if "gives it one" in remedy:
+        parts = open_source(config(root, sites=1, fractions=(0.4, 0.2, 0.4))).site("site-1", CPU)
+        assert [parts.samples(part) for part in PARTS] == [1, 1, 1]
 
 
 def test_what_is_worth_knowing(home):
@@ -51,8 +65,20 @@ def test_what_is_worth_knowing(home):
     assert "masks mark their structure by 1, 255: taken for the same" in notes
     warnings = words(root, "warning")
     assert "each image counts as its own patient" in warnings and "have the same content" in warnings
-    assert "nothing is left to test on" in words(write_slices(home / "one", sites=("x",), patients=1), "warning")
+    assert "nothing is left to test on; --held-out x, or leave the site out" in words(
+        write_slices(home / "one", sites=("x",), patients=1), "warning"
+    )
     assert "no mask at all has the class B" in words(root, "warning", classes="background,A,B", values=[0, [1, 255], 2])
+
+
+def test_an_expression_for_the_patient_is_suggested_where_it_makes_sense_of_the_names(home):
+    root = write_siblings(home / "chests")
+    assert "--data-arg 'patient=^([^_]+)_' keeps them together" in words(root, "warning")
+    for file in (root / "a").rglob("*.png"):
+        file.rename(file.with_name(f"MCUCXR_{file.name}"))
+    assert "^([^_]+)_" not in words(root, "warning") and "patient=EXPRESSION" in words(root, "warning")
+    said = "all 6 pictures of a are one patient by patient='^([^_]+)_': is the expression right?"
+    assert said in words(root, "warning", patient="^([^_]+)_")
 
 
 def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
@@ -68,6 +94,10 @@ def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
     assert str(first.value) in errors
     (root / "north" / "n0" / "8.png").unlink()
     assert words(root, "error").endswith("take the file out of the folder")
+    with pytest.raises(
+        UserError, match=r"--data-arg sise: .* \(did you mean size\?\); there are dims, size, fit, .*classes$"
+    ):
+        said(root, sise=32)
     with pytest.raises(UserError, match="--data-arg fit"):
         said(root, fit="round")
 
@@ -93,6 +123,7 @@ def test_a_npz_file(home):
     masks[3, 0, 0] = 5
     np.savez(home / "mine.npz", train_images=images, train_masks=masks)
     assert "mask number 3 has the values 0, 1, 5, and with two classes" in words(home / "mine.npz", "error")
+    assert "an array `train_patients` in the file says whose" in words(home / "mine.npz", "warning", values=[0, [1, 5]])
     assert "mine: 6 images with masks, 1 site" in words(home / "mine.npz", "ok", values=[0, [1, 5]])
 
 

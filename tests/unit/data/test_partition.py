@@ -129,8 +129,9 @@ def test_impossible_requests(dataset):
         make_partition(dataset, "iid", 1000)
     with pytest.raises(UserError, match="needs a number of sites"):
         make_partition(dataset, "iid")
-    with pytest.raises(UserError, match="does not say which site"):
-        make_partition(dataset, "natural", 3)
+    for sites in (3, None):
+        with pytest.raises(UserError, match="does not say which site"):
+            make_partition(dataset, "natural", sites)
     with pytest.raises(UserError, match="holdout 1"):
         make_partition(dataset, "iid", 3, holdout=1)
 

@@ -137,7 +137,7 @@ def test_what_a_job_says_the_data_must_be(home):
         ({"divide": [1, 2]}, "series of 3 channels; the job has 2"),
         ({"classes": ["b", "a", "c"]}, "its classes are a, b, c, the job's are b, a, c; the order matters"),
         ({"normalise": "site"}, "--data-arg normalise"),
-        ({"window": 3}, "--data-arg window: Extra inputs"),
+        ({"window": 3}, "--data-arg window: such data have no argument of that name; there are "),
     ):
         with pytest.raises(UserError, match=words):
             open_source(config(file, data_args=data_args)).prepare()

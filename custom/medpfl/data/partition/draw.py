@@ -100,12 +100,17 @@ def draw_printed(table: str, labels: np.ndarray, classes: Sequence[str], seed: i
     return _collect([np.split(pool, np.cumsum(column))[:-1] for column, pool in zip(counts.T, pools, strict=True)])
 
 
-def _natural(site_ids: np.ndarray | None, sites: int) -> list[np.ndarray]:
+def require_site_ids(site_ids: np.ndarray | None) -> None:
+    """UserError if the data set does not say which site an image is from, as ``natural`` needs."""
     if site_ids is None:
         raise UserError(
             "partition natural: the data set does not say which site an image is from (an npz file says it with "
             "train_sites, val_sites and test_sites): use dirichlet:A or iid"
         )
+
+
+def _natural(site_ids: np.ndarray | None, sites: int) -> list[np.ndarray]:
+    require_site_ids(site_ids)
     names, site = np.unique(site_ids, return_inverse=True)
     if len(names) != sites:
         raise UserError(

@@ -9,7 +9,7 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.partition.draw import REDRAWS, draw, draw_like, draw_printed
+from medpfl.data.partition.draw import REDRAWS, draw, draw_like, draw_printed, require_site_ids
 from medpfl.data.partition.partition_file import Partition
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
@@ -124,7 +124,8 @@ def _number_of_sites(dataset: ImageDataset, spec: PartitionSpec, sites: int | No
     fixed = None
     if spec.kind == "printed":
         fixed = len(COUNTS[spec.table])
-    elif spec.kind == "natural" and dataset.site_ids is not None:
+    elif spec.kind == "natural":
+        require_site_ids(dataset.site_ids)
         fixed = len(np.unique(dataset.site_ids))
     if fixed is not None and sites not in (None, fixed):
         raise UserError(f"--sites {sites}: partition {spec} has {fixed} sites")

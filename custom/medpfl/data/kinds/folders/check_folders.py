@@ -13,11 +13,12 @@ from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
+from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
 from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
@@ -26,11 +27,7 @@ _ORDER = (
     "this order of the classes is that of the sorted names (of folders, or a table's), and the job's may differ: "
     "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
-_PATIENTS = (
-    "each picture counts as its own patient, so pictures of one patient can be in training and in test; where files' "
-    "names begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it), as "
-    "do a table's column patient and a DICOM file's PatientID"
-)
+_PATIENTS = "each picture counts as its own patient, so pictures of one patient can be in training and in test"
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
@@ -60,13 +57,17 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         report.append(Finding("note", _ORDER))
     report += [Finding("warning", words) for words in layout.unread]
     if not layout.people:
-        report.append(Finding("warning", _PATIENTS))
+        files = [[picture.file for picture in pictures] for pictures in layout.centres.values()]
+        known = "(in a job, the job says it), as do a table's column patient and a DICOM file's PatientID"
+        report.append(Finding("warning", f"{_PATIENTS}; {keeping_together(files)} {known}"))
     good: dict[str, list[Picture]] = {}
     for centre, pictures in layout.centres.items():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             seen = list(pool.map(_look, pictures))
         good[centre] = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str)]
-        report += [Finding(level, f"{centre}: {message}") for level, message in _centre(layout, centre, seen)]
+        report += [
+            Finding(level, f"{centre}: {message}") for level, message in _centre(layout, centre, seen, reading.patient)
+        ]
     files = files_below(layout.root)
     if unread := unread_pictures(files):
         report.append(Finding("warning", unread))
@@ -78,13 +79,15 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     return report + repeated(good, layout.classes)
 
 
-def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str, str]]:
+def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) -> list[tuple[str, str]]:
     pictures = layout.centres[centre]
     counts = layout.counts(pictures)
     listed = counted([picture.target for picture in pictures], layout.classes, "picture")
     people = len({picture.patient for picture in pictures})
     whose = f" of {people:,} patients" if people < len(pictures) else ""
     found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
+    if expression and people == 1 < len(pictures):
+        found.append(("warning", all_of_one(len(pictures), "pictures", centre, expression)))
     good = [what for what in seen if not isinstance(what, str)]
     if good:
         found.append(("ok", _sizes([size for size, _ in good])))
@@ -92,6 +95,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen]) -> list[tuple[str
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
     found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
     by = f"the default split ({shares})"
+    found += [("warning", words) for words in no_validation(pictures, parts, centre, by)]
     labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
     found += [("warning", words) for words in ([] if layout.several else of_a_site(labels, layout.classes, by))]
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:

@@ -7,6 +7,7 @@ The expression is RE2's: its time grows with the length of name and expression, 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,9 @@ import re2
 from pydantic import AfterValidator
 
 from medpfl.core.errors import UserError
+
+USUAL = "^([^_]+)_"
+"""Of names that begin with the patient, up to the first underscore."""
 
 LONGEST = 200
 """Characters of an expression."""
@@ -43,7 +47,7 @@ def compiled(expression: str) -> Any:
         reason = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "it is no text"
         raise ValueError(f"{expression!r} is no regular expression for RE2, {_remedy(reason)}") from None
     if not found.groups:
-        raise ValueError(f"{expression!r} has no group in parentheses that is the patient, e.g. '^([^_]+)_'")
+        raise ValueError(f"{expression!r} has no group in parentheses that is the patient, e.g. {USUAL!r}")
     return found
 
 
@@ -74,6 +78,31 @@ def patient_in(file: Path, expression: str) -> str:
     if not found or found[1] is None:
         raise UserError(f"{file}: {argument} finds no patient in the file's name")
     return found[1]
+
+
+def keeping_together(centres: Iterable[Collection[Path]]) -> str:
+    """What keeps a patient's files together, in words: :data:`USUAL` where it makes sense of these names.
+
+    It does where it finds several patients at every centre, and several files of one somewhere.
+
+    Args:
+        centres: the files of each.
+    """
+    try:
+        counts = [(len({patient_in(file, USUAL) for file in files}), len(files)) for files in centres]
+    except UserError:
+        counts = []
+    if all(patients > 1 for patients, _ in counts) and any(patients < files for patients, files in counts):
+        return f"where files' names begin with the patient, --data-arg 'patient={USUAL}' keeps them together"
+    return (
+        "if several files are of one patient, --data-arg patient=EXPRESSION, a regular expression whose group is the "
+        "patient in a file's name, keeps them together"
+    )
+
+
+def all_of_one(pictures: int, noun: str, centre: str, expression: str) -> str:
+    """Words for a centre whose files are all one patient's by an expression."""
+    return f"all {pictures:,} {noun} of {centre} are one patient by patient={expression!r}: is the expression right?"
 
 
 def _none_or_with_a_group(expression: str) -> str:

@@ -16,6 +16,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Picture
+from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.masks.classes_of import require_one_structure
 from medpfl.data.kinds.masks.look import Seen, look, look_at_row
@@ -23,7 +24,7 @@ from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.reading import class_names
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
@@ -33,10 +34,8 @@ _CLASSES = (
     "nobody names the classes, so there are two: what is 0 in a mask and what is not; --data-arg "
     "classes=background,A,B names more"
 )
-_PATIENTS = (
-    "each image counts as its own patient, so images of one patient can be in training and in test; where files' names "
-    "begin with the patient, --data-arg 'patient=^([^_]+)_' keeps them together (in a job, the job says it)"
-)
+_PATIENTS = "each image counts as its own patient, so images of one patient can be in training and in test"
+_WHOSE = "an array `train_patients` in the file says whose they are"
 _NOUNS = {"pictures": "pictures", "volumes": "volumes", "slices": "volumes", "arrays": "images"}
 
 
@@ -87,7 +86,9 @@ def _head(source: Masked, data_args: Mapping[str, Any]) -> Iterator[Finding]:
     if layout.unlabelled:
         yield Finding("note", f"{layout.unlabelled:,} images without a mask that are for a public test are not used")
     if source.form in ("pictures", "arrays") and all(pair.patient == pair.id for pair in pairs):
-        yield Finding("warning", _PATIENTS)
+        files = [[pair.image for pair in pairs] for pairs in layout.centres.values()]
+        remedy = _WHOSE if source.form == "arrays" else f"{keeping_together(files)} (in a job, the job says it)"
+        yield Finding("warning", f"{_PATIENTS}; {remedy}")
 
 
 def _look(source: Masked, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:
@@ -107,6 +108,8 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
     good = [one for one in seen.values() if isinstance(one, Seen)]
     whose = f"{cases:,} case{'s' * (cases != 1)} of {patients:,} patient{'s' * (patients != 1)}"
     yield "ok", f"{len(seen):,} {noun}, {whose}"
+    if source.reading.patient and patients == 1 < len(seen):
+        yield "warning", all_of_one(len(seen), noun, centre, source.reading.patient)
     if good:
         yield "ok", ", ".join(filter(None, (_sizes(good), _spacings(good), _looks(good))))
         yield (
@@ -166,8 +169,9 @@ def _split(source: Masked, layout: Layout, centre: str) -> Iterator[tuple[str, s
         "by the datalist" if any(pair.split for pair in layout.centres[centre]) else f"by the default split ({shares})"
     )
     yield "ok", f"{how}: {', '.join(f'{part} {len(parts[part]):,}' for part in PARTS)}"
+    yield from (("warning", words) for words in no_validation(layout.centres[centre], parts, centre, how[3:]))
     if len({pair.patient for pair in layout.centres[centre]}) == 1:
-        yield "warning", "only one patient: nothing is left to test on; hold this site out, or leave it out"
+        yield "warning", f"only one patient: nothing is left to test on; --held-out {centre}, or leave the site out"
 
 
 def _between(source: Masked, good: Mapping[Pair, Seen]) -> Iterator[Finding]:

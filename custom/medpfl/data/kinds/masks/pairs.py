@@ -117,6 +117,12 @@ def pair(paths: Sequence[Path]) -> Pairs:
     return made
 
 
+def masks_among(paths: Sequence[Path]) -> set[Path]:
+    """Which of a folder's files, given relative to it, are masks by their names, with an image or without."""
+    made = pair(paths)
+    return {found.mask for found in made.found} | set(made.without_image)
+
+
 def _has_sibling(file: Path, root: Path) -> bool:
     """Whether one of the folders that a file lies in, below ``root``, is of images, and one of masks beside it."""
     for folder in (file.parent, *file.parent.parents):

@@ -12,7 +12,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.series.series_set import SeriesSet
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
@@ -67,6 +67,8 @@ def _findings(
         sizes = ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS)
         by = "the file's split" if data.split is not None else "the default split"
         yield Finding("ok", f"{centre}: {len(windows):,} windows{whose}; by {by} {sizes}")
+        lacking = no_validation(windows, parts, centre, by)
+        yield from (Finding("warning", f"{centre}: {words}") for words in lacking)
         labels = {part: [window.label for window in parts[part]] for part in PARTS}
         yield from (Finding("warning", f"{centre}: {words}") for words in of_a_site(labels, classes, by))
     yield from _values(data, normalise, divide)
