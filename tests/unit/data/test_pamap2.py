@@ -178,7 +178,7 @@ def test_what_cannot_be_is_refused(pamap2):
         ({"stretch": 150}, "--data-arg stretch: 150 is shorter than a window of 200 samples"),
         ({"channels": 9}, "--data-arg channels"),
         ({"length": 5000, "stretch": 0}, "no recording has 5000 samples in a row of lying"),
-        ({"windows": 3}, "--data-arg windows: Extra"),
+        ({"windows": 3}, "--data-arg windows: such data have no argument of that name"),
     ):
         with pytest.raises(UserError, match=words):
             open_source(config(data_args=data_args)).prepare()
