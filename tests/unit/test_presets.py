@@ -65,7 +65,7 @@ def test_a_preset_is_named_where_no_method_of_a_comparison_has_its_setting(prese
     file = preset("settings: {lambda: 0.1}")
     compared = CliRunner().invoke(app, ["compare", "fedavg", "fedprox", "--preset", str(file)])
     assert str(compared.exception) == (
-        f"--set lambda: none of local, fedavg, fedprox has such a setting (with --preset {file})"
+        f"setting 'lambda': none of local, fedavg, fedprox has such a setting (with --preset {file})"
     )
     file = preset("model_args: {depth: 3}")
     compared = CliRunner().invoke(app, ["compare", "fedavg", "--preset", str(file)])

@@ -76,11 +76,11 @@ def test_only_what_makes_sense_is_swept(tmp_path):
     for name, words in (
         ("seed", "--sweep seed: settings can be swept, and sites"),
         ("data_args", "--sweep data_args"),
-        ("foo", "--sweep foo: none of .* has such a setting"),
+        ("foo", "setting 'foo': none of .* has such a setting"),
     ):
         with pytest.raises(UserError, match=words):
             swept(tmp_path, ["fedavg"], f"{name}=1,2")
-    with pytest.raises(UserError, match="--sweep lambda: none of local, fedavg has such a setting"):
+    with pytest.raises(UserError, match="setting 'lambda': none of local, fedavg has such a setting"):
         swept(tmp_path, ["fedavg"], "lambda=0.1,0.2")
     with pytest.raises(UserError, match="rounds"):
         swept(tmp_path, ["fedavg"], "rounds=0,1")

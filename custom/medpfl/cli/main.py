@@ -226,13 +226,10 @@ def report(
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page about runs."""
-    from medpfl.report.page import no_comparison, write_report
+    from medpfl.report.page import write_report
     from medpfl.report.reading import load_results
 
-    runs = [load_results(folder, finished=False) for folder in folders]
-    page = write_report(runs, out)
-    if problem := no_comparison(runs):
-        console.print(printable(problem), highlight=False, markup=False, soft_wrap=True)
+    page = write_report([load_results(folder, finished=False) for folder in folders], out)
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

@@ -6,6 +6,7 @@ autoescape), but for the drawings, which :mod:`medpfl.report.svg` has escaped.
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -25,12 +26,14 @@ from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept
 from medpfl.report.words import count, data_name, method_name
 
+logger = logging.getLogger(__name__)
+
 
 def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
     """Write one page about a run, or about several: the comparison first, then each of them.
 
     A run that has not ended is shown as far as it is. Runs that cannot be paired are shown one after the other, and
-    the page says why there is no comparison.
+    the page says why there is no comparison, and a warning does.
 
     Args:
         runs: results of :func:`medpfl.report.reading.load_results`.
@@ -71,30 +74,23 @@ def _templates() -> Environment:
     return environment
 
 
-def no_comparison(runs: list[Results]) -> str:
-    """Why the page shows several runs one by one; empty for a single run and for runs that can be compared."""
-    try:
-        if len(runs) > 1:
-            compare(runs)
-    except UserError as error:
-        return f"The runs are shown one by one, without a comparison. {error}"
-    return ""
-
-
 def _single(run: Results) -> dict[str, Any]:
     title = f"{method_name(run)} on {data_name(run['data'])}"
     return {"title": title, "problem": "", "top": run_section(run, with_partition=True, alone=True), "folded": []}
 
 
 def _several(runs: list[Results]) -> dict[str, Any]:
-    if problem := no_comparison(runs):
+    try:
+        comparison = compare(runs)
+    except UserError as error:
+        problem = f"The runs are shown one by one, without a comparison. {error}"
+        logger.warning("%s", problem)
         return {
             "title": f"{len(runs)} runs",
             "problem": problem,
             "top": None,
             "folded": [_folded(run, method_name(run), with_partition=True) for run in runs],
         }
-    comparison = compare(runs)
     algorithms = len({group["algorithm"] for group in comparison["groups"]})
     groups = grouped(runs)
     return {

@@ -97,7 +97,7 @@ def settings_of(variants: Sequence[Variant], common: Mapping[str, Any]) -> list[
             _put(found[i], own[i], value, variants[i])
         if not takers:
             near = next(filter(None, (of.near(name) for of in known)), "")
-            raise UserError(f"--set {name}: none of {', '.join(v.text for v in variants)} has such a setting{near}")
+            raise UserError(f"setting {name!r}: none of {', '.join(v.text for v in variants)} has such a setting{near}")
     return [common | own for common, own in zip(found, alone, strict=True)]
 
 

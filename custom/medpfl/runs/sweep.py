@@ -147,13 +147,7 @@ def run_sweep(
     Raises:
         UserError: a run cannot be made, or the folder holds runs with other settings.
     """
-    try:
-        points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
-    except UserError as error:
-        flag, _, rest = str(error).partition(": ")
-        if flag.removeprefix("--set ") not in set(sweep.names) - set(fields["settings"]):
-            raise
-        raise UserError(f"--sweep {flag.removeprefix('--set ')}: {rest}") from None
+    points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
     results = all_results(

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from medpfl.tasks.intervals import LEAST_DRAWN, drawn_interval
+from medpfl.tasks.intervals import ALIKE, LEAST_DRAWN, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
 BINS = 10
 """Of the confidence, of equal width."""
 _DRAWS = 500
-_ALIKE = 1e-9
 Values = dict[str, np.ndarray]
 
 
@@ -52,9 +51,9 @@ class Drawn(NamedTuple):
             sign: by measure 1 where more is better, -1 where less is.
         """
         change = {name: sign[name] * (value - old.values[name]) for name, value in self.values.items()}
-        same = not any(value.any() for value in change.values())
+        same = all(np.array_equal(value, old.values[name], equal_nan=True) for name, value in self.values.items())
         ends = {
-            n: found for n, found in intervals(change, self.patients).items() if same or found[1] > found[0] + _ALIKE
+            n: found for n, found in intervals(change, self.patients).items() if same or found[1] > found[0] + ALIKE
         }
         return {
             name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
+ALIKE = 1e-9
+"""How far values may be apart that are the same but for rounding, as a share of them where they have a unit."""
 LEAST_DRAWN = 6
 """Patients that a bootstrap rests on: five differ the same way by chance more often than an interval of 95 % allows."""
 
@@ -58,7 +60,7 @@ def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[
     if ends is None:
         return None
     middle = float(differences.mean())
-    if middle and ends[1] - ends[0] <= 1e-9 * abs(middle):
+    if middle and ends[1] - ends[0] <= ALIKE * abs(middle):
         return None
     return {"difference": middle, "low": ends[0], "high": ends[1]}
 

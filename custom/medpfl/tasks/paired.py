@@ -14,7 +14,7 @@ import numpy as np
 
 from medpfl.core.gain import verdict
 from medpfl.tasks.auc import as_log_odds, counts, paired_auc
-from medpfl.tasks.intervals import variance_by_patient
+from medpfl.tasks.intervals import ALIKE, variance_by_patient
 
 _Z95 = 1.959963984540054
 Difference = dict[str, float]
@@ -108,7 +108,7 @@ def auroc_gain(
         return None
     there = None if known is None else known[used]
     gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], there, whose)
-    if not error and not np.array_equal(new[:, used], old[:, used]):
+    if error <= ALIKE and not np.array_equal(new[:, used], old[:, used]):
         return None
     return _interval(gained, gained, error)
 

@@ -181,15 +181,17 @@ def test_runs_that_cannot_be_compared_are_shown_one_by_one(make_run, running, tm
     assert page.tags.count("details") == 2
 
 
-def test_the_terminal_says_why_runs_are_not_compared(make_run, masks, medpfl, tmp_path):
+def test_a_warning_says_why_runs_are_not_compared(make_run, masks, medpfl, tmp_path, caplog):
     runs = {"a": make_run("fedap", {"a": 0.9}), "b": masks, "c": make_run("fedbn", {"a": 0.9})}
     for name, run in runs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(run))
-    said = medpfl("report", "a", "b", "--out", "mix.html", cwd=tmp_path).stdout
-    assert said.startswith("The runs are shown one by one, without a comparison. fedap (seed 0) and fedavg (seed 0) ")
-    assert "one is of classification, the other of segmentation" in said and "Report: mix.html" in said
     assert medpfl("report", "a", "c", "--out", "mix.html", cwd=tmp_path).stdout == "Report: mix.html\n"
+    assert not caplog.messages
+    assert medpfl("report", "a", "b", "--out", "mix.html", cwd=tmp_path).stdout == "Report: mix.html\n"
+    (said,) = caplog.messages
+    assert said.startswith("The runs are shown one by one, without a comparison. fedap (seed 0) and fedavg (seed 0) ")
+    assert "one is of classification, the other of segmentation" in said
 
 
 def test_no_runs(tmp_path):

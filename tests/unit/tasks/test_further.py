@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score,
 
 from medpfl.tasks.further import Drawn, draws, estimates, further, intervals, reliability, thresholds, youden
 
+NO_CUTS = {"sensitivity": None, "specificity": None}
 SIGNS = {"sensitivity": 1, "specificity": 1, "f1": 1, "average_precision": 1, "brier": -1, "ece": -1}
 HALF = np.array([0.5, 0.5])
 
@@ -119,6 +120,9 @@ def test_what_is_gained_is_above_0_where_less_is_better():
     # Both answer every case rightly: of how far they may be apart on others this says nothing.
     assert found["sensitivity"] is found["f1"] is None
     assert new.gains(same, SIGNS)["f1"] == {"difference": 0, "low": 0, "high": 0}
+    # Of no validation cases there are no thresholds, and neither has a sensitivity.
+    uncut = Drawn.of(further(good, labels, np.full(2, np.nan), weights), 40, None)
+    assert uncut.gains(uncut, SIGNS) == {**dict.fromkeys(SIGNS, new.gains(same, SIGNS)["f1"]), **NO_CUTS}
 
 
 def test_a_class_that_no_case_has_counts_nowhere():

@@ -109,8 +109,9 @@ def test_channels_last_computes_the_same_and_leaves_no_trace(size):
 
     def network():
         convolution = [nn.Conv2d, nn.Conv3d][len(size) - 2]
-        layers = convolution(2, 4, 3, padding=1), nn.ReLU(), convolution(4, 4, 3), nn.Flatten(), nn.LazyLinear(3)
-        layers[2].register_forward_hook(lambda layer, given, made: seen.add(made.stride(1) == 1))
+        norm = [nn.BatchNorm2d, nn.BatchNorm3d][len(size) - 2](4)
+        layers = convolution(2, 4, 3, padding=1), norm, nn.ReLU(), convolution(4, 4, 3), nn.Flatten(), nn.LazyLinear(3)
+        layers[3].register_forward_hook(lambda layer, given, made: seen.add(made.stride(1) == 1))
         return nn.Sequential(*layers)
 
     x = torch.rand(8, 2, *size, generator=generator(0)) * 2 - 1
