@@ -77,7 +77,7 @@ def test_common_settings_go_where_they_mean_something():
     assert each[3] == {"lr": 0.1, "mu": 0.1}
     assert settings_of([Variant.parse("local"), Variant.parse("fedbn")], {"mu": 0.2}) == [{}, {"mu": 0.2}]
     assert settings_of([Variant.parse(t) for t in ("local", "fedavg", "fedprox")], {"mu": 0.2}) == [{}, {}, {"mu": 0.2}]
-    with pytest.raises(UserError, match="setting .layers.: none of local, vit-heads"):
+    with pytest.raises(UserError, match="setting 'layers': none of local, vit-heads"):
         settings_of(variants, {"layers": 2})
 
 

@@ -202,16 +202,23 @@ def test_what_the_default_split_would_give(tmp_path):
     ]
     assert _found(tmp_path, "warning", "default split|only one") == [
         "small: only one patient of class 0: cannot be in training and in test",
-        "small: no patient for validation by the default split (0.5/0.1/0.4)",
+        "small: 3 patients and no validation case by the default split (0.5/0.1/0.4): rounds are selected without this "
+        "site, and what it uses with FedBlend falls back to training alone; no --fractions gives it one beside "
+        "training and test: that takes more patients",
         "small: all test cases are of class 1 by the default split (0.5/0.1/0.4): how well a model tells classes apart "
         "will not be seen",
     ]
 
 
+def test_which_fractions_give_a_centre_a_validation_case(tmp_path):
+    write_centre(tmp_path, [1, 1, 1])
+    assert len(_found(tmp_path, "warning", "training alone; --fractions 0.4,0.2,0.4 gives it one")) == 1
+
+
 def test_what_the_tables_split_lacks(tmp_path):
     write_centre(tmp_path, [0, 1])
     (tmp_path / "labels.csv").write_text("series,label,split\ns0,0,train\ns1,1,test\n")
-    assert len(_found(tmp_path, "warning", "no patient for validation by the table")) == 1
+    assert len(_found(tmp_path, "warning", "2 patients and no validation case by the table")) == 1
     assert len(_found(tmp_path, "warning", "no training scan of class 1 by the table")) == 1
     assert not _found(tmp_path, "ok", "default split")
 

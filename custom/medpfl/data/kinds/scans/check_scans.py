@@ -34,7 +34,7 @@ from medpfl.data.kinds.scans.series import Progress, Series
 from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
 from medpfl.data.labels import counted, present
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import no_validation, split_patients
 from medpfl.data.split import PARTS, Part
 from medpfl.data.uneven import of_a_site
 
@@ -213,8 +213,9 @@ def _lacking(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
         return []
     by = "the table" if reading.scans[0].split else f"the default split ({_SHARES})"
     lines = []
-    if empty := [part for part in PARTS[1:] if not parts[part]]:
-        lines.append(f"no patient for {' or '.join(empty)} by {by}")
+    if not parts["test"]:
+        lines.append(f"no patient for test by {by}")
+    lines += no_validation(reading.scans, parts, centre, by)
     unseen = _present(reading.scans) - _present(parts["train"])
     if unseen:
         lines.append(f"no training scan of class {', '.join(manifest.classes[i] for i in sorted(unseen))} by {by}")
