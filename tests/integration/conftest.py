@@ -8,6 +8,7 @@ from filelock import FileLock
 from medpfl.config.run import make_config
 from medpfl.runs.experiment import run_experiment
 
+pytest.register_assert_rewrite("agreement")
 SMALL = {"sites": 2, "rounds": 2, "train_fraction": 0.2, "seed": 3}
 
 

@@ -1,58 +1,12 @@
 """The same run gives the same figures in this process and in FLARE's simulator, and the same bits when repeated."""
 
 import json
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+from agreement import assert_alike, assert_same_models, figures
 
-FIGURES = ("rounds", "final", "selected_round", "selected_rounds", "selection", "mixing", "traffic", "failures", "new")
-FIGURES += ("heads",)
-
-
-def figures(folder: Path) -> dict:
-    """What a run computed, without how long it took."""
-    results = json.loads((folder / "results.json").read_text())
-    assert results["status"] == "finished"
-    kept = {key: results.get(key) for key in (*FIGURES, "verdict", "reference")}
-    for record in kept["rounds"]:
-        del record["seconds"]
-        record.get("impression", {}).pop("seconds", None)
-        for site in record["sites"].values():
-            del site["seconds"]
-    return kept
-
-
-def flat(value, path=()):
-    """Every leaf of nested JSON with its path."""
-    if isinstance(value, dict):
-        return [leaf for key, inner in value.items() for leaf in flat(inner, (*path, key))]
-    if isinstance(value, list):
-        return [leaf for i, inner in enumerate(value) for leaf in flat(inner, (*path, i))]
-    return [(path, value)]
-
-
-def models(folder: Path) -> dict:
-    return {file.stem: load_file(file) for file in sorted((folder / "models").glob("*.safetensors"))}
-
-
-def assert_same_models(first: Path, second: Path) -> None:
-    ours, theirs = models(first), models(second)
-    assert ours.keys() == theirs.keys()
-    assert len(ours) == 2
-    for site, state in ours.items():
-        assert state.keys() == theirs[site].keys()
-        for name, tensor in state.items():
-            assert tensor.equal(theirs[site][name]), (site, name)
-
-
-ALGORITHMS = ["fedap"]
-ALGORITHMS += [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap")
-]
+ALGORITHMS = ["fedap", "fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap"]
 NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedblend")
-ALGORITHMS += [pytest.param(name, marks=pytest.mark.slow) for name in NEWER]
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {
     "fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES},
@@ -60,13 +14,12 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, *NEWER])
 def test_simulator_and_process_agree(small_run, algorithm):
     changes = CHANGES.get(algorithm, {})
     in_process, simulated = small_run(algorithm, "inprocess", **changes), small_run(algorithm, "sim", **changes)
-    for (path, here), (other, there) in zip(flat(figures(in_process)), flat(figures(simulated)), strict=True):
-        assert path == other
-        assert here == (pytest.approx(there, abs=1e-6) if isinstance(there, float) else there), path
+    assert_alike(figures(in_process), figures(simulated))
     assert_same_models(in_process, simulated)
 
 

@@ -1,8 +1,8 @@
 """Segmentation gives the same figures in this process, in FLARE's simulator and between processes with TLS."""
 
 import pytest
+from agreement import assert_alike, figures
 from safetensors.torch import load_file
-from test_engines_agree import figures, flat
 
 from medpfl.config.run import make_config
 from medpfl.flare.launch.poc import poc
@@ -30,13 +30,6 @@ def in_process(tmp_path_factory):
     return folder, run_experiment(CONFIG, folder, env="inprocess", threads=1)
 
 
-def equal(here, there):
-    ours, theirs = flat(here), flat(there)
-    assert [path for path, _ in ours] == [path for path, _ in theirs]
-    for (path, one), (_, other) in zip(ours, theirs, strict=True):
-        assert one == (pytest.approx(other, abs=1e-6) if isinstance(other, float) else other), path
-
-
 @pytest.mark.slow
 def test_a_site_sees_its_cases_and_they_make_its_figures(in_process):
     _, results = in_process
@@ -52,7 +45,7 @@ def test_a_site_sees_its_cases_and_they_make_its_figures(in_process):
 def test_simulator_and_process_agree(in_process, tmp_path):
     folder, _ = in_process
     run_experiment(CONFIG, tmp_path / "sim", env="sim")
-    equal(figures(folder), figures(tmp_path / "sim"))
+    assert_alike(figures(folder), figures(tmp_path / "sim"))
     for file in (folder / "models").glob("*.safetensors"):
         ours, theirs = load_file(file), load_file(tmp_path / "sim" / "models" / file.name)
         assert all(ours[name].equal(theirs[name]) for name in ours | theirs)
@@ -65,5 +58,5 @@ def test_poc_and_process_agree(in_process, tmp_path):
         there = run_in_production(CONFIG, tmp_path / "run", kit=system.folder)
     assert not there["failures"]
     assert "detail" not in there  # cases and pictures stay at the sites
-    equal(here["final"], there["final"])
-    equal(here["verdict"], there["verdict"])
+    assert_alike(here["final"], there["final"])
+    assert_alike(here["verdict"], there["verdict"])

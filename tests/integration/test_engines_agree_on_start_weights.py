@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from agreement import assert_same_models, figures
 from safetensors.torch import load_file, save_file
-from test_engines_agree import assert_same_models, figures
 
 from medpfl.models import build_model
 

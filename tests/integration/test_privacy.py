@@ -8,6 +8,7 @@ from secrets import token_hex
 
 import numpy as np
 import pytest
+from agreement import assert_alike, figures
 from hospitals_with_secrets import PATIENT, ROOT, KeepsAnswers, KeepsMessages, file_of, hospital, write_hospital
 from nvflare.recipe import SimEnv
 
@@ -15,6 +16,7 @@ from medpfl.core.statefile import read_state
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.recipes import PersonalizedRecipe
 from medpfl.flare.transport.executor import TASKS
+from medpfl.runs.experiment import run_experiment
 from medpfl.tasks.further import NAMES as FURTHER
 
 SHAPE = {"in_channels": 1, "num_classes": 3}
@@ -51,6 +53,9 @@ class Seen:
         messages: the raw bytes of all messages to the server, headers included.
         files: the raw bytes of all files in the server's workspace.
         answers: the decoded answers: names to arrays, and what came beside them.
+        config: the run's.
+        federation: of it.
+        results: the folder of its results.
         sites: by site, the folder that it keeps for itself.
     """
 
@@ -65,7 +70,7 @@ class Seen:
         keeps = KeepsAnswers(str(folder / "answers"))
         recipe.add_server_input_filter(keeps, tasks=list(TASKS))
         recipe.execute(SimEnv(num_clients=3, workspace_root=str(folder / "ws")))
-        self.federation = Federation.of(recipe.config)
+        self.config, self.federation = recipe.config, Federation.of(recipe.config)
         workspace = folder / "ws" / "job"
         self.messages = b"\0".join(f.read_bytes() for f in sorted((folder / "messages").iterdir()))
         self.files = b"\0".join(f.read_bytes() for f in sorted((workspace / "server").rglob("*")) if f.is_file())
@@ -73,6 +78,7 @@ class Seen:
             (json.loads(f.read_text()), dict(np.load(f.with_suffix(".npz"))) if f.with_suffix(".npz").exists() else {})
             for f in sorted((folder / "answers").glob("*.json"))
         ]
+        self.results = workspace / "server" / "simulate_job"
         self.sites = {site: workspace / site / "medpfl" / "kept" / site for site in SITES}
 
     def reached(self, needle: bytes) -> bool:
@@ -102,6 +108,11 @@ def test_the_recording_holds_what_was_sent(seen):
     assert len(sent) > 100
     assert all(row in seen.messages for row in sent[::17])
     assert b"kept" in seen.files
+
+
+def test_its_figures_are_those_of_one_process(seen, tmp_path):
+    run_experiment(seen.config, tmp_path / "here", env="inprocess", threads=1, together=False)
+    assert_alike(figures(tmp_path / "here"), figures(seen.results))
 
 
 def test_tensors_are_the_shared_ones_in_the_shared_shape(seen):

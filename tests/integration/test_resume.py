@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_engines_agree import assert_same_models, figures
+from agreement import assert_same_models, figures
 
 ARGUMENTS = ["fedap", "--sites", "2", "--rounds", "6", "--train-fraction", "0.2", "--seed", "3"]
 
