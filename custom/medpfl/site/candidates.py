@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.parameters import State
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import NotPlain, Part, SiteData
 from medpfl.models.blend import blended, restored
 from medpfl.site.choice import share_of_further
 
@@ -42,7 +43,7 @@ class Candidate:
 def partly_trained_further(
     name: str, before: Candidate, after: Candidate, config: RunConfig, data: SiteData, model: nn.Module
 ) -> Candidate:
-    """The network between a model and what further training made of it that the site's validation cases speak for.
+    """The network between a model and what further training made of it that the site's cases speak for.
 
     Args:
         name: of what is made.
@@ -54,14 +55,26 @@ def partly_trained_further(
     """
 
     @lru_cache(maxsize=1)  # the last share that is asked for is as a rule the one that is taken
-    def at(share: float) -> Candidate:
-        if share in (0, 1):
-            return (before, after)[int(share)]
+    def averaged(share: float) -> Candidate:
         return Candidate(name, after.round, between(before.state, after.state, share))
 
-    learned = config.learned
-    share = share_of_further(lambda s: learned.losses(at(s).predictions("validation", config, data, model)))
-    return replace(at(share), name=name, round=after.round)
+    def at(share: float) -> Candidate:
+        return (before, after)[int(share)] if share in (0, 1) else averaged(share)
+
+    def losses(part: Part, share: float) -> np.ndarray:
+        return config.learned.losses(at(share).predictions(part, config, data, model))
+
+    training = partial(losses, "train") if _training_cases_in_order(data) else None
+    return replace(at(share_of_further(partial(losses, "validation"), training)), name=name, round=after.round)
+
+
+def _training_cases_in_order(data: SiteData) -> bool:
+    """Not those of a loader of one's own that shuffles, augments or drops, beside which there is no plain one."""
+    try:
+        data.batches("train", 1)
+    except NotPlain:
+        return False
+    return True
 
 
 def between(before: State, after: State, share: float) -> dict[str, torch.Tensor]:

@@ -12,8 +12,9 @@ tells the two models apart.
 
 ``share_of_further`` says how far a model goes towards what further training made of it: the posterior mean over the
 line between both, whose points are networks with averaged weights (Wortsman et al.: Robust fine-tuning of zero-shot
-models. CVPR 2022, who fix the share). Where the network there is worse than the line's best point by more than such a
-mean may be, it is that point: averaged weights of two good networks can make a bad one.
+models. CVPR 2022, who fix the share). Averaged weights of two good networks can make a bad one. So where the network
+there is worse on the validation cases than the line's best point by more than such a mean may be, or by as much worse
+than both ends on the cases that it was trained on, of which there are more, it is the best point that is not.
 
 ``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses,
 summed over each patient's cases, at the one-sided level :data:`LEVEL`, divided by the number of models of which the
@@ -43,6 +44,8 @@ _FLIPS, _AT_ONCE = 4999, 10**7
 _WEIGHTS, _SHARES = np.linspace(0, 1, 101), np.linspace(0, 1, 5)
 """At which the posteriors are computed. 0 is among the weights and has some of the prior, so that no number of cases
 costs a site more than minus the logarithm of that."""
+_MORE = np.log(len(_SHARES))
+"""Nats by which a mean over these shares may cost more than the best of them, if the loss is convex along the line."""
 
 
 def chosen(
@@ -84,16 +87,27 @@ def supported(gains: np.ndarray, level: float = LEVEL) -> bool:
     return bool(gains.sum() > 0 and (as_large + 1) / (_FLIPS + 1) <= level)
 
 
-def share_of_further(losses: Callable[[float], np.ndarray]) -> float:
+def share_of_further(
+    losses: Callable[[float], np.ndarray], training: Callable[[float], np.ndarray] | None = None
+) -> float:
     """The share, from 0 (before) to 1, of further training in the averaged weights; all are as likely beforehand.
 
     Args:
         losses: from a share to the loss of every validation case, (n,), of the network there.
+        training: the same of the training cases, which both ends were trained on; None where they cannot be had.
     """
+
+    def in_a_valley(share: float) -> bool:
+        if training is None or share in (0, 1):
+            return True
+        limit = training(share).sum() - _MORE
+        return any(limit <= training(end).sum() for end in (0.0, 1.0))
+
     total = np.array([losses(share).sum() for share in _SHARES])
     share = _mean(_SHARES, total, np.ones_like(_SHARES))
-    # Of a loss that is convex along the line no mean over five points costs more.
-    return share if losses(share).sum() <= total.min() + np.log(len(_SHARES)) else float(_SHARES[total.argmin()])
+    if losses(share).sum() <= total.min() + _MORE and in_a_valley(share):
+        return share
+    return next(share for share in _SHARES[total.argsort(kind="stable")].tolist() if in_a_valley(share))
 
 
 def posterior_mean(total: np.ndarray, train: float) -> float:

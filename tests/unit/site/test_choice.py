@@ -110,6 +110,18 @@ def test_averaged_weights_that_are_worse_than_both_ends_are_not_taken():
     assert share_of_further(lambda s: np.array([{0: 0.1, 1: 0.0}.get(s, 9.0)])) == 1
 
 
+def test_nor_those_that_the_training_cases_speak_against():
+    """Validation cases are few: here three that tell nothing."""
+    flat = lambda share: np.full(3, 0.5)  # noqa: E731
+    barrier = lambda share: np.full(30, {0: 0.4, 1: 0.05}.get(share, 0.7))  # noqa: E731
+    assert share_of_further(flat, barrier) == 0
+    assert share_of_further(lambda s: flat(s) - 0.01 * s, barrier) == 1
+    # By log 5 in all is what a mean over a valley may cost.
+    assert share_of_further(flat, lambda s: np.full(30, {0: 0.4, 1: 0.05}.get(s, 0.45))) == 0.5
+    # What is better than one end is in no way worse than both, and where training cases cannot be had none are asked.
+    assert share_of_further(flat, lambda s: np.full(30, 1 - s)) == share_of_further(flat) == 0.5
+
+
 def test_further_training_that_broke_the_network_has_no_share_at_all():
     """Any share of NaN is NaN."""
     assert share_of_further(lambda s: np.full(2, 12.0 if s else 0.1)) == 0
