@@ -28,6 +28,7 @@ from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
 from medpfl.server.rounds import Plan
+from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.delivery import Delivery
@@ -216,20 +217,26 @@ class Federation:
             experiment: the name under which the site keeps the run.
         """
         joining, here = isinstance(party, Newcomer), isinstance(party, Site)
-        return Guarded(
-            party=party,
-            contract=contract or Contract(self.config, self.config if joining else None),
+        contract = contract or Contract(self.config, self.config if joining else None)
+        arriving = Arriving(
+            config=contract.config,
             policy=policy,
-            gate=self.gate(policy, joining=joining),
             start={} if joining else self.initial_shared,
             first=self._drawn() if self.start else self.initial_shared,
             check_shared=self.split.check_shared,
             begins=dict(self.start.state) if self.start else {},
+            received=party.received if here else lambda round_, model: None,
+            first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
+        )
+        return Guarded(
+            party=party,
+            contract=contract,
+            policy=policy,
+            gate=self.gate(policy, joining=joining),
+            arriving=arriving,
             book=book or Book(),
             public=self.public and not joining,
             channels=self.channels,
-            received=party.received if here else lambda round_, model: None,
-            first_step=(lambda model: party.first_step(self.initial_shared, model)) if here else lambda model: 0.0,
             ledger=ledger,
             job=job,
             experiment=experiment,

@@ -7,11 +7,10 @@ engines speak to the wrapped one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from medpfl.core.channels import Channel
@@ -20,22 +19,19 @@ from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import Part, SiteData
 from medpfl.core.statefile import fingerprint
 from medpfl.site.answer import Party
+from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
 from medpfl.site.coarse import of_enough
-from medpfl.site.contract import Contract, Record, admitted, place
-from medpfl.site.copied_rows import copying_layer
+from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import SealBroken
-from medpfl.site.steering import led
 
 logger = logging.getLogger(__name__)
 
 _GROWTH = 5.0
 """How much longer than its longest update so far a site's next one counts at most."""
-_START_TOLERANCE = 1e-5
-"""By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
 
 @dataclass
@@ -47,16 +43,10 @@ class Guarded:
         contract: what was agreed.
         policy: the site's.
         gate: what may leave.
-        start: the shared part of the run's seeded first model; empty for a site that joins.
-        first: the run's model as it was drawn at random, by name, to compare what comes with: start weights are the
-            server's choice, and so no measure of it.
-        check_shared: raises StateError unless tensors are exactly the shared state.
-        begins: the start weights, with whichever message they came; empty where the run began at random.
+        arriving: checks the weights that come.
         channels: of the run.
         book: keeps what was answered.
         public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
-        received: the shared part that was received before a round, from the site's store; None if it is not kept.
-        first_step: how far one round of training leads from the first model, for a site that comes late.
         ledger: where what leaves is recorded; None in a simulation.
         job: FLARE's number of the job, for the ledger.
         experiment: the name under which the site keeps the run, for the ledger.
@@ -66,15 +56,10 @@ class Guarded:
     contract: Contract
     policy: SitePolicy
     gate: Gate
-    start: State
-    first: State
-    check_shared: Callable[[State], None]
-    begins: State = field(default_factory=dict)
+    arriving: Arriving
     channels: Iterable[Channel] = ()
     book: Book = field(default_factory=Book)
     public: bool = False
-    received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
-    first_step: Callable[[nn.Module], float] = lambda model: 0.0
     ledger: Ledger | None = None
     job: str = ""
     experiment: str = ""
@@ -106,13 +91,13 @@ class Guarded:
             self._require_pretrained(message)
             self._require_unused(record, message)
             self._require_channels(message)
-            self._require_own_rows(message.shared)
+            self.arriving.require_own_rows(message.shared)
             for channel in (c for c in self.channels if c.weights):
-                self._require_own_rows(message.brought(channel.name))
+                self.arriving.require_own_rows(message.brought(channel.name))
                 self._require_beginning(channel)
-            if message.task in ("train", "validate"):
-                self._require_start(record, message, model)
-            there = self._require_steps(record, message, model)
+            if message.task in ("train", "validate") and self.gate.shared:
+                self.arriving.require_place(record, message, model)
+            there = self.arriving.require_steps(record, message, model, self.channels, self.data)
             self.book.write(record)
         found = self.party.handle(message, model)
         update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
@@ -197,55 +182,12 @@ class Guarded:
         if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
             raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
 
-    def _require_start(self, record: Record, message: Message, model: nn.Module) -> None:
-        """The first model is the contract's; a later one lies where mixes of honest updates do."""
-        if not self.gate.shared:
-            return
-        self.check_shared(message.shared)
-        where = place(self.contract.config, message)
-        if where == 1:
-            for name, tensor in message.shared.items():
-                if not _alike(tensor, self.start[name]):
-                    raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
-        elif self.policy.largest_jump:
-            last, origin = record.trained, self.start
-            if last > 1 and (kept := self.received(last, model)) is not None:
-                origin = kept
-            elif last > 1:
-                last = 0  # all the way from the start, whose length is known
-            step = record.step or self.first_step(model)
-            times = distance(origin, message.shared) / step if step else float("inf")
-            self._require_near(times, rounds=abs(where - last))
-
-    def _require_steps(self, record: Record, message: Message, model: nn.Module) -> State:
-        """What is added to every step leads to no weights that might not come; gives those that it leads to."""
-        places = list(led(self.contract.config, self.channels, message, self.data))
-        for there in places:
-            self._require_own_rows(there)
-        if not places:
-            return message.shared
-        if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
-            step = record.step or self.first_step(model)
-            self._require_near(way / step if step else float("inf"), rounds=1)
-        return places[-1]
-
-    def _require_own_rows(self, shared: State) -> None:
-        """Of all weights that come, also those under which statistics are asked for."""
-        known = {name: t for name, t in shared.items() if name in self.first}
-        if self.policy.copied_rows < 1 and known:
-            layer = copying_layer(known, self.first, self.policy.copied_rows)
-            if layer is not None:
-                raise StateError(
-                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
-                    "copied_rows)"
-                )
-
     def _require_beginning(self, channel: Channel) -> None:
         """A process keeps what its first message brought, also where that message is refused: the next brings none."""
-        if self._begun or not self.begins:
+        if self._begun or not self.arriving.begins:
             return
-        self._require_as_had(channel, named(channel.name, self.begins))
-        self._require_own_rows(self.begins)
+        self._require_as_had(channel, named(channel.name, self.arriving.begins))
+        self.arriving.require_own_rows(self.arriving.begins)
         self._begun = True
 
     def _require_channels(self, message: Message) -> None:
@@ -268,15 +210,6 @@ class Guarded:
         except StateError as error:
             logger.warning("%s: %s", self.name, error)
             raise StateError(f"contract: {channel.name!r} is not as the method has it") from None
-
-    def _require_near(self, times: float, rounds: int) -> None:
-        limit = self.policy.largest_jump * max(1, rounds)
-        if not times <= limit:
-            shown = f"{times:.1f}" if times < 1e5 else "99999"
-            raise StateError(
-                f"contract: what came is {shown} times as far from what came before as this site's own update, "
-                f"{limit:g} times is the limit (policy: largest_jump)"
-            )
 
     def _enter(self, record: Record, message: Message, update: Update) -> None:
         if self.ledger is None:
@@ -304,9 +237,3 @@ def patients(data: SiteData, part: Part = "train") -> int:
         return 0
     owners = data.owners(part)
     return data.samples(part) if owners is None else len(owners.unique())
-
-
-def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:
-    own = own.to(received.device)
-    fits = received.shape == own.shape
-    return fits and bool(torch.allclose(received, own.to(received.dtype), rtol=_START_TOLERANCE, atol=_START_TOLERANCE))

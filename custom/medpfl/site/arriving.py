@@ -1,0 +1,133 @@
+"""Which weights may come to a site: the contract's first ones, later ones near those, none that show single images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Message
+from medpfl.core.parameters import State, StateError, distance
+from medpfl.core.site_data import SiteData
+from medpfl.site.contract import Record, place
+from medpfl.site.copied_rows import copying_layer
+from medpfl.site.policy import SitePolicy
+from medpfl.site.steering import led
+
+_START_TOLERANCE = 1e-5
+"""By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """The checks of the weights that come to a site.
+
+    Attributes:
+        config: of the contract.
+        policy: the site's.
+        start: the shared part of the run's seeded first model; empty for a site that joins.
+        first: the run's model as it was drawn at random, by name, to compare what comes with: start weights are the
+            server's choice, and so no measure of it.
+        check_shared: raises StateError unless tensors are exactly the shared state.
+        begins: the start weights, with whichever message they come; empty where the run began at random.
+        received: the shared part that was received before a round, from the site's store; None if it is not kept.
+        first_step: how far one round of training leads from the first model, for a site that comes late.
+    """
+
+    config: RunConfig
+    policy: SitePolicy
+    start: State
+    first: State
+    check_shared: Callable[[State], None]
+    begins: State = field(default_factory=dict)
+    received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
+    first_step: Callable[[nn.Module], float] = lambda model: 0.0
+
+    def require_place(self, record: Record, message: Message, model: nn.Module) -> None:
+        """The first model is the contract's; a later one lies where mixes of honest updates do.
+
+        Args:
+            record: of what was answered.
+            message: what came.
+            model: of the run's architecture.
+
+        Raises:
+            StateError: neither.
+        """
+        self.check_shared(message.shared)
+        where = place(self.config, message)
+        if where == 1:
+            for name, tensor in message.shared.items():
+                if not _alike(tensor, self.start[name]):
+                    raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
+        elif self.policy.largest_jump:
+            last, origin = record.trained, self.start
+            if last > 1 and (kept := self.received(last, model)) is not None:
+                origin = kept
+            elif last > 1:
+                last = 0  # all the way from the start, whose length is known
+            step = record.step or self.first_step(model)
+            times = distance(origin, message.shared) / step if step else float("inf")
+            self._require_near(times, rounds=abs(where - last))
+
+    def require_steps(
+        self, record: Record, message: Message, model: nn.Module, channels: Iterable[Channel], data: SiteData
+    ) -> State:
+        """What is added to every step leads to no weights that might not come; gives those that it leads to.
+
+        Args:
+            record: of what was answered.
+            message: what came.
+            model: of the run's architecture.
+            channels: of the run.
+            data: the site's.
+
+        Raises:
+            StateError: it does.
+        """
+        places = list(led(self.config, channels, message, data))
+        for there in places:
+            self.require_own_rows(there)
+        if not places:
+            return message.shared
+        if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
+            step = record.step or self.first_step(model)
+            self._require_near(way / step if step else float("inf"), rounds=1)
+        return places[-1]
+
+    def require_own_rows(self, shared: State) -> None:
+        """Of all weights that come, also those under which statistics are asked for.
+
+        Args:
+            shared: the weights, by name.
+
+        Raises:
+            StateError: rows of a layer copy each other.
+        """
+        known = {name: t for name, t in shared.items() if name in self.first}
+        if self.policy.copied_rows < 1 and known:
+            layer = copying_layer(known, self.first, self.policy.copied_rows)
+            if layer is not None:
+                raise StateError(
+                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
+                    "copied_rows)"
+                )
+
+    def _require_near(self, times: float, rounds: int) -> None:
+        limit = self.policy.largest_jump * max(1, rounds)
+        if not times <= limit:
+            shown = f"{times:.1f}" if times < 1e5 else "99999"
+            raise StateError(
+                f"contract: what came is {shown} times as far from what came before as this site's own update, "
+                f"{limit:g} times is the limit (policy: largest_jump)"
+            )
+
+
+def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:
+    own = own.to(received.device)
+    fits = received.shape == own.shape
+    return fits and bool(torch.allclose(received, own.to(received.dtype), rtol=_START_TOLERANCE, atol=_START_TOLERANCE))
