@@ -24,6 +24,7 @@ def start(out, algorithm="local", rounds=1, epochs=1, **options):
         train_fraction=0.1,
         partition="equal-dirichlet:0.3",
         device="cpu",
+        alone="no",
     )
     return run_experiment(config, out, **{"env": "inprocess", "threads": 1, **options})
 

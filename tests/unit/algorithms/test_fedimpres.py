@@ -33,12 +33,13 @@ from medpfl.tasks import TASKS
 from medpfl.training.objective import objective_of
 
 SMALL = {"warmup": 1, "images": 6, "admm_iterations": 2, "inner_steps": 2}
+TWO_SITES = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05, "device": "cpu"}
+TWO_SITES |= {"alone": "no"}
 
 
 def small(algorithm="fedimpres", **fields):
     settings = SMALL | fields.pop("settings", {})
-    defaults = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05, "device": "cpu"}
-    return make_config(algorithm=algorithm, settings=settings, **(defaults | fields))
+    return make_config(algorithm=algorithm, settings=settings, **(TWO_SITES | fields))
 
 
 def run(run_config):
@@ -121,8 +122,7 @@ def test_without_beta_it_is_fedavg_bit_for_bit():
 
 def _fedavg():
     settings = {"batch_size": 16}
-    fields = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05}
-    return make_config(algorithm="fedavg", settings=settings, device="cpu", **fields)
+    return make_config(algorithm="fedavg", settings=settings, **TWO_SITES)
 
 
 def test_the_objective_is_two_means():

@@ -14,6 +14,7 @@ SMALL_VIT = {"hidden_size": 24, "mlp_dim": 24, "num_layers": 2, "num_heads": 6, 
 
 def small(algorithm: str, **fields):
     defaults = {"model": "vit-tiny", "model_args": SMALL_VIT, "sites": 2, "rounds": 2, "local_epochs": 1}
+    defaults |= {"alone": "no"}
     return make_config(algorithm=algorithm, train_fraction=0.05, device="cpu", **(defaults | fields))
 
 
