@@ -165,8 +165,23 @@ class Task(ABC):
         """
 
     def compared(self, new: Any, old: Any, of: Cases = UNKNOWN) -> Measured:
-        """:meth:`gained`, as :meth:`measured` has measures."""
-        return Measured(self.gained(new, old, of), lambda enough: self.gain_told(new, old, enough), of)
+        """:meth:`gained`, as :meth:`measured` has measures.
+
+        An interval ends where the measure can change no more: Student's of two or three cases goes beyond.
+        """
+        spans = dict(self.spans)
+
+        def within(found: dict[str, dict[str, float] | None]) -> dict[str, dict[str, float] | None]:
+            return {
+                name: gain and gain | {"low": max(gain["low"], -spans[name]), "high": min(gain["high"], spans[name])}
+                for name, gain in found.items()
+            }
+
+        def told(enough: Enough) -> dict[str, dict[str, float] | None] | None:
+            found = self.gain_told(new, old, enough)
+            return None if found is None else within(found)
+
+        return Measured(within(self.gained(new, old, of)), told, of)
 
     def gain_told(self, new: Any, old: Any, enough: Enough) -> dict[str, dict[str, float] | None] | None:
         """:meth:`gained`, as :meth:`told` has measures."""

@@ -1,11 +1,14 @@
 """What may be told of measures: no single patient moves it far, whatever a server has made of the model."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from medpfl.core.answers import answers
 from medpfl.core.site_data import ImageTensors
 from medpfl.tasks import TASKS
 from medpfl.tasks.evaluation import Cases, cases
@@ -52,6 +55,38 @@ def changed(task, predictions, case, rng):
     scores = predictions[0].copy()
     scores[case] = other[0][case]
     return scores, predictions[1]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(sorted(TASKS)), st.integers(2, 9), st.integers(0, 10**6), st.sampled_from((1, 4)))
+@example("segmentation", 2, 3, 1)  # Student's interval of two cases goes beyond any Dice
+def test_what_a_few_cases_gain_is_an_answer_that_may_leave(task, n, seed, few):
+    rng, learned = np.random.default_rng(seed), TASKS[task]
+    one = predicted(task, rng, n)
+    two = one
+    for case in range(0, n, few):
+        two = changed(task, two, case, rng)
+    gained = learned.compared(two, one)
+    schema = answers(learned.schema, learned.spans)["test"].model_fields["verdict"].annotation
+    verdict = next(kind for kind in get_args(schema) if kind is not type(None))
+    use = {"candidate": "as published", "round": 1, "weight": 1.0}
+    said = {"alone": None, "alone_round": 1, "used": {"selected": use, "last": use}, "gain": dict(gained)}
+    found = verdict.model_validate(said).gain.model_dump()
+    assert found == {name: gained.get(name) for name in found}
+    for name, gain in gained.items():
+        assert gain is None or gain["low"] <= gain["difference"] <= gain["high"], name
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(TASKS)), st.integers(1, 9), st.integers(0, 10**6))
+def test_what_a_few_cases_measure_is_an_answer_that_may_leave(task, n, seed):
+    learned, found = TASKS[task], predicted(task, np.random.default_rng(seed), n)
+    more = learned.further(found, found, None)
+    measured = dict(learned.measured(found)) | (more.numbers() if more else {})
+    kept = learned.schema.model_validate(measured).model_dump()
+    assert {name: kept[name] for name in measured if name != "intervals"} == {
+        name: value for name, value in measured.items() if name != "intervals"
+    }
 
 
 @settings(deadline=None, max_examples=40)
