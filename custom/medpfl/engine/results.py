@@ -25,6 +25,8 @@ from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary
 
 SCHEMA = 3
+_TELLING = 5
+"""Cases that may show at 5 % that one model is better: of four that all agree the signs do so by chance in a 16th."""
 
 
 def build_results(
@@ -151,6 +153,7 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         notes.append(_unselected(config, state))
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
+    notes += _hardly_chosen(config, state)
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
@@ -159,6 +162,20 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
                 "model was tested instead."
             )
     return notes
+
+
+def _hardly_chosen(config: RunConfig, state: ServerState) -> list[str]:
+    """Which sites chose what they use by next to nothing."""
+    if config.resolved_use == "received" or not state.final or not state.history:
+        return []
+    told = {name: (site.get("validation") or {"n": 0})["n"] for name, site in state.history[-1]["sites"].items()}
+    if not (few := [name for name, n in told.items() if 0 < n < _TELLING]):
+        return []
+    return [
+        f"Fewer than {_TELLING} validation cases chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
+        f"{config.resolved_use}): with so few no test shows which of two models is better, and a worse one can be "
+        "taken. A larger share to validate on (--fractions), or --use received, avoids it."
+    ]
 
 
 def _unselected(config: RunConfig, state: ServerState) -> str:

@@ -12,6 +12,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
+from medpfl.engine.results import build_results
 from medpfl.models.blend import is_blend, restored
 from medpfl.site.candidates import between
 from medpfl.site.choice import share_of_further
@@ -103,6 +104,15 @@ def test_the_same_question_gets_the_same_answer():
     model = Federation.of(site.config).model()
     message = Message("test", 4, {}, {"selected_round": 2})
     assert site.handle(message, model).metrics == site.handle(message, model).metrics
+
+
+@pytest.mark.parametrize(("validation", "use", "told"), [(4, "blend", 3), (5, "blend", 0), (4, "received", 0)])
+def test_results_say_where_next_to_nothing_chose(validation, use, told):
+    federation = Federation.of(config("fedbn", use=use, data_args={"validation": validation}, **TRAINED))
+    state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
+    notes = build_results(plan_of(federation), state, env="inprocess", data={}, seconds={})["notes"]
+    found = [note for note in notes if note.startswith("Fewer than 5 validation cases chose what")]
+    assert [note.count("site-") for note in found] == [told] * bool(told)
 
 
 def test_without_validation_cases_a_site_uses_its_own():
