@@ -10,7 +10,7 @@ from medpfl.algorithms import OWN, mixings
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     file.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "docs/**/*.md", "benchmarks/README.md", "app_config/**/*.md")
+    for pattern in ("README.md", "docs/**/*.md", "benchmarks/*.md", "app_config/**/*.md")
     for file in sorted(ROOT.glob(pattern))
 ]
 

@@ -19,7 +19,7 @@ from medpfl.runs.sweep import Sweep
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "docs" / "papers"
 PAGES = sorted(PAPERS.glob("*.md"))
-RECORDED = [ROOT / "benchmarks" / "README.md", *(ROOT / "benchmarks").glob("*/comparison.md")]
+RECORDED = [*(ROOT / "benchmarks").glob("*.md"), *(ROOT / "benchmarks").glob("*/comparison.md")]
 OURS = re.compile(r"\d\.\d{3} ± \d\.\d{3}")
 
 
