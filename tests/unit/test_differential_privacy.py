@@ -60,7 +60,6 @@ def test_epsilon_of_updates_is_the_accountants_and_no_less_than_the_exact_one(no
 def test_off_by_default():
     for algorithm in ("fedap", "fedavg", "local", "f-fedap"):
         config = make_config(algorithm=algorithm)
-        assert not config.noise_at_sites
         assert config.privacy() == {}
     assert "update_clip" not in make_config(algorithm="local").all_settings
     assert "statistics_epsilon" not in make_config(algorithm="f-fedap").all_settings

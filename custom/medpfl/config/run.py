@@ -230,11 +230,6 @@ class RunConfig(RunFields):
         """Whether the method's aim is that local training forgets less, which is then measured."""
         return any(part.resists_forgetting for part in self.mechanisms)
 
-    @property
-    def noise_at_sites(self) -> bool:
-        """Whether sites add noise of differential privacy, for which a real one needs a secret."""
-        return bool(self.privacy())
-
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
         return {what: said for part in self.parts for what, said in part.privacy(self).items()}

@@ -46,11 +46,6 @@ def require_own(target: Any, spec: str, what: str) -> None:
         raise UserError(f"{what} {spec!r}: it is {home}'s, which {package!r} only imports")
 
 
-def is_permitted(module: str) -> bool:
-    """Whether a module is permitted in this process."""
-    return module in _permitted
-
-
 def is_function(data: str) -> bool:
     """Whether a ``--data`` value is ``module:function``."""
     return ":" in data and "/" not in data and "\\" not in data

@@ -33,11 +33,6 @@ def files_below(folder: Path) -> list[Path]:
     return list(walk(folder, refuse))
 
 
-def pictures_below(folder: Path) -> list[Path]:
-    """The image files of :func:`files_below`."""
-    return [file for file in files_below(folder) if file.suffix.lower() in PICTURES]
-
-
 def unread_pictures(files: Iterable[Path]) -> str | None:
     """What is lost with images of formats that are not read, in words; None if there are none."""
     unread = [file for file in files if file.suffix.lower() in UNREAD_PICTURES]

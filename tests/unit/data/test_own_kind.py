@@ -83,8 +83,7 @@ class ToyKind(CentreKind):
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_registered", [])
-    registry.register(ToyKind())
+    monkeypatch.setattr(registry, "_HOUSE", (ToyKind(), *registry._HOUSE))
     file = tmp_path / "light.toy"
     file.write_text(json.dumps({f"site-{k}": [10, 240, 20, 250] for k in (1, 2, 3)}))
     return str(file)

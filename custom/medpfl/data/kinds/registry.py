@@ -1,7 +1,7 @@
 """Which kinds of data there are, and of which kind some data are.
 
 A package of one's own adds a kind by an entry point of the group ``medpfl.data_kinds`` that names a subclass of
-:class:`~medpfl.data.kinds.kind.Kind`; a program by :func:`register`. Such kinds are asked before the project's own.
+:class:`~medpfl.data.kinds.kind.Kind`. Such kinds are asked before the project's own.
 """
 
 from __future__ import annotations
@@ -35,17 +35,11 @@ _HOUSE: tuple[Kind, ...] = (
     ScanKind(),
     _NPZ,
 )
-_registered: list[Kind] = []
-
-
-def register(kind: Kind) -> None:
-    """Adds a kind for this process."""
-    _registered.append(kind)
 
 
 def kinds() -> tuple[Kind, ...]:
     """All kinds, in the order in which they are asked; UserError if an installed one cannot be loaded."""
-    return (*_registered, *_installed(), *_HOUSE)
+    return (*_installed(), *_HOUSE)
 
 
 def kind_of(data: str, data_args: Mapping[str, Any]) -> Kind:
