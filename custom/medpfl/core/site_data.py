@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from medpfl.core.errors import UserError
+from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain, drops, told, used_up, varies
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
@@ -166,13 +166,22 @@ class SiteLoaders:
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
-        """See :class:`SiteData`: of an epoch, which is read for it unless the loader tells; NotPlain if one varies."""
+        """See :class:`SiteData`: of an epoch, which is read for it unless the loader tells.
+
+        Raises:
+            NotPlain: one that is to be in order is not, or one of training samples is used up by being read.
+        """
         if part not in self._samples:
             loader = getattr(self, part)
-            if part != "train" and _varies(loader):
+            in_order = self.plain if part == "train" else loader
+            if in_order is not None and varies(in_order):
                 raise NotPlain(NOT_IN_ORDER)
-            told = _told(loader)
-            self._samples[part] = sum(len(y) for _, y in loader) if told is None else told
+            number = told(loader)
+            if number is None:
+                number = sum(len(y) for _, y in loader)
+            if part == "train" and number and any(map(used_up, (loader, in_order))):
+                raise NotPlain(USED_UP)
+            self._samples[part] = number
         return self._samples[part]
 
     def training_batches(
@@ -193,7 +202,7 @@ class SiteLoaders:
         if part != "train":
             return self._moved(getattr(self, part))
         if self.plain is None:
-            if _varies(self.train) or _drops(self.train):
+            if varies(self.train) or drops(self.train):
                 raise NotPlain(NOT_PLAIN)
             self.plain = self.train
         return self._moved(self.plain)
@@ -221,46 +230,6 @@ class SiteLoaders:
     def owners(self, part: Part) -> Tensor | None:
         """See :class:`SiteData`: a loader does not tell."""
         return None
-
-
-class NotPlain(UserError):
-    """A loader made for training is no source of statistics, and none of cases on which models are compared."""
-
-
-NOT_PLAIN = (
-    "its training loader shuffles, augments or drops samples, and statistics need each sample once, as it is: give "
-    "SiteLoaders a second loader of them, plain="
-)
-
-
-NOT_IN_ORDER = (
-    "its validation or test loader gives other samples at another reading, and models are compared case by case: give "
-    "each sample once, in one order, as it is (shuffle=False)"
-)
-
-
-def _told(loader: Iterable[Batch]) -> int | None:
-    """How many samples torch's own loader yields in an epoch; None where that depends on what it reads."""
-    if not (isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler):
-        return None
-    if loader.collate_fn is not default_collate or isinstance(loader.dataset, IterableDataset):
-        return None
-    drawn = len(loader.batch_sampler.sampler)
-    return drawn - drawn % loader.batch_sampler.batch_size if loader.batch_sampler.drop_last else drawn
-
-
-def _varies(loader: Iterable[Batch]) -> bool:
-    """Whether it begins in another way each time; what it draws for that moves no other random numbers."""
-    with torch.random.fork_rng(devices=[]):
-        first, again = (next(iter(loader), None) for _ in range(2))
-    if first is None or again is None:
-        return first is not again
-    return not all(map(torch.equal, first, again))
-
-
-def _drops(loader: Iterable[Batch]) -> bool:
-    batches = getattr(loader, "batch_sampler", None)
-    return bool(getattr(batches, "drop_last", False)) and len(batches.sampler) % batches.batch_size > 0
 
 
 def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Batch]:

@@ -166,10 +166,15 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
 
 def _hardly_chosen(config: RunConfig, state: ServerState) -> list[str]:
     """Which sites chose what they use by next to nothing."""
-    if config.resolved_use == "received" or not state.final or not state.history:
+    if config.resolved_use == "received":
         return []
-    told = {name: (site.get("validation") or {"n": 0})["n"] for name, site in state.history[-1]["sites"].items()}
-    if not (few := [name for name, n in told.items() if 0 < n < _TELLING]):
+    told = {
+        name: measured["n"]
+        for record in state.history
+        for name, site in record["sites"].items()
+        if (measured := site.get("validation"))
+    }
+    if not (few := [name for name in state.final or {} if 0 < told.get(name, 0) < _TELLING]):
         return []
     return [
         f"Fewer than {_TELLING} validation cases chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "

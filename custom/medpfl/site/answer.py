@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.own_loaders import NotPlain
 from medpfl.core.parameters import State, StateError
-from medpfl.core.site_data import NotPlain, SiteData
+from medpfl.core.site_data import SiteData
 from medpfl.site.store import StateNotKept
 from medpfl.training.loop import TrainingDiverged
 

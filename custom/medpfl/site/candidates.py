@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from medpfl.config.run import RunConfig
+from medpfl.core.own_loaders import NotPlain
 from medpfl.core.parameters import State
-from medpfl.core.site_data import NotPlain, Part, SiteData
+from medpfl.core.site_data import Part, SiteData
 from medpfl.models.blend import blended, restored
 from medpfl.site.choice import share_of_further
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
-from medpfl.core.site_data import NOT_IN_ORDER, NOT_PLAIN
+from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -76,6 +76,7 @@ _TEXTS = (
     r"manifest\.json too\)" + _MORE,
     re.escape(NOT_PLAIN),
     re.escape(NOT_IN_ORDER),
+    re.escape(USED_UP),
     r"its samples do not fit {model} as the run trained it" + _MORE,
     # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
     "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",

@@ -120,6 +120,7 @@ def test_nor_those_that_the_training_cases_speak_against():
     assert share_of_further(flat, lambda s: np.full(30, {0: 0.4, 1: 0.05}.get(s, 0.45))) == 0.5
     # What is better than one end is in no way worse than both, and where training cases cannot be had none are asked.
     assert share_of_further(flat, lambda s: np.full(30, 1 - s)) == share_of_further(flat) == 0.5
+    assert share_of_further(flat, lambda s: np.full(30, s)) == 0.5
 
 
 def test_further_training_that_broke_the_network_has_no_share_at_all():

@@ -16,8 +16,9 @@ from torch.utils.data import (
 )
 
 from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import NOT_IN_ORDER, NOT_PLAIN, ImageTensors, NotPlain, SiteLoaders, batch_sizes, scale
+from medpfl.core.site_data import ImageTensors, SiteLoaders, batch_sizes, scale
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.words import listed
 
@@ -159,6 +160,26 @@ def test_models_are_compared_on_the_same_cases(part):
         with pytest.raises(NotPlain, match="gives other samples at another reading"):
             SiteLoaders(in_order, **{part: loader}).samples(part)
     assert listed(NOT_IN_ORDER, ()) == NOT_IN_ORDER
+
+
+@pytest.mark.parametrize("loader", [DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8)])
+def test_plain_is_held_to_its_word_at_the_hello(loader):
+    with pytest.raises(NotPlain, match="plain loader gives other samples at another reading"):
+        SiteLoaders(DataLoader(numbered(), 8, shuffle=True), plain=loader).samples("train")
+
+
+def test_training_loaders_that_can_be_read_once_are_refused_at_the_hello():
+    """Else a site would train on nothing from its first round on, with a loss of 0."""
+
+    def batches():
+        yield torch.zeros(3, 1), torch.zeros(3)
+
+    in_order = DataLoader(numbered(), 8)
+    for loaders in (SiteLoaders(batches()), SiteLoaders(iter(in_order)), SiteLoaders(in_order, plain=())):
+        with pytest.raises(NotPlain, match="gives nothing when it is read again"):
+            loaders.samples("train")
+    assert SiteLoaders(()).samples("train") == 0
+    assert listed(USED_UP, ()) == USED_UP
 
 
 def test_a_loader_in_order_serves_for_statistics():

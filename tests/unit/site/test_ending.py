@@ -1,6 +1,7 @@
 """What a site uses at the end, what it says of it, and what stays with it."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -113,6 +114,16 @@ def test_results_say_where_next_to_nothing_chose(validation, use, told):
     notes = build_results(plan_of(federation), state, env="inprocess", data={}, seconds={})["notes"]
     found = [note for note in notes if note.startswith("Fewer than 5 validation cases chose what")]
     assert [note.count("site-") for note in found] == [told] * bool(told)
+
+
+def test_results_say_so_of_the_sites_that_were_tested_also_where_one_missed_the_last_validation():
+    federation = Federation.of(config("fedbn", use="blend", data_args={"validation": 4}, **TRAINED))
+    state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
+    last = {**state.history[-1], "sites": state.history[-1]["sites"] | {"site-1": {"validation": None}}}
+    final = {name: metrics for name, metrics in state.final.items() if name != "site-2"}
+    state = replace(state, history=(*state.history[:-1], last), final=final)
+    notes = build_results(plan_of(federation), state, env="inprocess", data={}, seconds={})["notes"]
+    assert any(note.startswith("Fewer than 5 validation cases chose what site-1, site-3 use (") for note in notes)
 
 
 def test_without_validation_cases_a_site_uses_its_own():
