@@ -176,10 +176,12 @@ def _hardly_chosen(config: RunConfig, state: ServerState) -> list[str]:
     }
     if not (few := [name for name in state.final or {} if 0 < told.get(name, 0) < _TELLING]):
         return []
+    keeps = "the model trained alone is kept, whatever others would gain"
+    so = keeps if config.resolved_use == "best" else "a worse one can be taken"
     return [
         f"Fewer than {_TELLING} validation cases chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
-        f"{config.resolved_use}): with so few no test shows which of two models is better, and a worse one can be "
-        "taken. A larger share to validate on (--fractions), or --use received, avoids it."
+        f"{config.resolved_use}): with so few no test shows which of two models is better, and {so}. A larger share to "
+        "validate on (--fractions), or --use received, avoids it."
     ]
 
 
