@@ -55,6 +55,7 @@ def check(results: dict, sites: int = 2) -> None:
     assert [r["participants"] for r in results["rounds"]] == [names] * 2
 
 
+@pytest.mark.slow
 def test_installed_package(system, tmp_path):
     seen = []
 
@@ -113,6 +114,7 @@ def test_job_folder_that_carries_the_package_goes_through_flares_own_command(tmp
         check(system.complete(job_id, tmp_path, watch_nothing), sites=3)
 
 
+@pytest.mark.slow
 def test_users_and_sites_that_flare_refuses(system, tmp_path):
     other = system.folder.with_name("org-admin@nvidia.com")
     with pytest.raises(UserError, match=r"org-admin@nvidia.com may not submit jobs"):

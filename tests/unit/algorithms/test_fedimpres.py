@@ -182,6 +182,7 @@ def test_with_a_proximal_term():
     torch.testing.assert_close(minimised.detach(), expected)
 
 
+@pytest.mark.slow
 def test_with_similarity():
     """W is FedAP's own, to the bit, and the sites' next parts are mixed by it; the impression is of their mean."""
     fields = {"mixing": "similarity", "personal": "batch-norm", "settings": {"pretrain_epochs": 1}, "sites": 3}
@@ -265,7 +266,7 @@ def test_a_run_that_is_stopped_keeps_the_step_before(tmp_path):
     assert same(impression(kept), impression(saved[-1]))
 
 
-@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("images", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_more_classes_than_images(images):
     state, _ = run(small(rounds=2, settings={"images": images}))
     assert state.history[0]["impression"]["images"] == images

@@ -25,6 +25,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 def test_what_methods_do_in_local_training_adds_up():
     """On another method's personal part and beside its terms; each of them counts, and the bits repeat."""
     (state, _), (again, _) = (run(config("fedbn", settings=TOGETHER)) for _ in range(2))
