@@ -30,6 +30,7 @@ def test_same_bits_twice(small_run, env):
     assert_same_models(first, second)
 
 
+@pytest.mark.slow
 def test_seeds_differ(small_run):
     assert figures(small_run("fedap", "inprocess")) != figures(small_run("fedap", "inprocess", seed=4))
 

@@ -59,6 +59,7 @@ def test_the_course_begins_and_ends_with_what_is_measured(tmp_path):
     assert "Course of one local training" in page and "share that is right of each class" in page
 
 
+@pytest.mark.slow
 def test_before_it_sites_of_fedavg_have_one_model(tmp_path):
     run = start(tmp_path, "fedavg", forgotten=True)
     tested = run["final"]["last"]["sites"]
@@ -73,6 +74,7 @@ def test_before_it_sites_of_fedavg_have_one_model(tmp_path):
     assert run["forgetting"]["mean"]["others"]["after"]["accuracy"] == pytest.approx(mean)
 
 
+@pytest.mark.slow
 def test_fedimpres_measures_it_unasked_and_with_an_impression(tmp_path):
     run = start(tmp_path, "fedimpres", rounds=2)
     assert set(run["forgetting"]["sites"]) == {"site-1", "site-2", "site-3"}

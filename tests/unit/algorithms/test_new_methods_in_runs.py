@@ -36,7 +36,11 @@ def test_what_methods_do_in_local_training_adds_up():
         assert not any(same(state.shared[site], without.shared[site]) for site in state.shared), name
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("scaffold", "fedreg", "vhl")
+"""A control at the server, data that sites keep, a step before the rounds; the others keep a model of their own."""
+
+
+@pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_a_run_that_was_killed_goes_on_with_the_same_figures(tmp_path, method):
     run_config = config(method, rounds=4)
     whole, of_whole = run(run_config)

@@ -71,7 +71,9 @@ def joined(folder, algorithm, **said):
     return joining, controller
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedbn", "fedap", "d-fedap", "f-fedap"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedbn", "f-fedap", *(pytest.param(m, marks=pytest.mark.slow) for m in ("local", "fedap", "d-fedap"))]
+)
 def test_the_controller_gives_the_figures_of_one_process_and_leaves_the_checkpoint(tmp_path, algorithm):
     finished(tmp_path, with_f(tmp_path, algorithm))
     checkpoint = checkpoint_of(tmp_path)

@@ -246,7 +246,7 @@ def phase_of(plan, phase):
 
 
 @pytest.mark.parametrize("phase", ["prepare", "train", "validate", "test"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedap"])
+@pytest.mark.parametrize("algorithm", [pytest.param("fedavg", marks=pytest.mark.slow), "fedap"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_nothing_that_a_site_sends_ends_a_run(algorithm, phase, data):

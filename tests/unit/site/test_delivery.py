@@ -87,6 +87,7 @@ def test_a_picture_in_the_bundle_has_the_sites_own_probabilities(pictures, tmp_p
     assert found == pytest.approx(expected[3].tolist(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path):
     shutil.copytree(pictures[0] / "site-2" / "last" / "bundle", tmp_path / "moved")
     (tmp_path / "in").mkdir()

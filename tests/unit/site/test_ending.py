@@ -35,7 +35,8 @@ def close(found: dict, expected: dict) -> bool:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "fedper", "ditto", "apfl", "fedbabu", "fedap", "fedblend"])
 def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
-    state, sites = run(config(algorithm, use="blend", **TRAINED))
+    settings = {"finetune_steps": 20} if algorithm == "fedblend" else {}
+    state, sites = run(config(algorithm, use="blend", settings=settings, **TRAINED))
     for name, site in sites.items():
         metrics = state.final[name]
         used = metrics["verdict"]["used"]["selected"]
@@ -146,7 +147,7 @@ def test_a_choice_needs_two():
 
 
 def test_a_hospital_keeps_its_verdict_and_the_model_that_it_trained_alone(tmp_path):
-    federation = Federation.of(config("fedblend", **TRAINED))
+    federation = Federation.of(config("fedblend", settings={"finetune_steps": 20}, **TRAINED))
     policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
     sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in federation.config.site_names}
     sent = []

@@ -187,7 +187,16 @@ def test_the_limit_on_jumps_holds_for_validation_too():
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["fedavg", "fedbn", "fedper", "lg-fedavg", "fedap", "f-fedap", "fedprox", "scaffold", "local"]
+    "algorithm",
+    [
+        "fedap",
+        "fedprox",
+        "scaffold",
+        *(
+            pytest.param(m, marks=pytest.mark.slow)
+            for m in ("fedavg", "fedbn", "fedper", "lg-fedavg", "f-fedap", "local")
+        ),
+    ],
 )
 def test_an_honest_federation_never_meets_the_limits(algorithm):
     """All of a hospital's rules but its least number of patients, which these sites do not have."""

@@ -13,10 +13,13 @@ from medpfl.models.blend import is_blend, restored
 from medpfl.server.newcomer import Welcome
 from medpfl.site.policy import HOSPITAL
 
+FEW_STEPS = {"finetune_steps": 20}
+
 
 def joined(folder, algorithm="fedblend", policy=None, data=None, **fields):
     """The answer of a site that joins a finished run, and its federation."""
-    federation = Federation.of(config(algorithm, alone="yes", rounds=2, **fields))
+    settings = FEW_STEPS if algorithm == "fedblend" else {}
+    federation = Federation.of(config(algorithm, alone="yes", rounds=2, settings=settings, **fields))
     plan = plan_of(federation)
     state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
     newcomer = federation.newcomer("new", federation.source, data or images(seed=7), folder)
@@ -64,7 +67,7 @@ def test_what_it_chose_is_the_hospitals_own(tmp_path):
 
 def test_where_training_alone_diverges_the_other_is_used(tmp_path):
     """Alone from a first model of NaN; what came is finite."""
-    federation = Federation.of(config("fedblend", alone="yes", rounds=2))
+    federation = Federation.of(config("fedblend", alone="yes", rounds=2, settings=FEW_STEPS))
     plan = plan_of(federation)
     state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
     newcomer = federation.newcomer("new", federation.source, images(seed=7), tmp_path)

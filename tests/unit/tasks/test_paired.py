@@ -52,7 +52,7 @@ def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, clas
         assert back[name]["low"] == pytest.approx(-found[name]["high"], abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [15, 60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 300))])
 def test_intervals_hold_the_truth_as_often_as_they_say(n):
     """Two models of known quality on three classes: scores are normal, shifted by 1.2 and 0.9 at the right class."""
     rng = np.random.default_rng(n)

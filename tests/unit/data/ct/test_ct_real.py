@@ -42,6 +42,7 @@ def test_voxels_and_spacing_are_those_of_simpleitk(lidc):
         assert series.thickness in (1.25, 2.5)
 
 
+@pytest.mark.slow
 def test_nifti_volumes_are_those_of_nibabel_and_simpleitk():
     sitk = pytest.importorskip("SimpleITK")
     files = sorted(MR.glob("*/*/image.nii.gz"))

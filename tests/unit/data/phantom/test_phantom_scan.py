@@ -55,7 +55,7 @@ def test_the_back_of_the_lung_is_denser():
     assert np.median(image.hu[back]) - np.median(image.hu[front]) > who.body.gradient_hu / 2
 
 
-@pytest.mark.parametrize("share", [0.02, 0.12, 0.3])
+@pytest.mark.parametrize("share", [0.12, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.02, 0.3))])
 def test_low_attenuation_area_is_the_truth_on_a_clean_scan(share):
     who = patient(share, seed=3)
     image = scanned(who, CLEAN, matrix=160)
@@ -65,6 +65,7 @@ def test_low_attenuation_area_is_the_truth_on_a_clean_scan(share):
     assert measured == pytest.approx(image.emphysema, rel=0.3)
 
 
+@pytest.mark.slow
 def test_emphysema_prefers_the_upper_lobes():
     upper = []
     for seed in range(4):
