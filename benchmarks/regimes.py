@@ -2,9 +2,10 @@
 
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes.py RESULTS [--regimes A B] [--methods X Y] [--seeds 0 1]
 
-FOLDER has organamnist.npz, bloodmnist.npz and chest-xray/. For every regime, seed and method it trains once and keeps
-each site's predictions on validation and test cases (npz); ``regimes_table.py`` makes the tables of them with the
-package's own rules. Hours on a laptop.
+FOLDER has organamnist.npz, bloodmnist.npz, chest-xray/, and phantom/, made by ``medpfl data phantom FOLDER/phantom
+--patients 720 --matrix 64``. For every regime, seed and method it trains once and keeps each site's predictions on
+validation and test cases (npz); ``regimes_table.py`` makes the tables of them with the package's own rules. Hours on a
+laptop.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.runs.comparison import Variant
-from medpfl.site.candidates import Candidate, partly_trained_further
+from medpfl.site.candidates import Candidate, partly_trained_further, training_cases
 from medpfl.site.ending import final_state
 from medpfl.site.rival import Rival
 from medpfl.site.store import MemoryStore, copied
@@ -61,6 +62,15 @@ def regimes() -> dict[str, dict]:
         "rounds": 40,
         "model_args": {"in_channels": 1, "num_classes": 2, "size": 64},
     }
+    found["phantom"] = {
+        "data": str(DATA / "phantom"),
+        "data_args": {"size": 32, "slices": 8},
+        "partition": "natural",
+        "names": tuple(f"centre-{n}" for n in range(1, 7)),
+        "sites": 6,
+        "rounds": 30,
+        "settings": {"batch_size": 16},
+    }
     return found
 
 
@@ -73,8 +83,9 @@ METHODS = (
 def config_of(method: str, seed: int, fields: dict) -> RunConfig:
     """Of a method as ``medpfl compare`` names variants."""
     variant = Variant.parse(method)
-    own = {"settings": variant.settings, "device": "cpu", "alone": "no", **variant.choices}
-    return make_config(algorithm=variant.algorithm, seed=seed, **own, **fields)
+    settings = fields.get("settings", {}) | variant.settings
+    own = {"settings": settings, "device": "cpu", "alone": "no", **variant.choices}
+    return make_config(algorithm=variant.algorithm, seed=seed, **fields | own)
 
 
 def trained_further(config: RunConfig, model: torch.nn.Module, data, order: torch.Generator) -> list[Candidate]:
@@ -100,7 +111,9 @@ class Kept:
                 probabilities, labels = self.config.learned.predict(model, data, part)
                 self.arrays[f"{site}/{candidate}/{part}"] = probabilities.astype(np.float32)
                 self.arrays[f"{site}/{part}"] = labels
-        self.arrays[f"{site}/cases"] = np.array(data.samples("train"))
+                if part == "validation":
+                    cases = training_cases(self.config, data, (probabilities, labels))
+                    self.arrays[f"{site}/cases"] = np.array(cases)
 
     def fine_tuned(self, site: str, model: torch.nn.Module, data, order: torch.Generator) -> None:
         """Adds the model after some further steps, and what a blend takes between both."""

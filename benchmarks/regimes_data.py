@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d
 import medpfl
 
 DATA = Path(os.environ.get("MEDPFL_BENCHMARK_DATA", "."))
-"""The folder with organamnist.npz, bloodmnist.npz and chest-xray/."""
+"""The folder of data sets."""
 PARTS = ("train", "validation", "test")
 
 

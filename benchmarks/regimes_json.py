@@ -22,13 +22,14 @@ DATA = {
     "organ": "abdominal CT slices of 11 organs (OrganAMNIST)",
     "blood": "blood cells of 8 kinds (BloodMNIST)",
     "chest": "chest X-rays of two hospitals, tuberculosis or not",
+    "phantom": "chest CT of six centres, made by the computer, emphysema or not",
 }
 MASKS = {
     "brain-mri": "tumours on brain MR slices of four hospitals",
     "chest-lungs": "lungs on chest X-rays of two hospitals",
     "sarcoma-mr": "sarcomas on MR volumes from scanners of three vendors",
 }
-SHIFTED = ("organ-shift", "organ-shift-73", "chest", *MASKS)
+SHIFTED = ("organ-shift", "organ-shift-73", "chest", "phantom", *MASKS)
 """Where the same class looks different from site to site."""
 SPLIT = {
     "0.05": "labels by Dirichlet 0.05",
@@ -120,4 +121,5 @@ def _description(name: str, features: Features) -> str:
     data, _, rest = name.partition("-")
     split = rest.removesuffix("-73")
     how = [SPLIT[split]] if split else ["labels and sizes as they are"]
-    return f"{DATA[data]}; {features.sites} sites, median {features.train:.0f} training images; {', '.join(how)}"
+    of = "patients" if name == "phantom" else "images"
+    return f"{DATA[data]}; {features.sites} sites, median {features.train:.0f} training {of}; {', '.join(how)}"
