@@ -68,8 +68,9 @@ def regimes() -> dict[str, dict]:
         "partition": "natural",
         "names": tuple(f"centre-{n}" for n in range(1, 7)),
         "sites": 6,
-        "rounds": 30,
-        "settings": {"batch_size": 16},
+        "rounds": 40,
+        "local_epochs": 3,
+        "settings": {"optimizer": "adam", "lr": 0.002, "batch_size": 16},
     }
     return found
 

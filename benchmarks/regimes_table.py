@@ -184,10 +184,10 @@ def compact(found: Regimes) -> None:
 
 
 def summary(found: Regimes) -> None:
-    """The rows over all regimes, each counting by its sites and seeds."""
+    """The rows over all regimes in which they have every seed, each counting by its sites and seeds."""
     print(HEAD.format("regimes | ", "---|"))
     for title, _, _ in ROWS:
-        lists = [of[title] for of in found.values() if title in of]
+        lists = [of[title] for of in found.values() if len(of.get(title, ())) == len(of["alone"])]
         if lists and title != "alone":
             accuracy = float(np.mean([together(of).accuracy for of in lists]))
             all_ = together([r for of in lists for r in of])._replace(accuracy=accuracy, sd_seeds=None)
@@ -195,14 +195,16 @@ def summary(found: Regimes) -> None:
 
 
 def full(found: Regimes) -> None:
-    """Every regime's table."""
+    """Every regime's table; a row that has not all of its seeds says which."""
     for regime, of in found.items():
         alone = together(of["alone"])
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
         print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
         for title, _, _ in ROWS:
             if title in of and title != "alone":
-                print(f"| {title} | {cells(together(of[title]))} |")
+                row = together(of[title])
+                some = f" (seed {', '.join(map(str, row.seeds))})" if row.seeds != alone.seeds else ""
+                print(f"| {title}{some} | {cells(row)} |")
 
 
 def main() -> None:

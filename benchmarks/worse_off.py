@@ -1,0 +1,52 @@
+"""How many sites each method, as published, leaves worse off than local training, over comparisons that were recorded.
+
+    python benchmarks/worse_off.py
+
+It trains nothing: it reads ``comparison.json`` of the folders named below, three seeds each. Worse off is a site whose
+test accuracy or Dice is more than a point below local training.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+COLUMNS = {
+    "brain MR": ("brain-mri",),
+    "lungs": ("chest-xray",),
+    "tuberculosis": ("chest-tuberculosis",),
+    "sarcoma MR": ("sarcoma-mr",),
+    "blood cells": ("bloodmnist-published", "bloodmnist-rivals", "bloodmnist-rivals-fedimpres"),
+}
+METHODS = (
+    *("FedAvg", "FedProx", "FedBN", "FedPer", "LG-FedAvg", "f-FedAP", "Ditto", "FedBlend", "FedAP", "APFL", "FedRep"),
+    *("SCAFFOLD", "FedBABU", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres"),
+)
+
+
+def found() -> Iterator[tuple[str, str, int, int]]:
+    """Method, column, sites worse off, and sites; those of all seeds count."""
+    for column, folders in COLUMNS.items():
+        for folder in folders:
+            for group in json.loads((HERE / folder / "comparison.json").read_text())["groups"]:
+                if to_local := group["to_local"]:
+                    pairs = to_local["pairs"]
+                    yield group["label"], column, round(to_local["below"] * pairs), pairs
+
+
+def main() -> None:
+    """Prints the table; a method that is in several comparisons of a column counts once."""
+    cells: dict[str, dict[str, tuple[int, int]]] = {method: {} for method in METHODS}
+    for method, column, worse, sites in found():
+        if method in cells:
+            cells[method].setdefault(column, (worse, sites))
+    print(f"| | {' | '.join(COLUMNS)} | in all |\n|---|{'---:|' * (len(COLUMNS) + 1)}")
+    for method, row in cells.items():
+        shown = [f"{row[column][0]} of {row[column][1]}" if column in row else "" for column in COLUMNS]
+        worse, sites = (sum(of) for of in zip(*row.values(), strict=True))
+        bold = "**" if method == "FedBlend" else ""
+        print(f"| {bold}{method}{bold} | {' | '.join(shown)} | {bold}{worse} of {sites}{bold} |")
+
+
+if __name__ == "__main__":
+    main()
