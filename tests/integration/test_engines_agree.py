@@ -23,7 +23,8 @@ def test_simulator_and_process_agree(small_run, algorithm):
     assert_same_models(in_process, simulated)
 
 
-@pytest.mark.parametrize("env", ["inprocess", pytest.param("sim", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["inprocess", "sim"])
 def test_same_bits_twice(small_run, env):
     first, second = small_run("fedap", env), small_run("fedap", env, repeat=1)
     assert figures(first) == figures(second)

@@ -52,7 +52,8 @@ def start_and_wait(out: Path, env: str, rounds: int) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("env", ["inprocess", pytest.param("sim", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["inprocess", "sim"])
 def test_kill_and_resume(small_run, medpfl, tmp_path, env):
     out = tmp_path / "run"
     process = start_and_wait(out, env, rounds=2)

@@ -68,6 +68,7 @@ def test_mistakes_are_named(medpfl, tmp_path, arguments, said):
     assert not (tmp_path / "job").exists()
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_process_of_its_own(medpfl, tmp_path):
     done = medpfl("run", "fedapp", cwd=tmp_path, check=False, own=True)
     assert done.returncode == 2

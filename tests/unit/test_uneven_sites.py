@@ -66,7 +66,7 @@ METHODS = {
 }
 
 
-QUICK = ("fedap", "fedimpres")
+QUICK = ("fedimpres",)
 
 
 # Temporary folders of earlier tests' runs go with those, whenever that is.

@@ -238,7 +238,8 @@ def test_a_set_without_space_on_disk_ends_no_run(monkeypatch, tmp_path):
     assert "no temporary file" in state.history[0]["impression"]["failed"]
 
 
-@pytest.mark.parametrize("personal", ["nothing", pytest.param("batch-norm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
 def test_a_set_in_a_file_gives_the_same_run(monkeypatch, personal):
     usual = run(small(personal=personal))
     monkeypatch.setattr(scratch, "IN_MEMORY_BYTES", 0)

@@ -35,7 +35,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
     assert resumed[0].final == whole[0].final
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stop", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4)), 5])
 def test_a_torn_checkpoint_costs_two_steps_and_no_figure(tmp_path, stop):
     """The sites have done the step after the torn one when the server is killed."""
     run_config = config("fedap")

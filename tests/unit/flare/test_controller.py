@@ -75,6 +75,7 @@ def final(folder):
     return load_checkpoint(folder / "experiment" / "server" / CHECKPOINT, CONFIG)
 
 
+@pytest.mark.slow
 def test_an_abort_ends_the_synthesis_within_a_step(tmp_path, monkeypatch, sites):
     controller, steps = Here(tmp_path / "aborted", sites), []
     objective = impression._objective

@@ -49,9 +49,10 @@ def test_parameters_and_operations_are_exact():
         ("lenet5", (32, 1, 28, 28), {}),
         ("vit-tiny", (32, 1, 28, 28), {}),
         ("unet", (4, 1, 96, 96, 96), {}),
-        ("monai:DenseNet121", (8, 1, 64, 64, 64), {}),
-        ("monai:SwinUNETR", (2, 1, 96, 96, 96), {"feature_size": 24}),  # reads the rates of its layers from a tensor
-        ("monai:UNETR", (2, 1, 96, 96, 96), {}),
+        # It reads the rates of its layers from a tensor.
+        ("monai:SwinUNETR", (2, 1, 96, 96, 96), {"feature_size": 24}),
+        pytest.param("monai:DenseNet121", (8, 1, 64, 64, 64), {}, marks=pytest.mark.slow),
+        pytest.param("monai:UNETR", (2, 1, 96, 96, 96), {}, marks=pytest.mark.slow),
     ],
 )
 def test_what_hospitals_train_is_taken(name, shape, arguments):

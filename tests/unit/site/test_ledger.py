@@ -135,6 +135,7 @@ def _append(folder, number):
         ledger(folder).append(entry(round=round_), update())
 
 
+@pytest.mark.slow
 def test_jobs_side_by_side_write_one_chain(tmp_path):
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_append, args=(tmp_path, 10)) for _ in range(2)]

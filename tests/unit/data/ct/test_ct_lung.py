@@ -132,7 +132,7 @@ def test_a_table_in_emptiness_is_no_lung():
     assert covers(found.box, lung) and found.box[1][1] < 100 and found.cut == 0
 
 
-@pytest.mark.parametrize("tilt", [-20, 15])
+@pytest.mark.parametrize("tilt", [-20, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("field", [np.s_[:], np.s_[30:98]], ids=["full", "tight"])
 def test_a_tilted_scan_keeps_its_lungs(tmp_path, tilt, field):
     volume, lung = thorax()

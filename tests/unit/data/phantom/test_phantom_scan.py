@@ -79,6 +79,7 @@ def test_emphysema_prefers_the_upper_lobes():
     assert np.mean(upper) > 0.05
 
 
+@pytest.mark.slow
 def test_truth_does_not_depend_on_the_scanner():
     who = patient(0.2)
     shares = [scanned(who, centre, 64).emphysema for centre in CENTRES]
