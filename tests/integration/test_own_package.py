@@ -72,6 +72,7 @@ def test_it_is_the_installed_package_that_brings_them(medpfl):
     assert "l2-sp" not in medpfl("algorithms").stdout
 
 
+@pytest.mark.slow
 def test_a_real_site_must_allow_its_modules(installed):
     done = subprocess.run([sys.executable, "-c", AT_A_SITE], capture_output=True, text=True, env=installed)
     assert done.returncode == 0, done.stderr

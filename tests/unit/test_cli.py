@@ -146,6 +146,7 @@ def test_data_check_says_whether_a_set_can_be_used(medpfl, tmp_path):
     assert "torn.npz" in bad.stdout
 
 
+@pytest.mark.slow
 def test_compare_shows_local_and_resumes(medpfl, tmp_path):
     arguments = ["compare", "fedbn", "fedap:mixing=uniform", "--sites", 2, "--rounds", 1, "--seeds", 2]
     medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)

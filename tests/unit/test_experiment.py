@@ -219,7 +219,7 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
     assert set(models(tmp_path)) == set(SITES)
 
 
-@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("resume", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_at_a_real_federation_is_not_gone_on_with_here(tmp_path, resume):
     (tmp_path / "job.json").write_text("{}")
     with pytest.raises(UserError, match=r"real federation: .*--env prod --resume.*--overwrite"):

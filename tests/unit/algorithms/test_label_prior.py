@@ -107,7 +107,11 @@ MASKS = ("unet", "segresnet-small")
 """Networks that classify nothing."""
 
 
-@pytest.mark.parametrize("name", [row.name for row in model_rows() if ":" not in row.name and row.name not in MASKS])
+LARGE = ("alexnet-bn", "impression-cnn", "resnet110", "vit-small")
+OWN = [row.name for row in model_rows() if ":" not in row.name and row.name not in MASKS]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in OWN])
 def test_own_networks_suit_it(name):
     size = (64,) if name == "fcn-1d" else (64, 64)
     model = build_model(name, in_channels=1, num_classes=3, image_size=size, model_args={}, pooling="mean").eval()

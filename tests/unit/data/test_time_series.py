@@ -230,6 +230,7 @@ def test_a_job_carries_the_shape_and_a_site_with_another_is_told(home):
     assert open_source(job, own=write_series(home / "ward.npz")).site("south", CPU).samples("train") == 30
 
 
+@pytest.mark.slow
 def test_fedap_runs_on_series_and_leaves_a_bundle_that_predicts(home, tmp_path):
     file = write_series(home / "mine.npz", n=120, sites=np.repeat(["north", "south"], 60))
     run = asked(

@@ -84,6 +84,7 @@ def test_a_class_that_the_job_does_not_know(kit, fundus, job):
     assert "'normal' is none of the classes glaucoma, healthy" in output
 
 
+@pytest.mark.slow
 def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, scans):
     advice = "`medpfl data check PATH --data-arg classes=...`"
     for data in (blood, scans):
@@ -96,6 +97,7 @@ def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, s
     assert advice in done(kit, "--data", scans.parent / "eyes", "--dry-run")
 
 
+@pytest.mark.slow
 def test_data_of_another_kind(kit, fundus, blood, scans, job):
     takes_scans, takes_pictures = job("ct", "healthy,ill", *SCANS), job("eyes", "a,b", *PICTURES)
     output = refused(kit, "--data", f"ct={fundus}", "--job", takes_scans)
@@ -107,6 +109,7 @@ def test_data_of_another_kind(kit, fundus, blood, scans, job):
     assert "CT scans; the job takes pictures in folders or images in one npz file" in output
 
 
+@pytest.mark.slow
 def test_scans_with_other_class_names_or_another_order(kit, scans, job):
     classes = json.loads((scans / "manifest.json").read_text())["classes"]
     output = refused(kit, "--data", f"ct={scans}", "--job", job("ct", "healthy,ill", *SCANS))
