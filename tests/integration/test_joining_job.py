@@ -12,7 +12,7 @@ from medpfl.core.errors import UserError
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.models import build_model
-from medpfl.runs.experiment import JOIN_JOB
+from medpfl.runs.folder import JOIN_JOB
 from medpfl.runs.join import join
 from medpfl.runs.join_job import join_here, join_in_production
 from medpfl.runs.real_sites import run_in_production

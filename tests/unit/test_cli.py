@@ -52,6 +52,7 @@ from medpfl.config.run import RunConfig
         ("compare fedap:mixing", "KEY=VALUE"),
         ("compare fedavg vit-heads:model=resnet32 --out out", "vit-heads_model=resnet32: "),
         ("export fedavg --job job --partition file:parts.json --sites 2", "cannot carry a path"),
+        ("export fedavg --job . --sites 2", "what is there is no job of that name"),
         ("report nowhere", "nowhere"),
     ],
 )
@@ -85,6 +86,17 @@ def test_a_broken_start_image_is_named_before_any_training(medpfl, tmp_path):
     assert "images/one.png: cannot be read" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "state").exists()
+
+
+@pytest.mark.parametrize(("job", "said"), [("notes", "no job of that name"), ("notes/job", "cannot be made a folder")])
+def test_a_job_that_would_take_the_place_of_something_else(medpfl, tmp_path, job, said):
+    (tmp_path / "notes").write_text("mine")
+    done = medpfl("export", "fedavg", "--job", job, "--sites", "2", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [f.name for f in tmp_path.iterdir()] == ["notes"]
+    assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_space_in_the_folder_of_a_simulation(medpfl, tmp_path):

@@ -309,4 +309,4 @@ def test_a_run_that_is_refused_leaves_no_new_folder(tmp_path):
     for out in (tmp_path / "runs" / "new", tmp_path):
         with pytest.raises(UserError, match="NoSuchLayer"):
             start(out, config)
-    assert [file.name for file in tmp_path.iterdir()] == [".lock"]  # it was there, and may be in use
+    assert not list(tmp_path.iterdir())

@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(site_app, name="site")
-console = Console()
+console = Console(emoji=False)
 _INTERRUPTED = 130
 
 
@@ -229,7 +229,14 @@ def report(
     from medpfl.report.page import write_report
     from medpfl.report.reading import load_results
 
-    page = write_report([load_results(folder, finished=False) for folder in folders], out)
+    if out.name == "results.json":
+        raise UserError(f"--out {out}: is the name of a run's results; choose another file")
+    runs = [load_results(folder, finished=False) for folder in folders]
+    try:
+        page = write_report(runs, out)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        which = ", ".join(map(str, folders))
+        raise UserError(f"{which}: cannot be shown, damaged or changed by hand ({error!r})") from error
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
@@ -276,20 +283,33 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        words = printable(f"medpfl: {error}")
-        Console(stderr=True).print(words, style="red", highlight=False, markup=False, soft_wrap=True)
+        _say_wrong(str(error))
         sys.exit(2)
     except Interrupted as stop:
         _say_stopped(str(stop))
         sys.exit(_INTERRUPTED)
+    except OSError as error:  # a folder where a file is to be, a full disk: what none of the commands has told better
+        _say_wrong(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        sys.exit(2)
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # what typer makes of an interrupt
-            _say_stopped("stopped; the same command with --resume goes on from the last finished round")
+            _say_stopped(_AFTER_A_STOP.get(next(iter(sys.argv[1:]), ""), "stopped"))
         raise
 
 
+_AFTER_A_STOP = {
+    "run": "stopped; the same command with --resume goes on from the last finished round",
+    "compare": "stopped; the same command without --overwrite goes on from the last finished round",
+}
+
+
+def _say_wrong(words: str) -> None:
+    console = Console(stderr=True, emoji=False)
+    console.print(printable(f"medpfl: {words}"), style="red", highlight=False, markup=False, soft_wrap=True)
+
+
 def _say_stopped(words: str) -> None:
-    Console(stderr=True).print(f"medpfl: {words}", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(f"medpfl: {words}", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

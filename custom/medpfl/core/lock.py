@@ -56,13 +56,14 @@ def run_folder(out: Path) -> Iterator[None]:
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
+        before = {file.name for file in out.iterdir()}
     except OSError as error:
         raise UserError(f"{out} cannot be made a run's folder ({error.strerror}); choose another --out") from None
     with claimed(out, f"{out} is in use by another run; wait for it or choose another --out"):
         try:
             yield
         except BaseException:
-            if out in made and [file.name for file in out.iterdir()] == [LOCK]:
+            if {file.name for file in out.iterdir()} - before == {LOCK}:
                 (out / LOCK).unlink()
                 for folder in made:
                     if not any(folder.iterdir()):

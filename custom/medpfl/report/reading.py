@@ -44,10 +44,8 @@ def load_results(path: str | os.PathLike[str], *, finished: bool = True) -> Resu
     try:
         # NaN is not JSON, yet Python writes it; a measure that could not be computed is null to us.
         results = json.loads(text, parse_constant=lambda _: None)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{file}: not JSON (line {error.lineno}, column {error.colno}: {error.msg}). The file is damaged."
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: not JSON ({error}). The file is damaged.") from None
     _check(results, file, finished)
     return results
 

@@ -230,7 +230,7 @@ def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDire
 
 
 def _shown(quiet: bool, title: str, rounds: int) -> AbstractContextManager[Watch]:
-    console = Console()
+    console = Console(emoji=False)
     return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress(console, title, rounds)
 
 

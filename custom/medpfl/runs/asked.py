@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ from medpfl.data.sites import fixed_sites, task_for
 from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
 from medpfl.tasks import tasks
-from medpfl.training.augment import content
+from medpfl.training.augment import augmenter, content
 
 Fields = Mapping[str, Any]
 """Of :class:`~medpfl.config.run.RunConfig`; None where the user says nothing."""
@@ -36,7 +37,7 @@ def as_meant(fields: Fields) -> dict[str, Any]:
         "partition": _partition(fields["partition"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
         "settings": _settings(fields["settings"]),
-        "init": fields["init"] and str(Path(fields["init"]).resolve()),
+        "init": fields["init"] and os.path.realpath(fields["init"]),
         "augment": content(fields["augment"]),
     }
 
@@ -73,6 +74,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     with said_in():
         config = make_config(**given)
     permit_named(config)
+    augmenter(config.augment)  # a transform that cannot be made is named before any site begins
     return config
 
 
@@ -141,13 +143,13 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(given)
     for name, words in paths().items():
         if isinstance(path := settings.get(name), str) and path not in words:
-            settings[name] = str(Path(path).resolve())
+            settings[name] = os.path.realpath(path)
     return settings
 
 
 def _partition(given: str | None) -> str | None:
     if given and given.startswith("file:"):
-        return f"file:{Path(given.removeprefix('file:')).resolve()}"
+        return f"file:{os.path.realpath(given.removeprefix('file:'))}"
     return given
 
 

@@ -19,8 +19,11 @@ from medpfl.models import takes_argument
 from medpfl.report.compare_table import write_comparison
 from medpfl.report.page import write_report
 from medpfl.report.side_by_side import compare
-from medpfl.runs.experiment import RESULTS, Env, run_experiment
+from medpfl.runs.experiment import Env, run_experiment
+from medpfl.runs.folder import JOB, RESULTS, holds_simulation
 
+_TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in ("json", "md", "csv")))
+"""What a comparison or a sweep leaves beside its runs' folders."""
 ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]
 
 
@@ -215,6 +218,7 @@ def all_results(
     progress: ShowProgress,
 ) -> list[dict[str, Any]]:
     """The results of every run, in order, one made after another; the arguments are those of :func:`run_comparison`."""
+    _require_place(runs, out)
     _try_out(runs, out, overwrite)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
@@ -236,6 +240,15 @@ def all_results(
                 )
             )
     return results
+
+
+def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path) -> None:
+    """UserError if the folder is a run's, or no comparison's and has something that a comparison would write over."""
+    if holds_simulation(out) or (out / JOB).exists():
+        raise UserError(f"{out} holds a run; a comparison has one folder for each: choose another --out")
+    begun = any((out / name).is_dir() for name, _ in runs)
+    if not begun and (taken := next((name for name in _TABLES if (out / name).exists()), None)):
+        raise UserError(f"{out} is no comparison's folder, and one would write over its {taken}; choose another --out")
 
 
 def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.engine.results import build_results, write_json
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
-from medpfl.report.reading import load_results
+from medpfl.runs.folder import RESULTS, finished_before, require_own_folder
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
@@ -39,11 +38,6 @@ from medpfl.site.store import DiskStore
 logger = logging.getLogger(__name__)
 
 Env = Literal["sim", "poc", "inprocess"]
-RESULTS = "results.json"
-JOB = "job.json"
-"""What a folder of a run at a real federation keeps of its job (:mod:`medpfl.runs.real_sites`)."""
-JOIN_JOB = "join-job.json"
-"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.runs.join_job`)."""
 
 
 def run_experiment(
@@ -84,10 +78,11 @@ def run_experiment(
     permit_named(config)
     if track and env == "inprocess":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
+    require_own_folder(out)
     with run_folder(out):
         # What the file holds is part of what the run is: the folder has it, and not where the file was.
         begun = Federation.of(config) if config.init else None
-        finished = _prepare_folder(begun.config if begun else config, out, resume, overwrite)
+        finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             asked = {"new": together, "forgetting": forgotten}
             missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
@@ -241,41 +236,3 @@ def _details(folder: Path, state: ServerState) -> dict[str, Any]:
     """By simulated site what it has seen of its own test: in a simulation everything is in one hand."""
     files = {name: folder / name / "selected" / DETAIL for name in state.final or {}}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-
-
-def holds_simulation(out: Path) -> bool:
-    """Whether a folder has the results of a run on this machine, or what one that was interrupted left.
-
-    What a real federation sent of a job by which sites joined lies in ``flare`` too, and is no such run.
-    """
-    left = (RESULTS, "state", "flare.log", "flare/project.yml")
-    return not (out / JOB).exists() and any((out / name).exists() for name in left)
-
-
-def clear_folder(out: Path) -> None:
-    """Removes all that a run of any kind writes into its folder."""
-    for name in ("state", "models", "flare", "joined", "flare-join"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in (RESULTS, JOB, JOIN_JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json"):
-        (out / name).unlink(missing_ok=True)
-
-
-def _prepare_folder(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-    """The results if the experiment is already finished; otherwise makes the folder ready for a run."""
-    checkpoint = out / "state" / "server" / CHECKPOINT
-    before = any((checkpoint_exists(checkpoint), (out / RESULTS).exists(), (out / JOB).exists()))
-    if before and overwrite and not resume:
-        clear_folder(out)
-        return None
-    if (out / JOB).exists():
-        raise UserError(
-            f"{out} holds a run at a real federation: go on with it by --env prod --resume, give --overwrite alone, or "
-            "choose another --out"
-        )
-    if before and not resume:
-        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
-    if not checkpoint_exists(checkpoint):
-        return None
-    state = load_checkpoint(checkpoint, config)
-    done = state.phase == "done" and (out / "report.html").exists()
-    return load_results(out) if done else None

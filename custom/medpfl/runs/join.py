@@ -25,7 +25,7 @@ from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
 from medpfl.engine.results import write_json
 from medpfl.report.reading import load_results
-from medpfl.runs.experiment import JOB, RESULTS
+from medpfl.runs.folder import JOB, RESULTS, require_own_folder
 from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.answer import answer
@@ -159,6 +159,7 @@ def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[
     file = checkpoint_of(run)
     config, server = finished(file, f"--join {run}")
     joining = Joining.of(algorithm, run, config, said)
+    require_own_folder(out)
     with run_folder(out):
         federation = joining.federation(config.model_copy(update={"device": joining.trained.device}))
         sites = _sites(joining, out)

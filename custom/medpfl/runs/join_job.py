@@ -19,13 +19,14 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.flare.admin.remote import Ended, System, Unknown
 from medpfl.flare.admin.submission import read_note, settled_note, submit_once
 from medpfl.flare.job.export import portable
+from medpfl.flare.job.folder import place_for
 from medpfl.flare.job.recipes import PackageRecipe, for_server, for_sites, travels_inline
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.launch.simulator import require_no_space, run_simulator
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.flare.transport.join_controller import JoinController
 from medpfl.flare.transport.join_executor import JOIN_TASKS, JoinExecutor
-from medpfl.runs.experiment import JOB, JOIN_JOB
+from medpfl.runs.folder import JOB, JOIN_JOB, require_own_folder
 from medpfl.runs.join import Joining, checkpoint_of
 
 _AGAIN = "the same command"
@@ -98,6 +99,7 @@ def join_here(
     joining = Joining.of(algorithm, run, config, said)
     if joining.newcomers is None:
         raise UserError(f"--env {env}: held-out centres join in one process; leave it out, or give data with --data")
+    require_own_folder(out)
     with run_folder(require_no_space(out)):
         recipe = JoinRecipe(joining, experiment="state", state_dir=run, site_state_dir=out, site_experiment="joined")
         names = joining.newcomers.site_names
@@ -145,6 +147,7 @@ def join_in_production(
     """
     joining, experiment = _at_federation(algorithm, run, said)
     system, file = System(kit, again=_AGAIN), out / JOIN_JOB
+    require_own_folder(out)
     with run_folder(out):
         if (note := _under_way(system, joining, experiment, file)) is None:
             note = {"job": None, **_settings(joining, experiment)}
@@ -184,8 +187,8 @@ def export_join(
         The job folder.
     """
     joining, experiment = _at_federation(algorithm, run, said)
+    job = place_for(job)
     recipe = JoinRecipe(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
-    job.parent.mkdir(parents=True, exist_ok=True)
     recipe.export(str(job.parent))
     return job
 

@@ -21,7 +21,7 @@ from medpfl.flare.transport.state import check_experiment, folder_name
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.report.reading import load_results
-from medpfl.runs.experiment import JOB, RESULTS, clear_folder, holds_simulation
+from medpfl.runs.folder import JOB, RESULTS, clear_folder, holds_simulation, require_own_folder
 from medpfl.server.checkpoint import difference, require_same_run
 
 
@@ -66,6 +66,7 @@ def run_in_production(
     if experiment:
         check_experiment(experiment)
     system = System(kit)
+    require_own_folder(out)
     with run_folder(out):
         fresh = overwrite and not resume
         note = None if fresh else _earlier(system, config, out, resume)

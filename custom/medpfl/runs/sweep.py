@@ -96,6 +96,8 @@ def _range(text: str, item: str) -> list[Value]:
     try:
         ends = [Decimal(part) for part in item.strip().split("..")]
         start, stop, step = ends if len(ends) == 3 else (*ends, Decimal(1))
+        if not all(end.is_finite() for end in ends):
+            raise ValueError(item)
     except (InvalidOperation, ValueError):
         raise UserError(f"--sweep {text}: {item!r} is no FROM..TO..STEP, {_EXAMPLES}") from None
     whole = all(end == end.to_integral_value() for end in (start, stop, step))

@@ -197,6 +197,12 @@ def test_what_export_made_is_said(home):
         "Sites: all that are connected (3 needed); each sends 10 tensors and its statistics",
         "Replaced the job that was there.",
     ]
+    elsewhere = said("fedap", *scans_there, "--set", "pretrain=/srv/f.pt", "--job", home / "f")
+    assert "its file is not on this machine, so the job has no fingerprint of it" in elsewhere[-1]
+    named = said(
+        "fedap", *scans_there, "--set", "pretrain=/srv/f.pt", "--pretrained", f"sha256:{64 * 'a'}", "--job", home / "g"
+    )
+    assert len(named) == 3
     pictures = ["--data-arg", "classes=a,b", "--data-arg", "channels=grey", "--sites", 2]
     assert "own pictures 'eyes', classes 0 a, 1 b" in said("local", "--data", "eyes", *pictures, "--job", job)[1]
     assert (

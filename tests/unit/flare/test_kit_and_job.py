@@ -1,7 +1,8 @@
 """`medpfl site init --job`: a hospital's data are compared with what the job says of them."""
 
 import json
-import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
-from medpfl.data.phantom.cohort import make_phantom
+
+sys.path.append(str(Path(__file__).parents[1] / "data" / "ct"))
+from hospitals import write_centre
 
 
 @pytest.fixture
@@ -23,19 +26,15 @@ def fundus(tmp_path):
     return tmp_path / "fundus"
 
 
-@pytest.fixture(scope="module")
-def centre(tmp_path_factory):
-    """A folder of scans, not to be changed."""
-    manifest = make_phantom(tmp_path_factory.mktemp("scans") / "phantom", patients=12, matrix=32)
-    content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(content | {"centres": content["centres"][:1]}))
-    return manifest.parent
-
-
 @pytest.fixture
-def scans(centre, tmp_path):
+def scans(tmp_path):
     """One hospital's scans, with the classes in its manifest."""
-    return shutil.copytree(centre, tmp_path / "phantom")
+    folder = tmp_path / "lungs"
+    write_centre(folder / "here", patients=4)
+    centre = {"name": "here", "kind": "dicom", "folder": "here", "labels": "here/labels.csv"}
+    manifest = {"schema": 1, "name": "ct", "classes": ["clear", "opaque"], "centres": [centre]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
 
 
 PICTURES = ["--data-arg", "channels=grey", "--data-arg", "size=32", "--sites", "a,b"]
@@ -84,7 +83,6 @@ def test_a_class_that_the_job_does_not_know(kit, fundus, job):
     assert "'normal' is none of the classes glaucoma, healthy" in output
 
 
-@pytest.mark.slow
 def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, scans):
     advice = "`medpfl data check PATH --data-arg classes=...`"
     for data in (blood, scans):
@@ -97,7 +95,6 @@ def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, s
     assert advice in done(kit, "--data", scans.parent / "eyes", "--dry-run")
 
 
-@pytest.mark.slow
 def test_data_of_another_kind(kit, fundus, blood, scans, job):
     takes_scans, takes_pictures = job("ct", "healthy,ill", *SCANS), job("eyes", "a,b", *PICTURES)
     output = refused(kit, "--data", f"ct={fundus}", "--job", takes_scans)
@@ -109,7 +106,6 @@ def test_data_of_another_kind(kit, fundus, blood, scans, job):
     assert "CT scans; the job takes pictures in folders or images in one npz file" in output
 
 
-@pytest.mark.slow
 def test_scans_with_other_class_names_or_another_order(kit, scans, job):
     classes = json.loads((scans / "manifest.json").read_text())["classes"]
     output = refused(kit, "--data", f"ct={scans}", "--job", job("ct", "healthy,ill", *SCANS))

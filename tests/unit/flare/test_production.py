@@ -9,6 +9,7 @@ import pytest
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import Interrupted, UserError
+from medpfl.core.lock import LOCK
 from medpfl.flare.admin.connected import Refused
 from medpfl.runs import real_sites as production
 
@@ -129,6 +130,7 @@ def test_a_number_of_sites_takes_the_names_of_those_that_are_connected(server, t
 
 @pytest.mark.parametrize("left", ["state", "flare/project.yml", "flare.log", "results.json"])
 def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
+    (tmp_path / LOCK).touch()
     (tmp_path / left).parent.mkdir(exist_ok=True)
     (tmp_path / left).mkdir() if "." not in left else (tmp_path / left).touch()
     for resume in (False, True):
@@ -142,7 +144,8 @@ def test_a_folder_of_a_simulation_is_not_mixed_up(server, tmp_path, left):
 def test_a_folder_of_sites_that_joined_may_get_a_run(server, tmp_path):
     kept = tmp_path / "flare" / "job-0" / "workspace"
     kept.mkdir(parents=True)
-    (tmp_path / "join.json").touch()
+    for left in (LOCK, "join.json"):
+        (tmp_path / left).touch()
     start(tmp_path)
     assert kept.exists()
 

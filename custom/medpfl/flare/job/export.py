@@ -12,7 +12,7 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
-from medpfl.flare.job.folder import read_job
+from medpfl.flare.job.folder import place_for, read_job
 from medpfl.flare.job.recipes import PersonalizedRecipe
 
 
@@ -28,10 +28,12 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str |
 
     Returns:
         The job folder.
+
+    Raises:
+        UserError: as :func:`startable` and :func:`place_for`.
     """
-    config = startable(config)
+    config, job = startable(config), place_for(job)
     recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track, gpus=gpus)
-    job.parent.mkdir(parents=True, exist_ok=True)
     recipe.export(str(job.parent))
     return job
 
@@ -44,10 +46,17 @@ def describe(job: Path) -> list[str]:
     beside = " and ".join(dict.fromkeys(name.partition("/")[0] for name in made.allowed if "/" in name))
     tensors = sum("/" not in name for name in made.allowed)
     sent = f"{tensors or 'no'} tensor{'' if tensors == 1 else 's'}"
-    return [
-        f"Data: {open_source(config).in_words()}",
+    source = open_source(config)
+    lines = [
+        f"Data: {source.in_words()}",
         f"Sites: {who}; each sends {sent}{beside and f' and its {beside}'}",
     ]
+    if config.mixer.under_model and not config.pretrained and not isinstance(source, PartitionedImages):
+        lines.append(
+            "Model f: its file is not on this machine, so the job has no fingerprint of it, and hospitals refuse it: "
+            "export where the file is, or give --pretrained"
+        )
+    return lines
 
 
 def startable(config: RunConfig) -> RunConfig:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,25 @@ class Job:
     contract: str = ""
 
 
+def place_for(job: Path) -> Path:
+    """Where a job folder may be written, with the folders above it: nothing is there, or a job of the same name.
+
+    Raises:
+        UserError: something else is there, no folder can be made, or it is no name for FLARE.
+    """
+    job = Path(os.path.abspath(job))
+    if not re.match("[A-Za-z0-9]", job.name):
+        raise UserError(f"--job {job}: a job's name begins with a letter or a digit")
+    meta = job / "meta.json"
+    if (job.exists() or job.is_symlink()) and not (meta.is_file() and read_object(meta).get("name") == job.name):
+        raise UserError(f"--job {job}: what is there is no job of that name; give a folder that is not there yet")
+    try:
+        job.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--job {job}: {job.parent} cannot be made a folder ({error.strerror})") from None
+    return job
+
+
 def read_job(folder: Path) -> Job:
     """What a job's sites send and need, from its client configuration.
 
@@ -44,17 +65,20 @@ def read_job(folder: Path) -> Job:
     found = []
     for file in files:
         content = read_object(file)
-        filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
-        allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]
-        given = [e.get("executor", {}).get("args", {}) for e in content.get("executors", [])]
-        runs = [args.get("newcomers") or args.get("run_config") for args in given]  # of a job by which sites join
+        try:
+            filters = [f for chain in content.get("task_result_filters", []) for f in chain.get("filters", [])]
+            allowed = [(f.get("args") or {}).get("allowed") for f in filters if f.get("path") == FILTER]
+            given = [e.get("executor", {}).get("args", {}) for e in content.get("executors", [])]
+            named = [e.get("executor", {}).get("path") for e in content.get("executors", [])]
+            runs = [args.get("newcomers") or args.get("run_config") for args in given]  # of a job by which sites join
+        except (AttributeError, TypeError) as error:
+            raise UserError(f"{file}: not a job of this package: not as FLARE writes it ({error})") from None
         if len(allowed) != 1 or not runs or not isinstance(runs[0], dict):
             raise UserError(f"{file}: not a job of this package: it has no list of what may leave")
         try:
             config, run = make_config(**runs[0]), make_config(**given[0]["run_config"])
-        except (UserError, KeyError, TypeError) as error:
+        except (UserError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
-        named = [e.get("executor", {}).get("path") for e in content.get("executors", [])]
         if len(named) != 1 or named[0] not in AT_SITE:
             raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
         contract = Contract(run, config if "newcomers" in given[0] else None).hash

@@ -1,0 +1,97 @@
+"""A run's folder: what is in it, and whether a run may write there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from medpfl.config.run import RunConfig
+from medpfl.core.errors import UserError
+from medpfl.core.lock import LOCK
+from medpfl.engine.inprocess import CHECKPOINT
+from medpfl.report.reading import load_results
+from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
+
+RESULTS = "results.json"
+JOB = "job.json"
+"""What a folder of a run at a real federation keeps of its job (:mod:`medpfl.runs.real_sites`)."""
+JOIN_JOB = "join-job.json"
+"""The same of a job by which sites join, until its results are fetched (:mod:`medpfl.runs.join_job`)."""
+_FOLDERS = ("state", "models", "flare", "joined", "flare-join")
+_FILES = (RESULTS, JOB, JOIN_JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json")
+
+
+def require_own_folder(out: Path) -> None:
+    """What has the name of a run's file must be a run's: nothing of anybody else's is written over.
+
+    A run's folder has its lock from the first moment on; one that was copied without it has a checkpoint, results or
+    a job.
+
+    Raises:
+        UserError: the folder is no run's, and has something of such a name.
+    """
+    if (out / LOCK).exists() or checkpoint_exists(_checkpoint(out)) or (out / JOB).exists() or _has_results(out):
+        return
+    if taken := next((name for name in (*_FOLDERS, *_FILES) if (out / name).exists()), None):
+        raise UserError(f"{out} is no run's folder, and a run would write over {taken} in it; choose another --out")
+
+
+def _has_results(out: Path, *, finished: bool = False) -> bool:
+    try:
+        load_results(out, finished=finished)
+    except UserError:
+        return False
+    return True
+
+
+def _checkpoint(out: Path) -> Path:
+    return out / "state" / "server" / CHECKPOINT
+
+
+def holds_simulation(out: Path) -> bool:
+    """Whether a folder has the results of a run on this machine, or what one that was interrupted left.
+
+    What a real federation sent of a job by which sites joined lies in ``flare`` too, and is no such run.
+    """
+    left = (RESULTS, "state", "flare.log", "flare/project.yml")
+    return not (out / JOB).exists() and any((out / name).exists() for name in left)
+
+
+def clear_folder(out: Path) -> None:
+    """Removes all that a run of any kind writes into its folder."""
+    for name in _FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in _FILES:
+        (out / name).unlink(missing_ok=True)
+
+
+def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
+    """The results if the experiment is already finished; otherwise makes the folder ready for a run.
+
+    Raises:
+        UserError: it holds another run, or one that is not to be gone on with; or a finished run's state is gone, so
+            that nobody can say whether it is the same.
+    """
+    checkpoint, results = _checkpoint(out), out / RESULTS
+    before = any((checkpoint_exists(checkpoint), results.exists(), (out / JOB).exists()))
+    if before and overwrite and not resume:
+        clear_folder(out)
+        return None
+    if (out / JOB).exists():
+        raise UserError(
+            f"{out} holds a run at a real federation: go on with it by --env prod --resume, give --overwrite alone, or "
+            "choose another --out"
+        )
+    if before and not resume:
+        raise UserError(f"{out} already holds a run: give --resume to go on with it, --overwrite, or another --out")
+    if not checkpoint_exists(checkpoint):
+        if _has_results(out, finished=True):
+            raise UserError(
+                f"{out} has results and no state to go on from: `medpfl report` reads them; remove the folder to have "
+                "the run made again, or choose another --out"
+            )
+        return None
+    state = load_checkpoint(checkpoint, config)
+    done = state.phase == "done" and (out / "report.html").exists() and results.exists()
+    return load_results(out) if done else None

@@ -1,0 +1,196 @@
+"""Places that a command may not write to, and files that are none of what they are given for: a line, and no harm."""
+
+import json
+import os
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from medpfl.cli.main import app
+from medpfl.core.errors import UserError
+
+SMALL = ("--sites", "2", "--rounds", "1", "--env", "inprocess", "--alone", "no")
+
+
+@pytest.fixture
+def refused(medpfl, tmp_path):
+    """A command in a folder of its own that must end in one line, without a traceback; returns the line."""
+
+    def run(*words):
+        done = medpfl(*words, cwd=tmp_path, check=False)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a small run, not to be changed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    result = CliRunner().invoke(app, ["run", "fedavg", *SMALL, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+@pytest.mark.parametrize("name", ["report.html", "results.json", "models/mine.pt", "state/a"])
+def test_a_run_writes_over_nothing_of_others(refused, tmp_path, name):
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text('{"accuracy": 0.9}')
+    for more in ((), ("--resume",), ("--overwrite",)):
+        assert "is no run's folder" in refused("run", "fedavg", *SMALL, "--out", "mine", *more)
+    assert file.read_text() == '{"accuracy": 0.9}'
+    assert [p for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [file]
+
+
+def test_a_comparison_is_not_written_into_a_run(refused, finished):
+    before = (finished / "report.html").read_text()
+    assert "holds a run" in refused("compare", "fedbn", *SMALL, "--seeds", "1", "--out", finished)
+    assert (finished / "report.html").read_text() == before
+
+
+def test_a_comparison_writes_over_nothing_of_others(refused, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "report.html").write_text("mine")
+    assert "is no comparison's folder" in refused("compare", "fedbn", *SMALL, "--seeds", "1", "--out", "mine")
+    assert (tmp_path / "mine" / "report.html").read_text() == "mine"
+
+
+def test_sites_that_join_write_over_nothing_of_others(refused, finished, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "join.json").write_text("mine")
+    join = ("run", "fedavg", "--join", finished, "--data", "organamnist-sample", "--sites", "2", "--out", "mine")
+    assert "is no run's folder" in refused(*join)
+    assert [f.name for f in (tmp_path / "mine").iterdir()] == ["join.json"]
+
+
+def test_a_run_that_fails_at_once_leaves_a_folder_as_it_was(refused, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("mine")
+    refused("run", "fedavg", *SMALL, "--data", "missing.npz", "--out", "mine")
+    assert [f.name for f in (tmp_path / "mine").iterdir()] == ["notes"]
+
+
+def test_a_run_copied_without_its_lock_is_one(medpfl, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns(".lock"))
+    medpfl("run", "fedavg", *SMALL, "--out", "copy", "--resume", cwd=tmp_path)
+
+
+def test_results_without_their_state_are_not_trained_anew(medpfl, refused, finished, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "results.json").write_bytes((finished / "results.json").read_bytes())
+    assert "no state to go on from" in refused("run", "fedavg", *SMALL, "--out", "kept", "--resume")
+    shutil.rmtree(tmp_path / "kept")
+    medpfl("run", "fedavg", *SMALL, "--out", "kept", cwd=tmp_path)
+
+
+def test_a_page_is_not_written_over_what_it_is_about(refused, finished, tmp_path):
+    before = (finished / "results.json").read_bytes()
+    assert "choose another file" in refused("report", finished, "--out", finished / "results.json")
+    assert (finished / "results.json").read_bytes() == before
+    (tmp_path / "counts.csv").write_text("site,train,validation,test\na,10,2,5\nb,10,2,5\n")
+    assert "choose another file" in refused("advise", "--counts", "counts.csv", "--json", "counts.csv")
+
+
+@pytest.mark.parametrize("out", [".", "folder", "file/page.html"])
+def test_a_page_where_none_can_be(refused, finished, tmp_path, out):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    assert "medpfl: " in refused("report", finished, "--out", out)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_results_that_were_changed_by_hand(refused, finished, tmp_path):
+    results = json.loads((finished / "results.json").read_text())
+    results["final"]["selected"]["sites"]["site-1"]["accuracy"] = "x"
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert "changed by hand" in refused("report", "results.json")
+    (tmp_path / "results.json").write_text("[" * 100_000)
+    assert "damaged" in refused("report", "results.json")
+
+
+def test_a_kit_that_is_none_has_no_audit(refused, tmp_path):
+    job = tmp_path / "job"
+    CliRunner().invoke(app, ["export", "fedavg", "--sites", "2", "--job", str(job)])
+    assert "no startup kit" in refused("site", "audit", job, "--kit", "no-kit", "--out", "out")
+    (tmp_path / "out").write_text("")
+    assert "--out out: cannot be written" in refused("site", "audit", job, "--out", "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "fedavg", "--init", "loop"), "loop"),
+        (("export", "fedavg", "--job", "loop"), "no job of that name"),
+        (("export", "fedavg", "--job", "_x"), "begins with a letter or a digit"),
+        (("compare", "fedavg", "--sweep", "lr=nan..2..1"), "no FROM..TO..STEP"),
+        (("run", "fedavg", "--preset", "deep.yml"), "wrong YAML"),
+        (("run", "fedavg", "--preset", "itself.yml"), "wrong YAML"),
+        (("run", "fedavg", "--augment", "deep.yml"), "wrong YAML"),
+        (("run", "fedavg", "--augment", "flip.yml"), "RandFlipd"),
+        (("run", "fedavg", "--set", "lr=" + "9" * 5000), "setting lr must be a number"),
+        (("run", "fedavg", "--set", "lr=1e300"), "at most 1e+38"),
+        (("run", "fedavg", "--preset", "date.yml"), "wrong YAML"),
+        (("run", "fedavg", "--init", "weights.pt"), "save a network's state_dict()"),
+        (("data", "phantom", "new", "--patients", str(10**27)), "at most"),
+        (("site", "review", "job"), "config_fed_client.json: not a JSON file"),
+    ],
+)
+def test_files_and_numbers_that_are_none(refused, tmp_path, words, said):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "deep.yml").write_text("[" * 5000)
+    (tmp_path / "itself.yml").write_text("settings: &a {lr: *a}")
+    (tmp_path / "date.yml").write_text("2020-01-01: 3")
+    (tmp_path / "flip.yml").write_text("transforms: [{_target_: RandFlipd, prob: 0.5}]")
+    (tmp_path / "weights.pt").write_bytes(b"no weights")
+    (tmp_path / "job" / "app" / "config").mkdir(parents=True)
+    (tmp_path / "job" / "app" / "config" / "config_fed_client.json").write_text("[" * 100_000)
+    line = refused(*words)
+    assert said in line
+    assert "weights_only" not in line
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("change", [{"executors": "x"}, {"task_result_filters": None}, {"executors": [None]}])
+def test_a_job_that_is_not_as_flare_writes_it(refused, tmp_path, change):
+    job = tmp_path / "job"
+    CliRunner().invoke(app, ["export", "fedavg", "--sites", "2", "--job", str(job)])
+    file = job / "app" / "config" / "config_fed_client.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert "not a job of this package" in refused("site", "review", job)
+
+
+def test_a_job_for_nobody(refused, tmp_path):
+    job = tmp_path / "job"
+    CliRunner().invoke(app, ["export", "fedavg", "--sites", "2", "--job", str(job)])
+    meta = json.loads((job / "meta.json").read_text())
+    (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": None}}))
+    assert "deploy_map is not as FLARE writes it" in refused("site", "review", job)
+
+
+def test_a_folder_that_cannot_be_written_is_named(refused):
+    if not os.access("/proc/version", os.R_OK):
+        pytest.skip("there is no /proc here")
+    assert "/proc/" in refused("export", "fedavg", "--sites", "2", "--job", "/proc/job")
+
+
+def test_a_word_between_colons_stays_what_it_is(refused):
+    assert "/data/:dog:/x.npz" in refused("run", "fedavg", "--data", "/data/:dog:/x.npz")
+
+
+def test_an_oserror_has_a_line(monkeypatch, capsys):
+    from medpfl.cli import main
+
+    def fails():
+        raise IsADirectoryError(21, "Is a directory", "there/report.html")
+
+    monkeypatch.setattr(main, "app", fails)
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+    assert capsys.readouterr().err == "medpfl: there/report.html: Is a directory\n"
+    monkeypatch.setattr(main, "app", lambda: (_ for _ in ()).throw(UserError("wrong")))
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
