@@ -20,6 +20,15 @@ def passed(findings: list[Finding]) -> bool:
     return all(finding.verdict in ("passes", "not tried") for finding in findings)
 
 
+def require_writable(folder: Path) -> None:
+    """Makes the report's folder, 0700, before minutes of attacks; UserError if that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
+
+
 def write_audit(
     folder: Path,
     findings: list[Finding],
@@ -44,9 +53,8 @@ def write_audit(
         "thresholds": thresholds.model_dump(),
         "attacks": [finding.as_json() for finding in findings],
     }
+    require_writable(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
         for old in folder.glob("*.png"):
             old.unlink()
         for finding in findings:
@@ -69,6 +77,27 @@ def lines_of(finding: Finding) -> list[str]:
         f"  came back: {finding.came_back}",
     ]
     return lines + [f"  refused {count} times: {words}" for words, count in finding.refusals.items()]
+
+
+def summary(findings: list[Finding], seconds: float) -> list[str]:
+    """All attacks together: how many, what that does not prove, and whether the job passes.
+
+    Args:
+        findings: of all attacks.
+        seconds: of the processor.
+    """
+    tried = [finding for finding in findings if finding.verdict != "not tried"]
+    failed = [finding.attack for finding in tried if finding.verdict != "passes"]
+    asked = [finding for finding in tried if finding.asked]
+    unanswered = [finding.attack for finding in asked if not finding.answered]
+    lines = [
+        f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.",
+        "An attack that fails here is no proof that a better one would.",
+    ]
+    if unanswered:
+        which = "all of them" if len(unanswered) == len(asked) else ", ".join(unanswered)
+        lines.append(f"The site refused every question of {which}: that shows its refusals, and nothing of the job.")
+    return [*lines, f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit."]
 
 
 def markdown_row(finding: Finding) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
     from medpfl.report.advice.known import Measure
 
-console = Console()
+console = Console(emoji=False)
 _TAKEN = {"data", "sites", "seed", "task", *(name for name, field in OPTIONS.items() if extra(field, "panel") == DATA)}
 _OTHERS = tuple(name for name in OPTIONS if name not in _TAKEN)
 
@@ -61,6 +61,8 @@ def advise(
     def write(content: dict[str, Any]) -> None:
         if to is None:
             return
+        if counts is not None and counts.exists() and to.exists() and to.samefile(counts):
+            raise UserError(f"--json {to}: has the counts that were read; choose another file")
         try:
             write_text(to, json.dumps(content, indent=1) + "\n")
         except OSError as error:

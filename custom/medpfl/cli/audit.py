@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
     from medpfl.site.policy import AuditThresholds, SitePolicy
 
-console = Console()
+console = Console(emoji=False)
 
 
 def audit(
@@ -43,9 +43,9 @@ def audit(
 
     Nothing leaves this machine. Exit code 1 if an attack finds more than the limits allow.
     """
-    from medpfl.audit.report import lines_of, passed, write_audit
+    from medpfl.audit.report import lines_of, passed, require_writable, summary, write_audit
     from medpfl.flare.job.folder import read_job
-    from medpfl.site.local_file import read_policy, read_site_manifest
+    from medpfl.site.local_file import local_of, read_policy, read_site_manifest
     from medpfl.site.policy import HOSPITAL
 
     config = read_job(job).config
@@ -54,10 +54,12 @@ def audit(
         raise UserError(f"--data {unknown[0]}: the job's data are called {config.data}: {config.data}=PATH")
     policy, begun = HOSPITAL, time.process_time()
     if kit is not None:
-        policy = read_policy(kit / "local", rehearsal=False)
-        named = read_site_manifest(kit / "local") | named
+        local = local_of(kit)
+        policy = read_policy(local, rehearsal=False)
+        named = read_site_manifest(local) | named
     thresholds = policy.audit
     attacks = open_audit(config, named.get(config.data), site, policy, thresholds, 60 * minutes)
+    require_writable(out)
     with console.status("Attacking") as status:
         attacks.watch = lambda name: status.update(f"Attacking: {name}")
         findings = attacks.run()
@@ -67,11 +69,8 @@ def audit(
     )
     for line in (line for finding in findings for line in lines_of(finding)):
         _say(line)
-    tried = [finding for finding in findings if finding.verdict != "not tried"]
-    failed = [finding.attack for finding in tried if finding.verdict != "passes"]
-    _say(f"{len(tried)} attacks of {len(findings)} tried in {seconds:.0f} s of the processor.")
-    _say("An attack that fails here is no proof that a better one would.")
-    _say(f"Fails: {', '.join(failed)}." if failed else "Passes: every attack stayed within its limit.")
+    for line in summary(findings, seconds):
+        _say(line)
     _say(f"Report and pictures, for this site alone: {file.parent}")
     if not passed(findings):
         raise typer.Exit(1)

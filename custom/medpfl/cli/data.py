@@ -19,7 +19,7 @@ from medpfl.core.errors import UserError, printable
 data_app = typer.Typer(
     help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
-console = Console()
+console = Console(emoji=False)
 _MOST = 60
 """Rows of an inventory on the terminal."""
 

@@ -11,7 +11,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from medpfl.algorithms.base import Algorithm
 
-console = Console()
+console = Console(emoji=False)
 
 
 def algorithms(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from medpfl.core.errors import UserError, printable
+from medpfl.core.errors import printable
 
 
 def review(
@@ -24,10 +24,10 @@ def review(
     """
     from medpfl.flare.admin.review import require_job
     from medpfl.flare.admin.review import review as read
-    from medpfl.site.local_file import read_policy
+    from medpfl.site.local_file import local_of, read_policy
     from medpfl.site.policy import HOSPITAL
 
-    policy = HOSPITAL if kit is None else read_policy(_local(kit), rehearsal=False)
+    policy = HOSPITAL if kit is None else read_policy(local_of(kit), rehearsal=False)
     found = read(require_job(job), policy.network)
     if as_json:
         print(json.dumps(found.to_json(policy), indent=1))
@@ -47,9 +47,10 @@ def ledger(
     """
     from medpfl.report.words import size
     from medpfl.site.ledger import open_ledger
+    from medpfl.site.local_file import local_of
     from medpfl.site.seal import SealBroken, read_key
 
-    opened = open_ledger(kit / "medpfl", read_key(_local(kit)))
+    opened = open_ledger(kit / "medpfl", read_key(local_of(kit)))
     number = total = 0
     try:
         for entry in opened.entries():
@@ -68,9 +69,3 @@ def ledger(
         raise typer.Exit(1) from None
     if not as_json:
         print(f"{number} entries, {size(total)} in all; the chain is whole")
-
-
-def _local(kit: Path) -> Path:
-    if not (local := kit / "local").is_dir():
-        raise UserError(f"{kit}: no startup kit: it has no folder local")
-    return local

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
 site_app.command("audit")(audit)
-console = Console()
+console = Console(emoji=False)
 
 
 @site_app.command("init")

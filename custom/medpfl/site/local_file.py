@@ -44,13 +44,20 @@ def read_policy(local: Path, *, rehearsal: bool) -> SitePolicy:
     return policy_of(said, OPEN if rehearsal else HOSPITAL, str(local / FILE))
 
 
+def local_of(kit: Path) -> Path:
+    """The folder of a startup kit that is the site's own; UserError if it is no kit."""
+    if not (local := kit / "local").is_dir():
+        raise UserError(f"{kit}: no startup kit: it has no folder local")
+    return local
+
+
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object from a file; UserError if it is none."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not a JSON file: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{file}: a JSON object is needed")

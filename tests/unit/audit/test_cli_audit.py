@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from medpfl.audit.finding import Finding
-from medpfl.audit.report import lines_of, passed
+from medpfl.audit.report import lines_of, passed, summary
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
 
@@ -69,3 +69,14 @@ def test_verdicts():
     assert not passed([good, Finding("c", "the time limit was reached", "", "no time")])
     assert not passed([good, Finding("d", "", "", "fails")])
     assert lines_of(none) == ["b: not tried: it has no meaning"]
+
+
+def test_what_was_only_refused_is_said():
+    answered = Finding("a", "", "", "passes", asked=4, answered=3)
+    refused = Finding("b", "", "", "passes", asked=4, answered=0)
+    none = Finding.not_tried("c", "it has no meaning")
+    assert "refused" not in " ".join(summary([answered, none], 1))
+    assert "refused every question of b: " in summary([answered, refused, none], 1)[2]
+    assert "refused every question of all of them: " in summary([refused, none], 1)[2]
+    assert summary([refused, none], 1)[-1] == "Passes: every attack stayed within its limit."
+    assert summary([Finding("d", "", "", "fails")], 1)[-1] == "Fails: d."

@@ -52,7 +52,10 @@ def test_a_field_of_the_policy_is_set_and_said(kit):
     assert "policy, least_patients: 20 (default) -> 30" in output
     assert 'policy, measures: "coarse" (default) -> "none"' in output
     assert read(kit, "medpfl.json")["policy"] == {"least_patients": 30, "measures": "none"}
-    assert "Nothing to change." in done(kit, "--policy", "least_patients=30")
+    again = done(kit, "--policy", "least_patients=30")
+    assert "Nothing to change." in again
+    assert "no update of fewer than 30 training patients will leave" in again
+    assert "training patients" not in done(kit, "--policy", "least_patients=0")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
 def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None, *, usual: bool) -> str | None:
     """Limits a scope in place, ``usual`` if it is the default; returns what might leave before, None if it stays."""
     filters = scope.setdefault("task_result_filters", [])
+    if not isinstance(filters, list) or not all(isinstance(entry, dict) for entry in filters):
+        raise UserError(f"{file}: task_result_filters of scope {scope['name']} must be a list of JSON objects")
     own = [f for f in filters if _is_own_filter(f)]
     given = [(f.get("args") or {}).get("allowed") for f in own]
     lists = [listed(file, allowed) for allowed in given if allowed is not None]

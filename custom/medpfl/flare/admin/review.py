@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medpfl.config.run import RunConfig
+from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
@@ -142,6 +142,7 @@ class Review:
             "gpus": self.gpus,
             "leaves": [vars(kind) for kind in self.leaving],
             "bytes": self.bytes,
+            "least_patients": policy.least_patients,
             "measures": policy.measures,
             "verdict": self._verdict(policy),
             "refused_because": self.refusals(policy),
@@ -172,6 +173,8 @@ class Review:
         yield "what may be learned"
         yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
         yield f"in all, besides numbers: {size(self.bytes)}"
+        if policy.least_patients and any(kind.tensors for kind in self.leaving):
+            yield f"taken only where {policy.least_patients} patients or more are trained on (policy: least_patients)"
         yield f"measures leave {policy.measures} here"
         if self._verdict(policy):
             yield "what taking part was worth leaves too (policy: verdict): measures of the model trained alone, gains"
@@ -197,10 +200,10 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
     at_server = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_server.json"))]
     at_sites = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_client.json"))]
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
-    config = RunConfig(**arguments["run_config"])
-    newcomers = RunConfig(**arguments["newcomers"]) if "newcomers" in arguments else None
+    config = make_config(**arguments["run_config"])
+    newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
-        raise UserError(f"{job}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
+        raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     joining = newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
@@ -215,7 +218,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
         hash=Contract(config, newcomers).hash,
         data=newcomers or config,
         joining=joining,
-        sites=tuple(name for targets in meta.get("deploy_map", {}).values() for name in targets if name != "server"),
+        sites=_for_whom(meta),
         classes=classes,
         foreign=tuple(foreign),
         code=tuple(str(f.relative_to(folder)) for f in sorted(folder.glob("*/custom/**/*")) if f.is_file()),
@@ -249,6 +252,13 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
     yield Leaving(numbers, "train", config.rounds, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on validation data", "validate", 1, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on test data of two models", "test", 1, {}, 0, _REVEALS["numbers"])
+
+
+def _for_whom(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    targets = meta.get("deploy_map") or {}
+    if not isinstance(targets, dict) or not all(isinstance(names, list) for names in targets.values()):
+        raise UserError("meta.json: not a job of this package: deploy_map is not as FLARE writes it")
+    return tuple(str(name) for names in targets.values() for name in names if name != "server")
 
 
 def _classes(content: Any) -> Iterator[str]:
