@@ -78,6 +78,10 @@ def site_data(site: str, seed: int, **sizes: int) -> ImageTensors:
     return images(**{"train": 11 + 2 * number, **sizes}, seed=100 * seed + number, brightness=20 * number)
 
 
+FEW_STEPS = {"finetune_steps": 20}
+"""Settings of FedBlend where the number of its further steps, 200, does not matter."""
+
+
 def config(algorithm: str = "fedavg", **fields) -> RunConfig:
     settings = {"lr": 0.1, "batch_size": 4} | fields.pop("settings", {})
     defaults = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "rounds": 3, "device": "cpu", "alone": "no"}

@@ -19,7 +19,7 @@ class FineTuningSettings(Settings):
     """How far."""
 
     finetune_epochs: int = setting(0, "epochs that each site trains its model further at the end", ge=0, le=10**4)
-    finetune_lr: float = setting(0.0, "learning rate then; 0 is lr, whatever the schedule came to", ge=0)
+    finetune_lr: float = setting(0.0, "learning rate then; 0 is lr, whatever the schedule came to", ge=0, le=1e38)
     finetune_steps: int = setting(0, "likewise, as many whole epochs as have at least so many steps", ge=0, le=10**6)
 
 

@@ -59,9 +59,10 @@ def read_preset(file: Path, options: Sequence[str]) -> dict[str, Any]:
     """
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        json.dumps(content, default=str)  # what contains itself cannot be said
     except OSError as error:
         raise UserError(f"--preset {file}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         raise UserError(f"--preset {file}: wrong YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"--preset {file}: a YAML mapping of options is needed, e.g. rounds: 50")

@@ -39,7 +39,7 @@ def value_of(text: str) -> Any:
     """What a command line says as a value: as JSON reads it, else the word itself."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also of numbers of thousands of digits
         return text
 
 

@@ -172,17 +172,21 @@ class SiteLoaders:
             NotPlain: one that is to be in order is not, or one of training samples is used up by being read.
         """
         if part not in self._samples:
-            loader = getattr(self, part)
-            in_order = self.plain if part == "train" else loader
-            if in_order is not None and varies(in_order):
-                raise NotPlain(NOT_IN_ORDER)
-            number = told(loader)
-            if number is None:
-                number = sum(len(y) for _, y in loader)
-            if part == "train" and number and any(map(used_up, (loader, in_order))):
-                raise NotPlain(USED_UP)
-            self._samples[part] = number
+            with torch.random.fork_rng(devices=[]):  # what loaders draw when they are looked at moves nothing else
+                self._samples[part] = self._looked_at(part)
         return self._samples[part]
+
+    def _looked_at(self, part: Part) -> int:
+        loader = getattr(self, part)
+        in_order = self.plain if part == "train" else loader
+        if in_order is not None and varies(in_order):
+            raise NotPlain(NOT_IN_ORDER)
+        number = told(loader)
+        if number is None:
+            number = sum(len(y) for _, y in loader)
+        if part == "train" and number and any(map(used_up, (loader, in_order))):
+            raise NotPlain(USED_UP)
+        return number
 
     def training_batches(
         self, batch_size: int, generator: torch.Generator, *, balanced: bool = False

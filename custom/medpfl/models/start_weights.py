@@ -146,13 +146,19 @@ def _in_folder(file: Path) -> Path:
     return file
 
 
+def unreadable(error: Exception) -> str:
+    """Why a file of weights cannot be read; torch's own words would have the reader run what is in it."""
+    plain = not isinstance(error, UnpicklingError)
+    why = (plain and str(error).partition("\n")[0]) or "it is empty, damaged, or holds more than tensors"
+    return f"cannot be read as safetensors or as a torch state dict ({why}); save a network's state_dict()"
+
+
 def _read(file: Path) -> dict[str, Tensor]:
     load: Callable[[Path], Any] = load_file if file.suffix == ".safetensors" else _torch
     try:
         content = load(file)
     except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
-        first = str(error).partition("\n")[0]
-        raise UserError(f"--init {file}: cannot be read as safetensors or as a torch state dict: {first}") from None
+        raise UserError(f"--init {file}: {unreadable(error)}") from None
     while isinstance(content, Mapping) and not any(isinstance(v, Tensor) for v in content.values()):
         inside = next((content[name] for name in _INSIDE if isinstance(content.get(name), Mapping)), None)
         if inside is None:

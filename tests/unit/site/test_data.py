@@ -121,8 +121,9 @@ LOADERS = {
 @pytest.mark.parametrize("which", LOADERS)
 def test_a_loader_counts_what_it_yields_in_an_epoch(which):
     made, n = LOADERS[which]
-    data = SiteLoaders(made())
+    data, before = SiteLoaders(made()), torch.get_rng_state()
     assert data.samples("train") == n
+    assert torch.equal(torch.get_rng_state(), before)
     assert sum(len(y) for _, y in data.training_batches(32, generator(0))) == n
     assert data.class_counts(2).tolist() == [n, 0]
 

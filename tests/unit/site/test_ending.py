@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tiny import config, plan_of, run, sites_of
+from tiny import FEW_STEPS, config, plan_of, run, sites_of
 
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
@@ -35,7 +35,7 @@ def close(found: dict, expected: dict) -> bool:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "fedper", "ditto", "apfl", "fedbabu", "fedap", "fedblend"])
 def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
-    settings = {"finetune_steps": 20} if algorithm == "fedblend" else {}
+    settings = FEW_STEPS if algorithm == "fedblend" else {}
     state, sites = run(config(algorithm, use="blend", settings=settings, **TRAINED))
     for name, site in sites.items():
         metrics = state.final[name]
@@ -147,7 +147,7 @@ def test_a_choice_needs_two():
 
 
 def test_a_hospital_keeps_its_verdict_and_the_model_that_it_trained_alone(tmp_path):
-    federation = Federation.of(config("fedblend", settings={"finetune_steps": 20}, **TRAINED))
+    federation = Federation.of(config("fedblend", settings=FEW_STEPS, **TRAINED))
     policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
     sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in federation.config.site_names}
     sent = []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tiny import config, images, plan_of, sites_of
+from tiny import FEW_STEPS, config, images, plan_of, sites_of
 
 from medpfl.core.statefile import read_state
 from medpfl.engine.federation import Federation
@@ -12,8 +12,6 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.models.blend import is_blend, restored
 from medpfl.server.newcomer import Welcome
 from medpfl.site.policy import HOSPITAL
-
-FEW_STEPS = {"finetune_steps": 20}
 
 
 def joined(folder, algorithm="fedblend", policy=None, data=None, **fields):

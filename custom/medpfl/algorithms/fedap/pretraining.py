@@ -20,6 +20,7 @@ from medpfl.core.parameters import State
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import SiteData
 from medpfl.core.threads import intra_op_threads
+from medpfl.models.start_weights import unreadable
 from medpfl.training.loop import plain_objective, train_epochs
 
 
@@ -53,8 +54,7 @@ def load_pretrained(path: Path, model: nn.Module) -> State:
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as error:
-        first = str(error).partition("\n")[0]
-        raise UserError(f"pretrain: {path} cannot be read as safetensors or as a torch state dict: {first}") from None
+        raise UserError(f"pretrain: {path} {unreadable(error)}") from None
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:

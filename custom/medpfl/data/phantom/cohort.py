@@ -25,6 +25,8 @@ from medpfl.data.phantom.six_centres import CENTRES, Centre
 CLASSES = ("no emphysema", "emphysema")
 SMALLEST = 2 * len(CENTRES)
 """Patients needed so that each centre has both classes."""
+MOST = 10**6
+"""Beyond it is a slip of the hand; centres are filled one patient at a time."""
 _README = """\
 Chest CT series made by a computer: formulas and random numbers, no patient and no scanner. Any likeness is chance.
 They are for rehearsing software. Nothing that is measured on them says anything about people.
@@ -89,6 +91,8 @@ def make_phantom(
     """
     if patients < SMALLEST:
         raise UserError(f"--patients {patients}: {len(CENTRES)} centres with both classes need {SMALLEST} or more")
+    if patients > MOST:
+        raise UserError(f"--patients {patients}: {MOST:,} at most")
     if not 32 <= matrix <= 512:
         raise UserError(f"--matrix {matrix}: images have 32 to 512 rows and columns")
     folder = Path(folder).expanduser()

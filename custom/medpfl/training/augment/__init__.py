@@ -67,7 +67,7 @@ def content(given: Spec | None) -> Spec | None:
         found = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--augment {given}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"--augment {given}: wrong YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise UserError(f"--augment {given}: a YAML mapping with a list `transforms` is needed")
