@@ -21,6 +21,7 @@ from medpfl.config.fields import PLACE, RUN
 from medpfl.core.errors import Interrupted, UserError, printable
 from medpfl.core.version import __version__
 from medpfl.report.progress import progress
+from medpfl.report.words import count
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -173,6 +174,7 @@ def compare(
         console.print(sweep_table(found))
         files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
         console.print(f"Table, figures for other tools and report: {files}", highlight=False, soft_wrap=True)
+        _require_all(found["unfinished"])
         return
     from medpfl.report.terminal import comparison_table
     from medpfl.runs.comparison import run_comparison
@@ -185,6 +187,13 @@ def compare(
     )
     console.print(comparison_table(comparison, console.width))
     console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
+    _require_all(comparison["unfinished"])
+
+
+def _require_all(unfinished: list[dict[str, Any]]) -> None:
+    """UserError, for whoever reads the exit code alone, if runs are in no table."""
+    if unfinished:
+        raise UserError(f"{count(len(unfinished), 'run')} ended early; the tables are of the others")
 
 
 @app.command()

@@ -13,6 +13,10 @@ class NotInOnePlace(UserError):
     """The sites' data are not together here; whoever needed them says what would do instead."""
 
 
+class RunEnded(UserError):
+    """A run that had begun ended early, as one whose loss is no number; of other runs it says nothing."""
+
+
 class Stopped(Exception):
     """A run was ended from outside in the middle of a step; the step's result is not used."""
 

@@ -14,6 +14,7 @@ from medpfl.report.measures import NONE, change, change_head, chief, listed, mea
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison, alone
+from medpfl.report.unfinished import unfinished_words
 from medpfl.report.words import count, percent, size
 
 BETTER_THAN_LOCAL = "Better than local"
@@ -149,7 +150,7 @@ def comparison_note(comparison: Comparison) -> str:
     ]
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
-    return " ".join(sentences)
+    return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
 
 
 def notes_of(comparison: Comparison) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from medpfl.report.page_sweep import sweep_section
 from medpfl.report.pairing import grouped
 from medpfl.report.reading import Results, selected, write_text
 from medpfl.report.side_by_side import compare
-from medpfl.report.sweep import Sweeping, Swept
+from medpfl.report.sweep import Sweeping, Swept, data_of
+from medpfl.report.unfinished import Unfinished
 from medpfl.report.words import count, data_name, method_name
 
 logger = logging.getLogger(__name__)
 
 
-def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
+def write_report(runs: list[Results], path: str | os.PathLike[str], unfinished: Sequence[Unfinished] = ()) -> Path:
     """Write one page about a run, or about several: the comparison first, then each of them.
 
     A run that has not ended is shown as far as it is. Runs that cannot be paired are shown one after the other, and
@@ -38,19 +40,20 @@ def write_report(runs: list[Results], path: str | os.PathLike[str]) -> Path:
     Args:
         runs: results of :func:`medpfl.report.reading.load_results`.
         path: the HTML file to write; its folder is made if need be.
+        unfinished: of a comparison, what ended early.
 
     Raises:
         UserError: there are no runs.
     """
     if not runs:
         raise UserError("Nothing to report: give at least one run.")
-    values = _single(runs[0]) if len(runs) == 1 else _several(runs)
+    values = _single(runs[0]) if len(runs) == 1 else _several(runs, unfinished)
     return write_text(path, _templates().get_template("page.html").render(values))
 
 
 def write_sweep_report(found: Swept, path: str | os.PathLike[str]) -> Path:
     """Write one page about a swept setting (:func:`medpfl.report.sweep.swept`)."""
-    title = f"{Sweeping.read(found).title} on {found['data'][0]['name']}"
+    title = f"{Sweeping.read(found).title} on {data_of(found)[0]['name']}"
     values = {"title": title, "problem": "", "top": sweep_section(found), "folded": []}
     return write_text(path, _templates().get_template("page.html").render(values))
 
@@ -79,9 +82,9 @@ def _single(run: Results) -> dict[str, Any]:
     return {"title": title, "problem": "", "top": run_section(run, with_partition=True, alone=True), "folded": []}
 
 
-def _several(runs: list[Results]) -> dict[str, Any]:
+def _several(runs: list[Results], unfinished: Sequence[Unfinished]) -> dict[str, Any]:
     try:
-        comparison = compare(runs)
+        comparison = compare(runs, unfinished)
     except UserError as error:
         problem = f"The runs are shown one by one, without a comparison. {error}"
         logger.warning("%s", problem)

@@ -20,6 +20,7 @@ from medpfl.report.reading import (
     site_scores,
     worst_site,
 )
+from medpfl.report.unfinished import Unfinished
 from medpfl.report.words import data_name
 
 Comparison = dict[str, Any]
@@ -33,16 +34,20 @@ Over = dict[str, float | None]
 """``mean`` and ``sd`` over seeds."""
 
 
-def compare(runs: list[Results]) -> Comparison:
+def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Comparison:
     """Group finished runs by algorithm over seeds and pair them, seed by seed and site by site.
 
     Standard deviations (``sd``) are over seeds, with n - 1 in the denominator, and None for a single seed. The
     difference to local training is taken to a run of ``local`` among the runs, else to the reference in each run; above
     0 is better, whichever way the measure is.
 
+    Args:
+        runs: finished ones.
+        unfinished: what was to be compared too and ended early.
+
     Returns:
-        ``{"schema", "measures", "data", "seeds", "groups": [...]}``; groups in the order in which their algorithm was
-        first given.
+        ``{"schema", "measures", "data", "seeds", "groups": [...], "unfinished"}``; groups in the order in which
+        their algorithm was first given.
 
     Raises:
         UserError: a run has not ended, a run is there twice, two runs are of different tasks, or cannot be paired
@@ -70,6 +75,7 @@ def compare(runs: list[Results]) -> Comparison:
         },
         "seeds": list(next(iter(groups.values()))),
         "groups": [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()],
+        "unfinished": list(unfinished),
     }
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import Comparison
+from medpfl.report.side_by_side import Comparison, compare
+from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
+_OF_A_POINT = ("measures", "worst", "to_local", "forgetting", "sites", "by_seed", "rounds", "local_epochs")
 
 
 @dataclass(frozen=True)
@@ -65,37 +67,40 @@ class Sweeping:
 
 
 def swept(
-    sweeping: Sweeping, labels: Sequence[str], comparisons: Sequence[tuple[Comparison, Sequence[Results]]]
+    sweeping: Sweeping,
+    methods: Sequence[tuple[str, str]],
+    at_each: Sequence[Mapping[int, Sequence[Results]]],
+    unfinished: Sequence[Unfinished] = (),
 ) -> Swept:
     """The content of sweep.json.
 
     Args:
         sweeping: what is swept.
-        labels: of the methods, in the order of the comparisons' groups.
-        comparisons: at each value, of :func:`medpfl.report.side_by_side.compare`, with its runs: all methods under the
-            first seed, then under the second, and so on.
+        methods: labels and algorithms.
+        at_each: at each value the finished runs, one for each seed, by the method's place; a method with a run that
+            ended early has none there.
+        unfinished: which runs ended early.
 
     Returns:
-        ``schema``, ``sweep``, ``measures``, ``data``, ``seeds``, and ``groups``: by method its ``label``, ``algorithm``
-        and, in the order of the values, ``points``: the comparison's figures at that value, and under ``runs`` by seed
-        every measure of every site.
+        ``schema``, ``sweep``, ``measures``, ``data``, ``seeds``, ``unfinished``, and ``groups``: by method its
+        ``label``, ``algorithm`` and, in the order of the values, ``points``: the comparison's figures at that value,
+        and under ``runs`` by seed every measure of every site. Where a run ended early a point has none of them.
     """
-    begun = comparisons[0][0]
+    compared = [compare([run for own in runs.values() for run in own]) if runs else None for runs in at_each]
+    begun = next(filter(None, compared))
     groups = []
-    for index, label in enumerate(labels):
+    for index, (label, algorithm) in enumerate(methods):
         points = []
-        for comparison, runs in comparisons:
-            group = comparison["groups"][index]
-            own = runs[index :: len(labels)]
+        for runs, comparison in zip(at_each, compared, strict=True):
+            own = runs.get(index, ())
+            group = comparison["groups"][list(runs).index(index)] if comparison and own else _nothing(begun)
             points.append(
                 {
-                    **{key: group[key] for key in ("measures", "worst", "to_local", "forgetting", "sites", "by_seed")},
-                    "rounds": group["rounds"],
-                    "local_epochs": group["local_epochs"],
+                    **{key: group[key] for key in _OF_A_POINT},
                     "runs": {str(run["config"]["seed"]): _sites(run) for run in own},
                 }
             )
-        groups.append({"label": label, "algorithm": begun["groups"][index]["algorithm"], "points": points})
+        groups.append({"label": label, "algorithm": algorithm, "points": points})
     return {
         "schema": 1,
         "sweep": {
@@ -104,10 +109,23 @@ def swept(
             "other_sites": sweeping.other_sites,
         },
         "measures": begun["measures"],
-        "data": [comparison["data"] for comparison, _ in comparisons],
+        "data": [comparison and comparison["data"] for comparison in compared],
         "seeds": begun["seeds"],
         "groups": groups,
+        "unfinished": list(unfinished),
     }
+
+
+def _nothing(like: Comparison) -> dict[str, Any]:
+    """The figures of a group that has none."""
+    none = {"mean": None, "sd": None}
+    measured = {"measures": {of["name"]: none for of in like["measures"]}, "worst": none, "forgetting": none}
+    return {**dict.fromkeys(_OF_A_POINT), **measured, "sites": {}, "by_seed": {}}
+
+
+def data_of(found: Swept) -> list[dict[str, Any]]:
+    """The data of the values at which runs came to an end; at least one."""
+    return [data for data in found["data"] if data]
 
 
 def _sites(run: Results) -> dict[str, dict[str, float | None]]:
@@ -151,7 +169,7 @@ def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
 
 def sweep_note(found: Swept) -> str:
     """What the figures are, in plain sentences."""
-    sweeping, measure, data = Sweeping.read(found), first(found), found["data"]
+    sweeping, measure, data = Sweeping.read(found), first(found), data_of(found)
     seeds = found["seeds"]
     sentences = [
         f"{data[0]['name']}, model {' and '.join(dict.fromkeys(str(m) for of in data for m in of['models']))}.",
@@ -161,10 +179,10 @@ def sweep_note(found: Swept) -> str:
     if sweeping.other_sites:
         sentences.append("Sites have other data at each value: a name at one value and at the next are two sites.")
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
-        effort = {point[key] for group in found["groups"] for point in group["points"]}
+        effort = {point[key] for group in found["groups"] for point in group["points"]} - {None}
         if len(effort) > 1 and key not in sweeping.names:
             sentences.append(f"Numbers of {what} differ: {', '.join(map(str, sorted(effort)))}.")
-    return " ".join(sentences)
+    return " ".join(filter(None, [*sentences, unfinished_words(found["unfinished"])]))
 
 
 def sweep_csv(found: Swept) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from medpfl.algorithms import LOCAL, algorithm, mechanisms
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
-from medpfl.core.errors import UserError
+from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.settings import value_of
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Watch
@@ -19,8 +20,11 @@ from medpfl.models import takes_argument
 from medpfl.report.compare_table import write_comparison
 from medpfl.report.page import write_report
 from medpfl.report.side_by_side import compare
+from medpfl.report.unfinished import Unfinished, unfinished_words
 from medpfl.runs.experiment import Env, run_experiment
 from medpfl.runs.folder import JOB, RESULTS, holds_simulation
+
+logger = logging.getLogger(__name__)
 
 _TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in ("json", "md", "csv")))
 """What a comparison or a sweep leaves beside its runs' folders."""
@@ -172,7 +176,8 @@ def run_comparison(
 ) -> dict[str, Any]:
     """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
 
-    A comparison that was stopped goes on: finished runs are read, an unfinished one resumes.
+    A comparison that was stopped goes on: finished runs are read, an unfinished one resumes. A run that ends early, as
+    one whose loss is no number, ends no other; its method is left out with all seeds, and ``unfinished`` says so.
 
     Args:
         runs: folder name and configuration of every run; they may differ in algorithm and seed.
@@ -185,12 +190,12 @@ def run_comparison(
         progress: shows a run's progress, from a title and the number of rounds.
 
     Raises:
-        UserError: a run cannot be made, or the folder holds runs with other settings.
+        UserError: a run cannot be made, the folder holds runs with other settings, or no method's runs came to an end.
     """
     for i, (name, config) in enumerate(runs):
         if twin := next((other for other, same in runs[:i] if same == config), None):
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    results = all_results(
+    results, unfinished = all_results(
         runs,
         out,
         env=env,
@@ -200,9 +205,11 @@ def run_comparison(
         forgotten=forgotten,
         progress=progress,
     )
-    comparison = compare(results)
+    out_of_it = {of["run"] for of in unfinished}
+    ended = [found for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
+    comparison = compare(ended, unfinished)
     write_comparison(comparison, out)
-    write_report(results, out / "report.html")
+    write_report(ended, out / "report.html", unfinished)
     return comparison
 
 
@@ -216,18 +223,25 @@ def all_results(
     together: bool | None,
     forgotten: bool | None,
     progress: ShowProgress,
-) -> list[dict[str, Any]]:
-    """The results of every run, in order, one made after another; the arguments are those of :func:`run_comparison`."""
+) -> tuple[list[dict[str, Any] | None], list[Unfinished]]:
+    """The results of every run, in order, one made after another, None of those that ended early; and which these are.
+
+    The arguments are those of :func:`run_comparison`.
+
+    Raises:
+        UserError: a run cannot be made, or of every folder's runs one ended early.
+    """
     _require_place(runs, out)
     _try_out(runs, out, overwrite)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
-    results = []
+    results: list[dict[str, Any] | None] = []
+    unfinished: list[Unfinished] = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
         with progress(title, config.rounds) as watch:
-            results.append(
-                run_experiment(
+            try:
+                found = run_experiment(
                     config,
                     out / name / f"seed-{config.seed}",
                     env=env,
@@ -238,8 +252,14 @@ def all_results(
                     forgotten=forgotten,
                     watch=watch,
                 )
-            )
-    return results
+            except RunEnded as error:
+                logger.warning("%s ended early, the others go on: %s", title, error)
+                unfinished.append({"run": name, "seed": config.seed, "why": str(error)})
+                found = None
+        results.append(found)
+    if {name for name, _ in runs} == {of["run"] for of in unfinished}:
+        raise UserError(unfinished_words(unfinished))
+    return results, unfinished
 
 
 def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path) -> None:

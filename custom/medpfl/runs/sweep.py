@@ -20,7 +20,6 @@ from medpfl.core.settings import Value, value_of
 from medpfl.report.compare_table import markdown_table
 from medpfl.report.page import write_sweep_report
 from medpfl.report.reading import write_text
-from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
@@ -127,7 +126,8 @@ def run_sweep(
 ) -> Swept:
     """Runs a comparison at every value, then writes sweep.json, sweep.csv, sweep.md and report.html.
 
-    A sweep that was stopped goes on: finished runs are read, an unfinished one resumes.
+    A sweep that was stopped goes on: finished runs are read, an unfinished one resumes. A run that ends early, as with
+    a learning rate that is too high, ends no other; its method has no figures at that value (``unfinished``).
 
     Args:
         algorithms: see :func:`medpfl.runs.asked.configs_of`.
@@ -147,12 +147,12 @@ def run_sweep(
         The content of sweep.json (:func:`medpfl.report.sweep.swept`).
 
     Raises:
-        UserError: a run cannot be made, or the folder holds runs with other settings.
+        UserError: a run cannot be made, the folder holds runs with other settings, or no method's runs came to an end.
     """
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
-    results = all_results(
+    results, unfinished = all_results(
         list(every.values()),
         out,
         env=env,
@@ -163,9 +163,8 @@ def run_sweep(
         progress=progress,
     )
     made = dict(zip(every, results, strict=True))
-    at_each = [[made[name, config.seed] for name, config in runs] for runs in plan]
-    comparisons = [(compare(found), found) for found in at_each]
-    found = swept(sweep.sweeping, _labels(algorithms, points[0]), comparisons)
+    at_each = [_by_method(runs, made) for runs in plan]
+    found = swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished)
     write_sweep(found, out)
     return found
 
@@ -193,13 +192,25 @@ def _folders(
     return found
 
 
-def _labels(algorithms: Sequence[str], runs: Sequence[tuple[str, RunConfig]]) -> list[str]:
-    """Of the variants, in the order of the first seed's runs: the method's title, and what is changed of it."""
+def _by_method(
+    runs: Sequence[tuple[str, RunConfig]], made: Mapping[tuple[str, int], dict[str, Any] | None]
+) -> dict[int, list[dict[str, Any]]]:
+    """By a method's place its runs at a value, in the order of the seeds; no method with one that ended early."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for i, name in enumerate(dict.fromkeys(name for name, _ in runs)):
+        own = [made[name, config.seed] for other, config in runs if other == name]
+        if ended := [run for run in own if run is not None] if None not in own else []:
+            found[i] = ended
+    return found
+
+
+def _methods(algorithms: Sequence[str], runs: Sequence[tuple[str, RunConfig]]) -> list[tuple[str, str]]:
+    """Label and algorithm, in the order of the first seed's runs; a label is a title, and what is changed of it."""
     given = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     model = next(config.model for _, config in runs)
     by_folder: Mapping[str, Variant] = {v.folder: v for v in with_local(given, model)}
-    names = dict.fromkeys(folder for folder, _ in runs)
-    return [_label(by_folder[name]) if name in by_folder else name for name in names]
+    names = {folder: config.algorithm for folder, config in runs}
+    return [(_label(by_folder[name]) if name in by_folder else name, of) for name, of in names.items()]
 
 
 def _label(variant: Variant) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from medpfl.algorithms.mechanism import Turn
-from medpfl.core.errors import UserError
+from medpfl.core.errors import RunEnded
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, Update, named
 from medpfl.core.parameters import State, StateError
@@ -25,7 +25,7 @@ from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mix
 from medpfl.tasks.selection import selection
 
 
-class QuorumNotMet(UserError):
+class QuorumNotMet(RunEnded):
     """Fewer usable updates than the run's quorum; the state before the round is intact."""
 
 

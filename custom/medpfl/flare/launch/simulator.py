@@ -16,7 +16,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.sim_env import SimEnv
 
 from medpfl.config.run import RunConfig
-from medpfl.core.errors import UserError
+from medpfl.core.errors import RunEnded, UserError
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.flare.job.recipes import PackageRecipe, PersonalizedRecipe
 
@@ -100,7 +100,7 @@ def simulate(
         Seconds until the first task was done: processes, imports, joining.
 
     Raises:
-        UserError: the run ended early; the message says why and where the log is.
+        RunEnded: the message says why and where the log is.
     """
     recipe = PersonalizedRecipe(
         config, name=config.algorithm, experiment="state", state_dir=require_no_space(out), track=track
@@ -141,7 +141,7 @@ def run_simulator(
         The file's content.
 
     Raises:
-        UserError: the job ended early; the message says why and where the log is.
+        RunEnded: the job ended early; the message says why and where the log is.
     """
     workspace = require_no_space(out) / "flare"
     log = workspace.with_suffix(".log")
@@ -159,16 +159,16 @@ def run_simulator(
         watcher.join()
     error = run_folder / "error.json"
     if error.exists():
-        raise UserError(json.loads(error.read_text())["error"])
+        raise RunEnded(json.loads(error.read_text())["error"])
     if env.dead_site:
-        raise UserError(
+        raise RunEnded(
             f"the process of {env.dead_site} died ({env.log} says when; the system kills processes where memory is "
             f"short); {again}"
         )
     results = run_folder / results_file
     found = json.loads(results.read_text()) if results.exists() else {}
     if found.get("status") != "finished":
-        raise UserError(f"the simulation ended before the run was done; {env.log} says why")
+        raise RunEnded(f"the simulation ended before the run was done; {env.log} says why")
     return found
 
 

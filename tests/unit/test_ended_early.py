@@ -1,0 +1,73 @@
+"""A run that ends early, as one whose loss is no number, ends no other run of its comparison or sweep."""
+
+import csv
+import json
+
+import pytest
+
+import medpfl
+from medpfl.core.errors import RunEnded, UserError
+from medpfl.runs import comparison
+
+TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu", "quiet": True}
+STEPS = {"batch_size": 4}
+"""So that one step's weights have a loss within the epoch."""
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rates")
+    return folder, medpfl.compare(["fedavg"], seeds=1, out=folder, sweep="lr=0.01,1e30", settings=STEPS, **TINY).results
+
+
+def test_a_sweep_has_no_figures_where_a_run_ended_early(rates):
+    folder, found = rates
+    for group in found["groups"]:
+        there, none = group["points"]
+        assert there["measures"]["accuracy"]["mean"] is not None and there["runs"]
+        assert none["measures"]["accuracy"] == {"mean": None, "sd": None}
+        assert none["runs"] == none["sites"] == {} and none["to_local"] is None
+    assert [of["run"] for of in found["unfinished"]] == ["local/lr=1e_30", "fedavg/lr=1e_30"]
+    assert all("the training loss became nan: lower the learning rate" in of["why"] for of in found["unfinished"])
+    assert json.loads((folder / "sweep.json").read_text()) == found
+    assert {row["lr"] for row in csv.DictReader((folder / "sweep.csv").open())} == {"0.01"}
+    assert "| FedAvg | 1e+30 | – | – | – | – |" in (folder / "sweep.md").read_text()
+    for file in ("sweep.md", "report.html"):
+        assert "Ended early: local/lr=1e_30 with seed 0, fedavg/lr=1e_30 with seed 0" in (folder / file).read_text()
+
+
+def test_a_comparison_is_of_the_others_and_its_command_fails(tmp_path, medpfl):
+    words = ["--sites", "2", "--rounds", "1", "--train-fraction", "0.05", "--fractions", "0.2,0.05,0.05"]
+    ran = medpfl(
+        "compare", "fedavg", "fedavg:lr=1e30", *words, "--set", "batch_size=4", "--seeds", "1", "--device", "cpu",
+        "--out", tmp_path, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2 and "medpfl: 1 run ended early; the tables are of the others" in ran.stderr
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    assert [group["label"] for group in found["groups"]] == ["Local training", "FedAvg"]
+    assert found["unfinished"][0]["run"] == "fedavg_lr=1e30"
+    assert "Ended early: fedavg_lr=1e30 with seed 0; it is in no figure" in (tmp_path / "comparison.md").read_text()
+
+
+def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch):
+    run = comparison.run_experiment
+
+    def ends(config, out, **how):
+        if (config.algorithm, config.seed) == ("fedavg", 1):
+            raise RunEnded("power cut")
+        return run(config, out, **how)
+
+    monkeypatch.setattr(comparison, "run_experiment", ends)
+    found = medpfl.compare(["fedavg", "fedbn"], seeds=2, out=tmp_path, new_test=False, **TINY).results
+    assert [group["label"] for group in found["groups"]] == ["Local training", "FedBN"]
+    assert found["unfinished"] == [{"run": "fedavg", "seed": 1, "why": "power cut"}]
+    monkeypatch.setattr(comparison, "run_experiment", run)
+    again = medpfl.compare(["fedavg", "fedbn"], seeds=2, out=tmp_path, new_test=False, **TINY).results
+    assert [group["label"] for group in again["groups"]] == ["Local training", "FedAvg", "FedBN"]
+    assert again["unfinished"] == []
+
+
+def test_nothing_is_compared_where_all_ended_early(tmp_path):
+    with pytest.raises(UserError, match=r"Ended early: local with seed 0, fedavg with seed 0; .* became nan"):
+        medpfl.compare(["fedavg"], seeds=1, out=tmp_path, settings=STEPS | {"lr": 1e30}, **TINY)
+    assert not (tmp_path / "comparison.json").exists()
