@@ -1,4 +1,4 @@
-"""Data of regimes that no partition makes: sites whose images look different, and two hospitals' chest X-rays.
+"""Data that no partition makes: sites whose images look different, hospitals' chest X-rays, and slices of patients.
 
 Functions as ``--data regimes_data:NAME`` takes them; they need the files beside them.
 """
@@ -57,6 +57,64 @@ def chest(site: str, seed: int, size: int = 64) -> medpfl.ImageTensors:
     pixels = [np.asarray(Image.open(file).convert("L").resize((size, size), Image.Resampling.BOX)) for file in files]
     labels = torch.tensor([int(file.stem.endswith("_1")) for file in files])
     return _divided(torch.from_numpy(np.stack(pixels))[:, None], labels, seed, (0.5, 0.1, 0.4))
+
+
+def brain_slices(site: str, seed: int) -> medpfl.ImageTensors:
+    """Tumour or not in each MR slice of the hospital's patients, 32 pixels."""
+    return _by_patient(_brain(site), seed)
+
+
+def sarcoma_slices(site: str, seed: int) -> medpfl.ImageTensors:
+    """The same of the vendor's sarcoma patients."""
+    return _by_patient(_sarcoma(site), seed)
+
+
+@cache
+def _brain(site: str) -> tuple[np.ndarray, ...]:
+    from PIL import Image
+
+    slices = []
+    for number, patient in enumerate(sorted((DATA / "brain-mri" / site).iterdir())):
+        for file in sorted(f for f in patient.glob("[0-9]*.png") if not f.stem.endswith("_mask")):
+            image = Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BOX)
+            mask = np.asarray(Image.open(file.with_name(f"{file.stem}_mask.png")))
+            slices.append((np.asarray(image).transpose(2, 0, 1), int(mask.any()), number))
+    return tuple(map(np.array, zip(*slices, strict=True)))
+
+
+@cache
+def _sarcoma(site: str) -> tuple[np.ndarray, ...]:
+    import nibabel
+    from PIL import Image
+
+    slices = []
+    for number, patient in enumerate(sorted((DATA / "sarcoma-mr" / site).iterdir())):
+        volume = np.asarray(nibabel.load(patient / "image.nii.gz").dataobj, dtype=np.float32)
+        mask = np.asarray(nibabel.load(patient / "mask.nii.gz").dataobj) > 0
+        low, high = np.percentile(volume, [1, 99.5])
+        grey = (np.clip((volume - low) / (high - low + 1e-6), 0, 1) * 255).astype(np.uint8)
+        for z in range(volume.shape[2]):
+            image = Image.fromarray(grey[:, :, z]).resize((32, 32), Image.Resampling.BOX)
+            slices.append((np.asarray(image)[None], int(mask[:, :, z].any()), number))
+    return tuple(map(np.array, zip(*slices, strict=True)))
+
+
+def _by_patient(slices: tuple[np.ndarray, ...], seed: int) -> medpfl.ImageTensors:
+    """Half of the patients train, a tenth and one at least validates."""
+    pixels, labels, patients = slices
+    count = int(patients.max()) + 1
+    order = np.random.default_rng(seed).permutation(count)
+    ends = np.round(np.cumsum((0.5, 0.1, 0.4)) * count).astype(int)
+    ends[1] = max(ends[1], ends[0] + 1)
+    chosen = {
+        part: np.flatnonzero(np.isin(patients, order[a:b]))
+        for part, a, b in zip(PARTS, (0, *ends[:-1]), ends, strict=True)
+    }
+    of = [
+        {part: torch.from_numpy(np.ascontiguousarray(values[own])) for part, own in chosen.items()}
+        for values in (pixels, labels.astype(np.int64), patients.astype(np.int64))
+    ]
+    return medpfl.ImageTensors(images=of[0], labels=of[1], persons=of[2])
 
 
 def _divided(pixels: torch.Tensor, labels: torch.Tensor, seed: int, shares: tuple[float, ...]) -> medpfl.ImageTensors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -81,7 +82,10 @@ def _entries(folder: Path) -> list[str]:
 
 
 def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
-    """The files of :func:`files_below`, one after the other; ``refuse`` is told of a folder that cannot be read."""
+    """The files of :func:`files_below`, one after the other; ``refuse`` is told of a folder that cannot be read.
+
+    Pipes, sockets and devices are no files: reading one would wait for ever.
+    """
     seen = set()
     for where, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real = os.path.realpath(where)
@@ -90,4 +94,13 @@ def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
+        there = (Path(where, name) for name in sorted(names) if not name.startswith("."))
+        yield from (path for path in there if not _is_special(path))
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # whoever reads it says why it cannot be
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

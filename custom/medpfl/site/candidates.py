@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -16,6 +17,8 @@ from medpfl.core.parameters import State
 from medpfl.core.site_data import Part, SiteData
 from medpfl.models.blend import blended, restored
 from medpfl.site.choice import share_of_further
+from medpfl.tasks.evaluation import cases
+from medpfl.tasks.intervals import mean_by_patient
 
 
 @dataclass
@@ -62,11 +65,20 @@ def partly_trained_further(
     def at(share: float) -> Candidate:
         return (before, after)[int(share)] if share in (0, 1) else averaged(share)
 
-    def losses(part: Part, share: float) -> np.ndarray:
-        return config.learned.losses(at(share).predictions(part, config, data, model))
+    def losses(part: Part) -> Callable[[float], np.ndarray]:
+        told = evidence(data, part)
+        return lambda share: told(config.learned.losses(at(share).predictions(part, config, data, model)))
 
-    training = partial(losses, "train") if _training_cases_in_order(data) else None
-    return replace(at(share_of_further(partial(losses, "validation"), training)), name=name, round=after.round)
+    training = losses("train") if _training_cases_in_order(data) else None
+    return replace(at(share_of_further(losses("validation"), training)), name=name, round=after.round)
+
+
+def evidence(data: SiteData, part: Part) -> Callable[[np.ndarray], np.ndarray]:
+    """From the losses of a part's samples, (n,), to those of what is independent, its patients where they are known.
+
+    A patient's is the mean over the samples: they go together, so that a sum would say too much.
+    """
+    return partial(mean_by_patient, whose=cases(data, part).whose)
 
 
 def _training_cases_in_order(data: SiteData) -> bool:
@@ -112,11 +124,15 @@ def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: fl
 
 
 def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
-    """How many cases the training data have, if each has as many samples as one of the validation data.
+    """How many cases the training data have: patients where they are known.
+
+    Else as many as if each had as many samples as one of the validation data.
 
     Args:
         config: the run.
         data: the site's.
         validated: predictions on its validation data.
     """
+    if (whose := cases(data, "train").whose) is not None:
+        return float(len(np.unique(whose)))
     return data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")

@@ -16,10 +16,13 @@ models. CVPR 2022, who fix the share). Averaged weights of two good networks can
 there is worse on the validation cases than the line's best point by more than such a mean may be, or by as much worse
 than both ends on the cases that it was trained on, of which there are more, it is the best point that is not.
 
-``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses,
-summed over each patient's cases, at the one-sided level :data:`LEVEL`, divided by the number of models of which the
-other is the best on these cases. Where none of them is better (differences symmetric about 0, or worse), one is taken
-with that probability at most, whatever the number of patients.
+``best`` takes the other model only if the cases support it: a sign-flip test (Fisher, 1935) of the paired losses at the
+one-sided level :data:`LEVEL`, divided by the number of models of which the other is the best on these cases. Where none
+of them is better (differences symmetric about 0, or worse), one is taken with that probability at most, however few the
+cases.
+
+A case is what is independent: a patient, where it is known whose samples are, with the mean loss over all of them
+(:func:`medpfl.site.candidates.evidence`). Thirty slices of one patient tell of one patient.
 """
 
 from __future__ import annotations
@@ -29,8 +32,6 @@ from typing import Literal
 
 import numpy as np
 from scipy.special import betainc
-
-from medpfl.tasks.intervals import by_patient
 
 Rule = Literal["received", "best", "blend"]
 LEVEL = 0.05
@@ -53,7 +54,6 @@ def chosen(
     losses: Callable[[float], np.ndarray],
     train: float,
     others: int = 1,
-    whose: np.ndarray | None = None,
 ) -> float:
     """The weight of the other model, from 0 (alone) to 1.
 
@@ -62,12 +62,11 @@ def chosen(
         losses: from a weight to the loss of every validation case, (n,), under the blend of that weight.
         train: N, the number of training cases.
         others: of how many models the other is the best on the same cases: ``best`` divides its level by it.
-        whose: (n,) which patient each case is of, where some have several.
     """
     if rule == "received":
         return 1.0
     if rule == "best":
-        return float(supported(by_patient(losses(0.0) - losses(1.0), whose), LEVEL / others))
+        return float(supported(losses(0.0) - losses(1.0), LEVEL / others))
     total = np.array([losses(weight).sum() for weight in _WEIGHTS])
     if np.ptp(total) < _SAME:
         return 0.0

@@ -15,7 +15,14 @@ from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import Part, SiteData
 from medpfl.models.blend import restored
-from medpfl.site.candidates import Candidate, partly_trained_further, training_cases, used_predictions, used_state
+from medpfl.site.candidates import (
+    Candidate,
+    evidence,
+    partly_trained_further,
+    training_cases,
+    used_predictions,
+    used_state,
+)
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery, Which
 from medpfl.site.finishing import Finishing
@@ -164,13 +171,13 @@ class Ending:
         others = [c for r in dict.fromkeys((round_, *compared)) for c in compared[r]]
         learned = self.config.learned
         validated = {id(c): c.predictions("validation", self.config, self.data, model) for c in (*others, alone)}
-        other = min(others, key=lambda c: learned.losses(validated[id(c)]).mean())
+        told = evidence(self.data, "validation")
+        other = min(others, key=lambda c: told(learned.losses(validated[id(c)])).mean())
         weight = chosen(
             self.config.resolved_use,
-            lambda w: learned.mixed_losses(validated[id(alone)], validated[id(other)], w),
+            lambda w: told(learned.mixed_losses(validated[id(alone)], validated[id(other)], w)),
             training_cases(self.config, self.data, validated[id(alone)]),
             len(others),
-            cases(self.data, "validation").whose,
         )
         self.store.put(USED, round_, used_state(self.config, alone, other, weight))
         return Choice(other, weight)

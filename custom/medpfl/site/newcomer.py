@@ -27,7 +27,7 @@ from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
 from medpfl.site.beginning import repeat_shared_heads, take_statistics
-from medpfl.site.candidates import Candidate, training_cases, used_predictions, used_state
+from medpfl.site.candidates import Candidate, evidence, training_cases, used_predictions, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
@@ -220,8 +220,8 @@ class Newcomer:
         if data.samples("validation"):
             one, two = (c.predictions("validation", config, data, model) for c in (own, other))
             train = training_cases(config, data, one)
-            whose = cases(data, "validation").whose
-            weight = chosen(config.resolved_use, lambda w: learned.mixed_losses(one, two, w), train, whose=whose)
+            told = evidence(data, "validation")
+            weight = chosen(config.resolved_use, lambda w: told(learned.mixed_losses(one, two, w)), train)
             validation = used("validation", weight)
         state = used_state(config, own, other, weight)
         return state, {"used": used("test", weight), "weight": weight}, validation

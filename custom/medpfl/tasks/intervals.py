@@ -26,6 +26,11 @@ def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
     return sums
 
 
+def mean_by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
+    """Means over each patient's cases, (..., n) to (..., patients)."""
+    return values if whose is None else by_patient(values, whose) / by_patient(np.ones(values.shape[-1]), whose)
+
+
 def variance_by_patient(influences: np.ndarray, whose: np.ndarray | None) -> float:
     """Of an estimate, from what each case adds to its error, (n,): patients are independent, their cases are not.
 

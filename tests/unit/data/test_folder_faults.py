@@ -1,5 +1,6 @@
 """Folders of pictures that cannot be used, and what a user reads of them."""
 
+import os
 import re
 import shutil
 import unicodedata
@@ -139,6 +140,11 @@ def test_webp_is_read_and_heic_is_not_lost_without_a_word(fundus, caplog):
     assert warning.startswith("1 picture is not read (.heic), ") and "n8_left.heic first" in warning
     open_source(config(fundus)).prepare()
     assert "1 picture is not read (.heic)" in caplog.text
+
+
+def test_a_pipe_among_pictures_is_none_of_them(fundus):
+    os.mkfifo(fundus / "north" / "normal" / "n9_left.png")
+    assert "north: 12 pictures: glaucoma 6, normal 6" in [f.message for f in check(fundus)]
 
 
 def test_class_folders_whose_accents_are_written_in_two_ways_are_one_class(fundus):

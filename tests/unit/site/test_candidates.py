@@ -1,5 +1,8 @@
 """The network between a model and what further training made of it."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from tiny import Net, config, images, same
@@ -7,7 +10,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from medpfl.core.site_data import SiteLoaders, scale
-from medpfl.site.candidates import Candidate, between, partly_trained_further
+from medpfl.site.candidates import Candidate, between, evidence, partly_trained_further, training_cases
+from medpfl.site.choice import chosen
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +61,51 @@ def test_with_loaders_that_only_train_the_validation_cases_alone_decide(twins):
     plain = SiteLoaders(*loaders, plain=DataLoader(sets["train"], batch_size=8))
     found = partly(plain, one, other).state
     assert same(found, one) or same(found, other)
+
+
+def repeated(data, times):
+    """Every image as so many of one person's."""
+    persons = {part: torch.arange(len(labels)).repeat_interleave(times) for part, labels in data.labels.items()}
+    images, labels = (
+        {part: tensor.repeat_interleave(times, 0) for part, tensor in of.items()} for of in (data.images, data.labels)
+    )
+    return replace(data, images=images, labels=labels, persons=persons)
+
+
+def test_a_patients_loss_is_the_mean_over_the_cases():
+    data = images(train=4, validation=4)
+    losses = np.array([1.0, 2.0, 3.0, 10.0])
+    assert evidence(data, "validation")(losses).tolist() == losses.tolist()
+    known = replace(data, persons={part: torch.tensor([7, 7, 7, 2]) for part in data.labels})
+    assert sorted(evidence(known, "validation")(losses)) == [2.0, 10.0]
+    assert training_cases(config(), data, (np.full((4, 3), 1 / 3), np.zeros(4, int))) == 4
+    assert training_cases(config(), known, (np.full((4, 3), 1 / 3), np.zeros(4, int))) == 2
+
+
+def test_many_images_of_the_same_patients_tell_no_more_than_one_of_each(twins):
+    _, one, other = twins
+    half = between(one, other, 0.02)  # near one end, so that the training cases show no ridge
+    some = images(train=60, validation=6)
+    found = []
+    for own in (some, repeated(some, 5)):
+        partial = partly_trained_further("p", Candidate("b", 1, one), Candidate("a", 1, half), config(), own, Net())
+        two = Candidate("o", 1, other)
+        mine, theirs = (c.predictions("validation", config(), own, Net()) for c in (partial, two))
+        told, train = evidence(own, "validation"), training_cases(config(), own, mine)
+        weights = [
+            chosen(rule, lambda w, t=told, pair=(mine, theirs): t(config().learned.mixed_losses(*pair, w)), train)
+            for rule in ("blend", "best")
+        ]
+        found.append((partial.state, train, weights))
+    (state, train, weights), (state_, train_, weights_) = found
+    assert all(torch.allclose(tensor, state_[name]) for name, tensor in state.items())
+    assert train == train_ == 60
+    assert weights == pytest.approx(weights_, abs=1e-6) and 0 < weights[0] < 1
+
+
+def test_best_counts_patients_and_not_their_cases():
+    data = images(validation=40)
+    known = replace(data, persons={part: torch.arange(len(of)) % 4 for part, of in data.labels.items()})
+    for own, taken in ((data, 1.0), (known, 0.0)):
+        told = evidence(own, "validation")
+        assert chosen("best", lambda w, t=told: t(np.full(40, 0.6 - 0.1 * w)), 50) == taken

@@ -128,12 +128,6 @@ def test_further_training_that_broke_the_network_has_no_share_at_all():
     assert share_of_further(lambda s: np.full(2, 12.0 if s else 0.1)) == 0
 
 
-def test_best_counts_patients_and_not_their_cases():
-    alone, other = np.full(40, 0.5), np.full(40, 0.6)
-    assert chosen("best", losses_of(alone, other), NONE) == 1.0
-    assert chosen("best", losses_of(alone, other), NONE, whose=np.arange(40) % 4) == 0.0
-
-
 def test_many_cases_are_tested_a_part_at_a_time(monkeypatch):
     gains = np.random.default_rng(5).normal(size=50)
     at_once = [supported(gains + shift) for shift in (-1, 0, 1)]

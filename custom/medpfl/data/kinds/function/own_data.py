@@ -37,8 +37,9 @@ class OwnData:
     def prepare(self) -> None:
         """See :class:`medpfl.data.source.DataSource`.
 
-        Asks for the centres that are held out, which are needed at the very end.
+        Looks the function up, and asks for the centres that are held out, which are needed at the very end.
         """
+        _ = self.function
         self.held_out(torch.device("cpu"))
 
     def site(self, name: str, device: torch.device) -> SiteData:
