@@ -83,12 +83,12 @@ def used(kept: Kept, site: str, method: str, by_patient: bool) -> tuple[tuple, f
     def losses(name: str, part: str) -> Callable[[float], np.ndarray]:
         return lambda share: mean_by_patient(TASK.losses(at(name, nearest(share), part)), whose[part])
 
-    shares = {n: nearest(share_of_further(losses(n, "validation"), losses(n, "train"))) for n in ("alone", method)}
-    mine, theirs = (at(name, share, "validation") for name, share in shares.items())
+    pair = [(n, nearest(share_of_further(losses(n, "validation"), losses(n, "train")))) for n in ("alone", method)]
+    mine, theirs = (at(*of, "validation") for of in pair)
     train = len(np.unique(whose["train"])) if by_patient else len(kept[f"{site}/train"])
     blended = lambda w: mean_by_patient(TASK.mixed_losses(mine, theirs, w), whose["validation"])  # noqa: E731
     weight = chosen("blend", blended, train)
-    return TASK.mixed(*(at(name, share, "test") for name, share in shares.items()), weight), weight
+    return TASK.mixed(*(at(*of, "test") for of in pair), weight), weight
 
 
 def nearest(share: float) -> float:
