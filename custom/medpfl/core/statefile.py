@@ -69,7 +69,7 @@ def write_state(
     state: Mapping[str, Tensor],
     *,
     durable: bool = True,
-    info: dict | None = None,
+    info: dict | str | None = None,
     seal: Sealing | None = None,
     mode: int = 0o666,
 ) -> None:
@@ -79,7 +79,7 @@ def write_state(
         path: the file.
         state: the tensors.
         durable: wait for the disk.
-        info: the JSON value.
+        info: the JSON value, or its text.
         seal: of the owner; the file can then only be read with it, or by who does not ask.
         mode: the file's, before the process's mask.
     """
@@ -91,7 +91,7 @@ def write_state(
         if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
             tensors[name] = tensor.clone()
         seen.add(storage.data_ptr())
-    text = json.dumps(info or {})
+    text = info if isinstance(info, str) else json.dumps(info or {})
     metadata = {"info": text, "sha256": _checksum(tensors, text)}
     if seal:
         metadata["seal"] = seal.tag(path.name, metadata["sha256"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.progress import Progress, Watch, watch_nothing
@@ -66,6 +67,7 @@ def run_in_process(
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
     with torch.random.fork_rng(), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
+        rounds = Growing()
         while state.phase != "done":
             started = time.perf_counter()
             outgoing = messages(plan, state)
@@ -77,7 +79,7 @@ def run_in_process(
                 watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
             state = advance(plan, state, replies, time.perf_counter() - started)
             if file:
-                save_checkpoint(file, plan.config, state, durable=False)
+                save_checkpoint(file, plan.config, state, durable=False, rounds=rounds)
             after_step(state)
     return state
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from medpfl.algorithms import algorithm, mechanisms
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
+from medpfl.core.growing import Growing
 from medpfl.core.statefile import write_bytes
 from medpfl.core.version import __version__
 from medpfl.engine.verdict import reference, verdict
@@ -81,6 +83,7 @@ def build_results(
     }
 
 
+@cache
 def environment(env: str) -> dict[str, Any]:
     """Where a run was made: engine, versions, processor."""
     return {
@@ -98,6 +101,18 @@ def environment(env: str) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON atomically; NaN and infinity, which JSON does not have, are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), durable=False)
+
+
+def write_results(path: Path, results: Mapping[str, Any], rounds: Growing | None = None) -> None:
+    """The same for results.json, a round a line.
+
+    Args:
+        path: the file.
+        results: of :func:`build_results`.
+        rounds: the same after every step of a run, so that each round is encoded once.
+    """
+    text = (rounds or Growing()).text(results, "rounds", indent=1)
+    write_bytes(path, f"{text}\n".encode(), durable=False)
 
 
 def _selected(config: RunConfig, state: ServerState) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.growing import Growing
 from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
 from medpfl.core.statefile import write_bytes, write_state
@@ -21,7 +22,7 @@ from medpfl.data.uneven import before_a_run, require_test_cases
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
-from medpfl.engine.results import build_results, write_json
+from medpfl.engine.results import build_results, write_results
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.runs.folder import RESULTS, finished_before, require_own_folder
@@ -104,12 +105,12 @@ def run_experiment(
         if env in ("sim", "poc"):
             plan, state, start = _in_flare(env, config, federation, out, threads, watch, track)
         else:
-            plan, state, start = _in_process(federation, out, threads or os.cpu_count() or 1, resume, watch)
-        results = _results(plan, state, env, federation, started, start)
+            plan, state, start = _in_process(federation, described, out, threads or os.cpu_count() or 1, resume, watch)
+        results = _results(plan, state, env, federation.source.describe(), started, start)
         _write_models(federation, state, out)
         if details := _details(out / "state", state):
             results["detail"] = details
-        write_json(out / RESULTS, results)
+        write_results(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
         if forgotten is None and not config.resists_forgetting:
@@ -138,13 +139,13 @@ def _with_further_tests(
         found = measured(bool(wanted[part]))
         notes = [note for note in results["notes"] if not note.startswith(reason)]
         results = results | ({"notes": [*notes, found]} if isinstance(found, str) else {"notes": notes, part: found})
-        write_json(out / RESULTS, results)
+        write_results(out / RESULTS, results)
         write_report([results], out / "report.html")
     return results
 
 
 def _in_process(
-    federation: Federation, out: Path, threads: int, resume: bool, watch: Watch
+    federation: Federation, described: dict[str, Any], out: Path, threads: int, resume: bool, watch: Watch
 ) -> tuple[Plan, ServerState, float]:
     started = time.perf_counter()
     plan = federation.plan()
@@ -154,8 +155,10 @@ def _in_process(
     workers = parallel_sites(sites, federation.model(), federation.device, threads)
     start = time.perf_counter() - started
 
+    rounds = Growing()
+
     def write(state: ServerState) -> None:
-        write_json(out / RESULTS, _results(plan, state, "inprocess", federation, started, start))
+        write_results(out / RESULTS, _results(plan, state, "inprocess", described, started, start), rounds)
 
     state = run_in_process(
         plan,
@@ -214,10 +217,10 @@ def _in_flare(
 
 
 def _results(
-    plan: Plan, state: ServerState, env: Env, federation: Federation, started: float, start: float
+    plan: Plan, state: ServerState, env: Env, described: dict[str, Any], started: float, start: float
 ) -> dict[str, Any]:
     seconds = {"total": time.perf_counter() - started, "start": start}
-    return build_results(plan, state, env=env, data=federation.source.describe(), seconds=seconds)
+    return build_results(plan, state, env=env, data=described, seconds=seconds)
 
 
 def _write_models(federation: Federation, state: ServerState, out: Path) -> None:

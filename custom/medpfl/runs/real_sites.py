@@ -11,7 +11,7 @@ from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.statefile import write_bytes
 from medpfl.engine.progress import Progress, Watch, watch_nothing
-from medpfl.engine.results import write_json
+from medpfl.engine.results import write_results
 from medpfl.flare.admin.connected import require_sites
 from medpfl.flare.admin.remote import System, Unknown
 from medpfl.flare.admin.submission import settled_note, submit_once
@@ -97,7 +97,7 @@ def run_in_production(
                 f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
             ) from None
         results["environment"] |= {"env": "prod", "job": note["job"]}
-        write_json(out / RESULTS, results)
+        write_results(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
     return results

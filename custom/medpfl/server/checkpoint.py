@@ -16,6 +16,7 @@ from torch import Tensor
 
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import TornFile, read_state, write_state
@@ -29,8 +30,17 @@ def checkpoint_exists(path: Path) -> bool:
     return path.exists() or _previous(path).exists()
 
 
-def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durable: bool) -> None:
+def save_checkpoint(
+    path: Path, config: RunConfig, state: ServerState, *, durable: bool, rounds: Growing | None = None
+) -> None:
     """Writes the state atomically. Sites with the same shared state store it once.
+
+    Args:
+        path: the file.
+        config: the run's.
+        state: the server's.
+        durable: wait for the disk.
+        rounds: the same at every save of a run, so that each round is encoded once.
 
     Raises:
         UserError: the file cannot be written; those that were there still are.
@@ -65,7 +75,7 @@ def save_checkpoint(path: Path, config: RunConfig, state: ServerState, *, durabl
     }
     fresh = path.with_name(f"{path.stem}.next{path.suffix}")
     try:
-        write_state(fresh, tensors, durable=durable, info=info)
+        write_state(fresh, tensors, durable=durable, info=(rounds or Growing()).text(info, "history"))
         if path.exists():
             os.replace(path, _previous(path))
         os.replace(fresh, path)

@@ -21,13 +21,14 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import Stopped, UserError
+from medpfl.core.growing import Growing
 from medpfl.core.lock import claimed
 from medpfl.core.memory import RoundEnd, give_back_freed_memory
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Progress
-from medpfl.engine.results import build_results, write_json
+from medpfl.engine.results import build_results, write_json, write_results
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.payload import REASON, message_to_model, update_of
 from medpfl.flare.transport.state import require_owner, state_folder
@@ -120,14 +121,14 @@ class PersonalizedController(BaseFedAvg):
         ready = time.perf_counter() - started
         data = federation.source.describe()
         self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
-        tidy_up = RoundEnd()
+        tidy_up, saved, written = RoundEnd(), Growing(), Growing()
         while state.phase != "done" and not self._aborted():
             before, state = state, self._step(plan, state)
-            save_checkpoint(file, plan.config, state, durable=True)
+            save_checkpoint(file, plan.config, state, durable=True, rounds=saved)
             self._track(before, state)
             seconds = {"total": time.perf_counter() - started, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
-            write_json(Path(self.get_run_dir()) / "results.json", results)
+            write_results(Path(self.get_run_dir()) / "results.json", results, written)
             tidy_up()
             give_back_freed_memory()
 
