@@ -9,7 +9,6 @@ and further, by pictures.
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from regimes import Federation, MemoryStore, Rival, config_of, final_state, gene
 from medpfl.site.candidates import Candidate, between
 from medpfl.site.choice import chosen, share_of_further
 from medpfl.tasks import TASKS
-from medpfl.tasks.intervals import mean_by_patient
+from medpfl.tasks.intervals import patient_means
 
 TASK = TASKS["classification"]
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -75,18 +74,21 @@ def trained_models(folder: str, channels: int, names: tuple[str, ...], seed: int
 
 def used(kept: Kept, site: str, method: str, by_patient: bool) -> tuple[tuple, float]:
     """Predictions on test data of what the site uses, and the method's weight in it."""
-    whose = {part: kept[f"{site}/{part}/whose"] if by_patient else None for part in ("train", "validation")}
+    whose = {part: kept[f"{site}/{part}/whose"] for part in ("train", "validation")}
+    told = patient_means(whose["validation"] if by_patient else None)
 
     def at(name: str, share: float, part: str) -> tuple:
         return kept[f"{site}/{name}/{share}/{part}"].astype(float), kept[f"{site}/{part}"]
 
-    def losses(name: str, part: str) -> Callable[[float], np.ndarray]:
-        return lambda share: mean_by_patient(TASK.losses(at(name, nearest(share), part)), whose[part])
+    def share_of(name: str) -> float:
+        losses = lambda share, part: TASK.losses(at(name, nearest(share), part))  # noqa: E731
+        found = share_of_further(lambda share: told(losses(share, "validation")), lambda share: losses(share, "train"))
+        return nearest(found)
 
-    pair = [(n, nearest(share_of_further(losses(n, "validation"), losses(n, "train")))) for n in ("alone", method)]
+    pair = [(name, share_of(name)) for name in ("alone", method)]
     mine, theirs = (at(*of, "validation") for of in pair)
     train = len(np.unique(whose["train"])) if by_patient else len(kept[f"{site}/train"])
-    blended = lambda w: mean_by_patient(TASK.mixed_losses(mine, theirs, w), whose["validation"])  # noqa: E731
+    blended = lambda w: told(TASK.mixed_losses(mine, theirs, w))  # noqa: E731
     weight = chosen("blend", blended, train)
     return TASK.mixed(*(at(*of, "test") for of in pair), weight), weight
 

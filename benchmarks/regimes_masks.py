@@ -25,7 +25,7 @@ from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
 from medpfl.runs.asked import as_meant, config_of
-from medpfl.site.candidates import Candidate, partly_trained_further, training_cases, used_state
+from medpfl.site.candidates import Candidate, evidence, partly_trained_further, training_cases, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, USED, MemoryStore
@@ -121,7 +121,8 @@ def twice_alone(seed: int, fields: dict) -> dict[str, np.ndarray]:
 def _blended(found: list[Candidate], config: RunConfig, data, model: torch.nn.Module):
     mine, theirs = (c.predictions("validation", config, data, model) for c in found)
     losses = config.learned.mixed_losses
-    weight = chosen("blend", lambda w: losses(mine, theirs, w), training_cases(config, data, mine))
+    told = evidence(data, "validation")
+    weight = chosen("blend", lambda w: told(losses(mine, theirs, w)), training_cases(config, data, mine))
     return used_state(config, *found, weight)
 
 

@@ -2,14 +2,18 @@
 
 import csv
 import json
+import re
+from unittest.mock import Mock
 
 import pytest
+import tiny
 
 import medpfl
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.runs import comparison
 
 TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu", "quiet": True}
+OWN = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "rounds": 2, "device": "cpu", "quiet": True}
 STEPS = {"batch_size": 4}
 """So that one step's weights have a loss within the epoch."""
 
@@ -32,6 +36,8 @@ def test_a_sweep_has_no_figures_where_a_run_ended_early(rates):
     assert json.loads((folder / "sweep.json").read_text()) == found
     assert {row["lr"] for row in csv.DictReader((folder / "sweep.csv").open())} == {"0.01"}
     assert "| FedAvg | 1e+30 | – | – | – | – |" in (folder / "sweep.md").read_text()
+    page = (folder / "report.html").read_text()
+    assert re.search(r"Local training: 0\.\d+ at lr=0\.01 alone\. FedAvg: 0\.\d+ at lr=0\.01 alone\.", page)
     for file in ("sweep.md", "report.html"):
         assert "Ended early: local/lr=1e_30 with seed 0, fedavg/lr=1e_30 with seed 0" in (folder / file).read_text()
 
@@ -46,7 +52,7 @@ def test_a_comparison_is_of_the_others_and_its_command_fails(tmp_path, medpfl):
     found = json.loads((tmp_path / "comparison.json").read_text())
     assert [group["label"] for group in found["groups"]] == ["Local training", "FedAvg"]
     assert found["unfinished"][0]["run"] == "fedavg_lr=1e30"
-    assert "Ended early: fedavg_lr=1e30 with seed 0; it is in no figure" in (tmp_path / "comparison.md").read_text()
+    assert "Ended early: fedavg_lr=1e30 with seed 0. What" in (tmp_path / "comparison.md").read_text()
 
 
 def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch):
@@ -67,7 +73,47 @@ def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch):
     assert again["unfinished"] == []
 
 
+def test_the_page_names_it_also_where_one_run_is_left(tmp_path):
+    with_one = medpfl.compare(["fedavg:lr=1e30"], seeds=1, out=tmp_path, settings=STEPS, **TINY)
+    assert [group["label"] for group in with_one.results["groups"]] == ["Local training"]
+    assert "Ended early: fedavg_lr=1e30 with seed 0" in (tmp_path / "report.html").read_text()
+
+
+def test_means_over_some_of_the_sites_are_no_figures(tmp_path, monkeypatch):
+    """Local training goes on without a site that diverges, and its mean is of others than the methods' beside it."""
+    run = comparison.run_experiment
+
+    def without_one(config, out, **how):
+        found = run(config, out, **how)
+        if config.algorithm == "local":
+            del found["final"]["selected"]["sites"]["site-2"]
+            found["failures"] = [{"round": 1, "site": "site-2", "reason": "the loss became nan"}]
+        return found
+
+    monkeypatch.setattr(comparison, "run_experiment", without_one)
+    found = medpfl.compare(["fedavg"], seeds=1, out=tmp_path, new_test=False, **TINY).results
+    assert [group["label"] for group in found["groups"]] == ["FedAvg"]
+    assert found["unfinished"] == [{"run": "local", "seed": 0, "why": "site-2 has no test: the loss became nan"}]
+
+
+def test_what_cannot_begin_is_no_run_that_ended_early(tmp_path, monkeypatch):
+    """Every other run would end so, too."""
+
+    monkeypatch.setattr(tiny, "images", Mock(side_effect=UserError("no scans there")))
+    with pytest.raises(UserError, match="no scans there"):
+        medpfl.compare(["fedavg"], seeds=1, out=tmp_path, **OWN)
+    assert not (tmp_path / "fedavg").exists()
+
+
+def test_overwriting_leaves_no_table_of_what_was_there(tmp_path):
+    medpfl.compare(["fedavg"], seeds=1, out=tmp_path, settings=STEPS, new_test=False, **TINY)
+    assert (tmp_path / "comparison.md").exists()
+    with pytest.raises(UserError, match="Ended early"):
+        medpfl.compare(["fedavg"], seeds=1, out=tmp_path, settings=STEPS | {"lr": 1e30}, overwrite=True, **TINY)
+    assert not list(tmp_path.glob("comparison.*")) and not (tmp_path / "report.html").exists()
+
+
 def test_nothing_is_compared_where_all_ended_early(tmp_path):
-    with pytest.raises(UserError, match=r"Ended early: local with seed 0, fedavg with seed 0; .* became nan"):
+    with pytest.raises(UserError, match=r"Ended early: local with seed 0, fedavg with seed 0\. .* became nan"):
         medpfl.compare(["fedavg"], seeds=1, out=tmp_path, settings=STEPS | {"lr": 1e30}, **TINY)
     assert not (tmp_path / "comparison.json").exists()

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -12,7 +13,8 @@ import pytest
 import medpfl
 from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
-from medpfl.report.sweep import Sweeping
+from medpfl.report.side_by_side import REFERENCE
+from medpfl.report.sweep import Sweeping, sweep_note
 from medpfl.runs import comparison
 from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.sweep import Sweep, run_sweep
@@ -157,6 +159,13 @@ def test_the_page_draws_means_with_spread_and_sites_faintly(lambdas):
     mean = found["groups"][1]["points"][0]["measures"]["accuracy"]["mean"]
     assert f"FedAP, 0.2: {mean:.3f}" in fedap and f"FedAP: {mean:.3f} at 0.2" in fedap
     assert "Whiskers are a standard deviation over seeds" in page and "A faint line is a site" in page
+
+
+def test_the_note_says_where_differences_are_to_another_baseline(lambdas):
+    found = deepcopy(lambdas[1])
+    assert REFERENCE not in sweep_note(found)
+    found["groups"][1]["points"][1]["to_local"]["baseline"] = REFERENCE
+    assert f"Differences to local are to {REFERENCE} at lambda=0.9, where local training has no" in sweep_note(found)
 
 
 def test_a_sweep_goes_on_and_reads_what_is_there(lambdas, monkeypatch):

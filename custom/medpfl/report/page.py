@@ -47,7 +47,7 @@ def write_report(runs: list[Results], path: str | os.PathLike[str], unfinished: 
     """
     if not runs:
         raise UserError("Nothing to report: give at least one run.")
-    values = _single(runs[0]) if len(runs) == 1 else _several(runs, unfinished)
+    values = _several(runs, unfinished) if len(runs) > 1 or unfinished else _single(runs[0])
     return write_text(path, _templates().get_template("page.html").render(values))
 
 

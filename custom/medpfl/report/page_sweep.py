@@ -93,8 +93,11 @@ def _verdict(found: Swept) -> str:
         if not known:
             continue
         best, worst = max(known), min(known)
-        if best[1] == worst[1]:
-            sentences.append(f"{group['label']}: {measure.said(best[1])} at every value.")
+        if len(known) == 1:
+            sentences.append(f"{group['label']}: {measure.said(best[1])} at {sweeping.label(best[2])} alone.")
+        elif best[1] == worst[1]:
+            every = "every value" if len(known) == len(means) else "every value with figures"
+            sentences.append(f"{group['label']}: {measure.said(best[1])} at {every}.")
         else:
             sentences.append(
                 f"{group['label']}: from {measure.said(worst[1])} at {sweeping.label(worst[2])} to "

@@ -10,7 +10,7 @@ from typing import Any
 
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import Comparison, compare
+from medpfl.report.side_by_side import REFERENCE, Comparison, compare
 from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
@@ -182,7 +182,17 @@ def sweep_note(found: Swept) -> str:
         effort = {point[key] for group in found["groups"] for point in group["points"]} - {None}
         if len(effort) > 1 and key not in sweeping.names:
             sentences.append(f"Numbers of {what} differ: {', '.join(map(str, sorted(effort)))}.")
+    others = [k for k, label in enumerate(_baselines(found)) if label == REFERENCE]
+    if others and len(others) < len(sweeping.values):
+        at = ", ".join(map(sweeping.label, others))
+        sentences.append(f"Differences to local are to {REFERENCE} at {at}, where local training has no figures.")
     return " ".join(filter(None, [*sentences, unfinished_words(found["unfinished"])]))
+
+
+def _baselines(found: Swept) -> list[str | None]:
+    """At each value what local training is; None where nothing is paired with it."""
+    columns = zip(*(group["points"] for group in found["groups"]), strict=True)
+    return [next((p["to_local"]["baseline"] for p in points if p["to_local"]), None) for points in columns]
 
 
 def sweep_csv(found: Swept) -> str:

@@ -14,10 +14,6 @@ def unfinished_words(found: Sequence[Unfinished]) -> str:
     if not found:
         return ""
     runs = ", ".join(f"{of['run']} with seed {of['seed']}" for of in found)
-    them = (
-        "it is in no figure here, nor are the method's other seeds"
-        if len(found) == 1
-        else ("they are in no figure here, nor are their methods' other seeds")
-    )
-    first = found[0]
-    return f"Ended early: {runs}; {them}. {first['run']}, seed {first['seed']}: {first['why']}."
+    name, seed, why = (found[0][key] for key in ("run", "seed", "why"))
+    named = "What is named so has no figures here, with no seed"
+    return f"Ended early: {runs}. {named}. {name}, seed {seed}: {why.rstrip('.')}."

@@ -233,6 +233,8 @@ def all_results(
     """
     _require_place(runs, out)
     _try_out(runs, out, overwrite)
+    for name in _TABLES if overwrite else ():
+        (out / name).unlink(missing_ok=True)
     if forgotten is None:
         forgotten = any(config.resists_forgetting for _, config in runs)
     results: list[dict[str, Any] | None] = []
@@ -252,14 +254,24 @@ def all_results(
                     forgotten=forgotten,
                     watch=watch,
                 )
+                why = _missing(config, found)
             except RunEnded as error:
-                logger.warning("%s ended early, the others go on: %s", title, error)
-                unfinished.append({"run": name, "seed": config.seed, "why": str(error)})
-                found = None
-        results.append(found)
+                why = str(error)
+        if why:
+            logger.warning("%s ended early, the others go on: %s", title, why)
+            unfinished.append({"run": name, "seed": config.seed, "why": why})
+        results.append(None if why else found)
     if {name for name, _ in runs} == {of["run"] for of in unfinished}:
         raise UserError(unfinished_words(unfinished))
     return results, unfinished
+
+
+def _missing(config: RunConfig, results: dict[str, Any]) -> str:
+    """Which sites failed and have no test, so that means are over the others; empty where there is none."""
+    tested = results["final"]["selected"]["sites"]
+    failed = {f["site"]: f["reason"] for f in results["failures"]}
+    without = [name for name in config.site_names if name in failed and name not in tested]
+    return "; ".join(f"{name} has no test: {failed[name]}" for name in without)
 
 
 def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path) -> None:

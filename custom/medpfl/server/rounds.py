@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from medpfl.algorithms.mechanism import Turn
-from medpfl.core.errors import RunEnded
+from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, Update, named
 from medpfl.core.parameters import State, StateError
@@ -25,8 +25,12 @@ from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mix
 from medpfl.tasks.selection import selection
 
 
-class QuorumNotMet(RunEnded):
+class QuorumNotMet(UserError):
     """Fewer usable updates than the run's quorum; the state before the round is intact."""
+
+
+class QuorumLost(QuorumNotMet, RunEnded):
+    """The same of sites that had begun."""
 
 
 def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
@@ -145,8 +149,10 @@ def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, li
 
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
     if len(usable) < plan.config.quorum:
-        reasons = "; ".join(f"{f.site}: {f.reason}" for f in failures[:3])
-        raise QuorumNotMet(
+        place = {name: k for k, name in enumerate(plan.config.site_names)}
+        told = sorted(failures, key=lambda f: place.get(f.site, len(place)))
+        reasons = "; ".join(f"{f.site}: {f.reason}" for f in told[:3])
+        raise (QuorumNotMet if phase == "prepare" else QuorumLost)(
             f"{len(usable)} usable answers in phase {phase!r}, the quorum is {plan.config.quorum} of "
             f"{plan.config.sites} sites ({reasons}{'; ...' if len(failures) > 3 else ''})"
         )

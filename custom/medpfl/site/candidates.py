@@ -18,7 +18,7 @@ from medpfl.core.site_data import Part, SiteData
 from medpfl.models.blend import blended, restored
 from medpfl.site.choice import share_of_further
 from medpfl.tasks.evaluation import cases
-from medpfl.tasks.intervals import mean_by_patient
+from medpfl.tasks.intervals import patient_means
 
 
 @dataclass
@@ -65,12 +65,13 @@ def partly_trained_further(
     def at(share: float) -> Candidate:
         return (before, after)[int(share)] if share in (0, 1) else averaged(share)
 
-    def losses(part: Part) -> Callable[[float], np.ndarray]:
-        told = evidence(data, part)
-        return lambda share: told(config.learned.losses(at(share).predictions(part, config, data, model)))
+    def losses(part: Part, share: float) -> np.ndarray:
+        return config.learned.losses(at(share).predictions(part, config, data, model))
 
-    training = losses("train") if _training_cases_in_order(data) else None
-    return replace(at(share_of_further(losses("validation"), training)), name=name, round=after.round)
+    told = evidence(data, "validation")
+    training = partial(losses, "train") if _training_cases_in_order(data) else None
+    share = share_of_further(lambda share: told(losses("validation", share)), training)
+    return replace(at(share), name=name, round=after.round)
 
 
 def evidence(data: SiteData, part: Part) -> Callable[[np.ndarray], np.ndarray]:
@@ -78,7 +79,7 @@ def evidence(data: SiteData, part: Part) -> Callable[[np.ndarray], np.ndarray]:
 
     A patient's is the mean over the samples: they go together, so that a sum would say too much.
     """
-    return partial(mean_by_patient, whose=cases(data, part).whose)
+    return patient_means(cases(data, part).whose)
 
 
 def _training_cases_in_order(data: SiteData) -> bool:
@@ -133,6 +134,7 @@ def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
         data: the site's.
         validated: predictions on its validation data.
     """
-    if (whose := cases(data, "train").whose) is not None:
-        return float(len(np.unique(whose)))
+    owners = data.owners("train")
+    if (known := data.bags("train") if owners is None else owners) is not None:
+        return float(len(known.unique()))
     return data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")

@@ -26,9 +26,13 @@ def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
     return sums
 
 
-def mean_by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
-    """Means over each patient's cases, (..., n) to (..., patients)."""
-    return values if whose is None else by_patient(values, whose) / by_patient(np.ones(values.shape[-1]), whose)
+def patient_means(whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+    """From values of cases, (n,), to the means over each patient's, (patients,); whose they are is looked up once."""
+    if whose is None:
+        return lambda values: values
+    number = np.unique(whose, return_inverse=True)[1]
+    counts = np.bincount(number)
+    return lambda values: np.bincount(number, values) / counts
 
 
 def variance_by_patient(influences: np.ndarray, whose: np.ndarray | None) -> float:

@@ -103,6 +103,26 @@ def test_many_images_of_the_same_patients_tell_no_more_than_one_of_each(twins):
     assert weights == pytest.approx(weights_, abs=1e-6) and 0 < weights[0] < 1
 
 
+def test_a_ridge_is_seen_by_the_training_cases_however_few_the_patients(twins):
+    """What the training data show of a broken network has nothing to do with how alike a patient's images are."""
+    data, one, other = twins
+    for patients in (1, 3):
+        known = replace(data, persons={part: torch.arange(len(of)) % patients for part, of in data.labels.items()})
+        found = partly(known, one, other).state
+        assert same(found, one) or same(found, other)
+
+
+def test_a_patient_of_many_slices_is_one_training_case():
+    """Twenty patients of ten slices train and four of thirty validate: no ratio of slices tells how many they are."""
+    data = images(train=200, validation=120)
+    bags = {"train": torch.arange(200) // 10, "validation": torch.arange(120) // 30}
+    known = replace(data, patients=bags)
+    predicted = config().learned.predict(Net(), known, "validation")
+    assert len(predicted[0]) == 4
+    assert training_cases(config(), known, predicted) == 20
+    assert evidence(known, "validation")(np.arange(4.0)).tolist() == [0, 1, 2, 3]
+
+
 def test_best_counts_patients_and_not_their_cases():
     data = images(validation=40)
     known = replace(data, persons={part: torch.arange(len(of)) % 4 for part, of in data.labels.items()})

@@ -51,6 +51,22 @@ def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
         assert close(metrics["verdict"]["alone"], measured_of(site, own))
 
 
+def test_what_a_site_uses_is_chosen_by_its_patients():
+    """The same models and images: all of one patient they show less than each of another."""
+    federation = Federation.of(config("fedavg", use="blend", data_args={"validation": 40}, **TRAINED))
+    found = []
+    for known in (False, True):
+        sites = sites_of(federation)
+        for site in sites.values():
+            if known:
+                site.data = replace(site.data, persons={"validation": torch.zeros(40, dtype=torch.long)})
+        state = run_in_process(plan_of(federation), sites, federation.model, workers=1)
+        found.append([metrics["verdict"] for metrics in state.final.values()])
+    for many, few in zip(*found, strict=True):
+        assert many["alone"]["accuracy"] == few["alone"]["accuracy"]
+        assert abs(many["used"]["selected"]["weight"] - few["used"]["selected"]["weight"]) > 0.01
+
+
 def share_on_the_line(state, before, after) -> float:
     """Where a state lies between two, having made sure that it does."""
     floats = [key for key, tensor in before.items() if tensor.is_floating_point()]

@@ -1,6 +1,7 @@
 """A site that joins chooses what it uses as the sites that trained do."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,6 +41,15 @@ def test_it_delivers_the_blend_that_it_measures(tmp_path):
     assert card["joined"]["weight"] == metrics["weight"]
     validated = federation.config.learned.evaluate(restored(federation.model(), state), images(seed=7), "validation")
     assert card["validation"]["auroc"] == pytest.approx(validated["auroc"])
+
+
+def test_it_chooses_by_its_patients(tmp_path):
+    """The same models and images: all of one patient they show less than each of another."""
+    data = images(validation=40, seed=7)
+    one = replace(data, persons={"validation": torch.zeros(40, dtype=torch.long)})
+    many, few = (joined(tmp_path / name, data=own)[0] for name, own in (("many", data), ("few", one)))
+    assert many["alone"] == few["alone"] and many["adapted"] == few["adapted"]
+    assert abs(many["weight"] - few["weight"]) > 0.01
 
 
 def test_without_validation_cases_it_uses_what_it_trained_alone(tmp_path):

@@ -28,7 +28,7 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session
 
-from medpfl.core.errors import UserError, first_line
+from medpfl.core.errors import RunEnded, UserError, first_line
 from medpfl.engine.progress import Progress, Watch
 from medpfl.flare.admin.connected import Refused, connected_sites, require_sites
 from medpfl.flare.admin.startup_kit import AdminKit
@@ -44,7 +44,7 @@ class Unknown(UserError):
     """A job that FLARE's server does not have."""
 
 
-class Ended(UserError):
+class Ended(RunEnded):
     """A job that ended without its results."""
 
 

@@ -142,6 +142,7 @@ def run_simulator(
 
     Raises:
         RunEnded: the job ended early; the message says why and where the log is.
+        UserError: it could not begin.
     """
     workspace = require_no_space(out) / "flare"
     log = workspace.with_suffix(".log")
@@ -159,7 +160,8 @@ def run_simulator(
         watcher.join()
     error = run_folder / "error.json"
     if error.exists():
-        raise RunEnded(json.loads(error.read_text())["error"])
+        said = json.loads(error.read_text())
+        raise (RunEnded if said.get("early") else UserError)(said["error"])
     if env.dead_site:
         raise RunEnded(
             f"the process of {env.dead_site} died ({env.log} says when; the system kills processes where memory is "

@@ -20,7 +20,7 @@ from nvflare.app_common.workflows.base_fedavg import BaseFedAvg
 from nvflare.widgets.info_collector import InfoCollector
 
 from medpfl.config.run import RunConfig
-from medpfl.core.errors import Stopped, UserError
+from medpfl.core.errors import RunEnded, Stopped, UserError
 from medpfl.core.growing import Growing
 from medpfl.core.lock import claimed
 from medpfl.core.memory import RoundEnd, give_back_freed_memory
@@ -104,7 +104,8 @@ class PersonalizedController(BaseFedAvg):
             # FLARE hides exception texts; this one is meant for the user.
             self.error(f"medpfl: {error}")
             with suppress(OSError):  # a full disk must not hide that it is full
-                write_json(Path(self.get_run_dir()) / "error.json", {"error": str(error)})
+                said = {"error": str(error), "early": isinstance(error, RunEnded)}
+                write_json(Path(self.get_run_dir()) / "error.json", said)
             self.panic(str(error))
 
     def _aborted(self) -> bool:
