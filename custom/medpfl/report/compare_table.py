@@ -155,14 +155,13 @@ def comparison_note(comparison: Comparison) -> str:
 
 def notes_of(comparison: Comparison) -> list[str]:
     """The runs' notes, a line each that begins with the methods that have it."""
-    having: dict[tuple[Any, str], list[str]] = {}
+    having: dict[tuple[str, str], list[str]] = {}
     for group in comparison["groups"]:
         for note in group["notes"]:
-            having.setdefault((note["seed"], note["text"]), []).append(group["label"])
-    return [
-        f"{', '.join(labels)}{'' if seed is None else f', in seed {seed}'}: {text}"
-        for (seed, text), labels in having.items()
-    ]
+            where = "" if note["seed"] is None else f", in seed {note['seed']}"
+            where += f" and alike in {shown(note['alike'])}" if note["alike"] else ""
+            having.setdefault((where, note["text"]), []).append(group["label"])
+    return [f"{', '.join(labels)}{where}: {text}" for (where, text), labels in having.items()]
 
 
 def comparison_markdown(comparison: Comparison) -> str:

@@ -134,9 +134,15 @@ def _notes(by_seed: dict[Any, Results]) -> list[dict[str, Any]]:
     found = []
     for seed, texts in notes.items():
         for text in dict.fromkeys(texts):
-            if first.setdefault(_NUMBER.sub("0", text), seed) == seed:
-                found.append({"seed": None if all(text in other for other in notes.values()) else seed, "text": text})
+            if first.setdefault(_blank(text), seed) == seed:
+                everywhere = all(text in other for other in notes.values())
+                alike = [s for s, other in notes.items() if s != seed and _blank(text) in map(_blank, other)]
+                found.append({"seed": None if everywhere else seed, "alike": [] if everywhere else alike, "text": text})
     return found
+
+
+def _blank(text: str) -> str:
+    return _NUMBER.sub("0", text)
 
 
 def _with_earlier_names(measures: Sequence[Measure]) -> bool:

@@ -195,11 +195,11 @@ def test_notes_stand_once_with_the_methods_that_have_them(runs):
         f"FedAP, FedAvg: {both}",
         "FedAP, in seed 0: site-1 was absent",
         "FedAP, in seed 0: site-2 was absent",
-        "FedAvg, in seed 0: epsilon 1.5 at a",
+        "FedAvg, in seed 0 and alike in 1: epsilon 1.5 at a",
         "FedAvg, in seed 1: No test data at b",
     ]
     comparison = compare(runs)
-    assert by_label(comparison)["FedAvg"]["notes"][-1] == {"seed": 1, "text": "No test data at b"}
+    assert by_label(comparison)["FedAvg"]["notes"][-1] == {"seed": 1, "alike": [], "text": "No test data at b"}
     assert notes_of(comparison) == said
     assert comparison_markdown(comparison).split("\n\n")[-6:] == [*said[:-1], f"{said[-1]}\n"]
     stream = io.StringIO()
