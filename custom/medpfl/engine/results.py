@@ -63,7 +63,7 @@ def build_results(
         "privacy": config.privacy() or None,
         **({"pretrained": dict(state.judged)} if state.judged else {}),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
-        "environment": environment(env),
+        "environment": dict(environment(env)),
         "data": dict(data),
         "rounds": rounds,
         **_selected(config, state),

@@ -148,6 +148,14 @@ def test_results_say_so_of_the_sites_that_were_tested_also_where_one_missed_the_
     assert any(note.startswith("Fewer than 5 validation cases chose what site-1, site-3 use (") for note in notes)
 
 
+def test_what_one_run_adds_to_its_machine_is_not_the_next_ones():
+    federation = Federation.of(config())
+    state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
+    made = [build_results(plan_of(federation), state, env="inprocess", data={}, seconds={}) for _ in range(2)]
+    made[0]["environment"]["job"] = "a job of the first"
+    assert "job" not in made[1]["environment"]
+
+
 def test_without_validation_cases_a_site_uses_its_own():
     state, sites = run(config("fedbn", use="blend", data_args={"validation": 0}, **TRAINED))
     assert {m["verdict"]["used"]["selected"]["weight"] for m in state.final.values()} == {0.0}
