@@ -122,14 +122,14 @@ class PersonalizedController(BaseFedAvg):
         ready = time.perf_counter() - started
         data = federation.source.describe()
         self._track(ServerState(), state)  # the rounds of an earlier job, whose receivers wrote elsewhere
-        tidy_up, saved, written = RoundEnd(), Growing(), Growing()
+        tidy_up, rounds = RoundEnd(), Growing()
         while state.phase != "done" and not self._aborted():
             before, state = state, self._step(plan, state)
-            save_checkpoint(file, plan.config, state, durable=True, rounds=saved)
+            save_checkpoint(file, plan.config, state, durable=True, rounds=rounds)
             self._track(before, state)
             seconds = {"total": time.perf_counter() - started, "start": ready}
             results = build_results(plan, state, env="flare", data=data, seconds=seconds)
-            write_results(Path(self.get_run_dir()) / "results.json", results, written)
+            write_results(Path(self.get_run_dir()) / "results.json", results, rounds)
             tidy_up()
             give_back_freed_memory()
 
