@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from medpfl.core.gain import ALONE, CONTAINS_0, in_use, verdict
+from medpfl.core.gain import ALONE, CONTAINS_0, FEW, in_use, verdict
 from medpfl.core.measure import Measure
 
 KEPT = (
@@ -167,12 +167,21 @@ def _in_points(card: Mapping[str, Any]) -> bool:
 
 
 def _cases(card: Mapping[str, Any]) -> str:
-    samples = card["samples"]
-    tested = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
+    samples, patients = card["samples"], card.get("patients", {})
+    cases = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
+    tested = f"{cases}{_whose(patients.get('test'))}"
     if card.get("choices", {}).get("use") == "received":
         return f"Test cases: {tested}. Nothing was chosen: the federation's model is used as it came."
     judges = (card.get("validation") or {}).get("n", samples.get("validation", 0))
-    return f"Test cases: {tested}. The choice of what is used rests on {judges} validation cases."
+    few = " So few cannot show which of two models is better." if patients.get("validation", judges) < FEW else ""
+    return (
+        f"Test cases: {tested}. The choice of what is used rests on {judges} validation "
+        f"case{'s' * (judges != 1)}{_whose(patients.get('validation'))}.{few}"
+    )
+
+
+def _whose(patients: int | None) -> str:
+    return "" if patients is None else f" of {patients} patient{'s' * (patients != 1)}"
 
 
 def _value(measure: Measure, measured: Mapping[str, Any] | None) -> str:

@@ -12,6 +12,9 @@ from typing import Any, Literal
 Verdict = Literal["gains", "loses", "no difference found"]
 
 ALONE = "alone"
+FEW = 5
+"""Of so many independent cases some outcomes show at 5 % that one model is better: the signs of four that all agree
+do so by chance in a 16th."""
 CONTAINS_0 = "An interval that contains 0 means that no difference was found, not that there is none."
 
 

@@ -17,6 +17,7 @@ from medpfl.algorithms import algorithm, mechanisms
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
+from medpfl.core.gain import FEW
 from medpfl.core.growing import Growing
 from medpfl.core.statefile import write_bytes
 from medpfl.core.version import __version__
@@ -27,8 +28,6 @@ from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary
 
 SCHEMA = 3
-_TELLING = 5
-"""Cases that may show at 5 % that one model is better: of four that all agree the signs do so by chance in a 16th."""
 
 
 def build_results(
@@ -78,7 +77,7 @@ def build_results(
         "notes": [
             *([plan.start.in_words()] if plan.start else []),
             *(in_words_of(config.learned, state.selection, data.get("classes", ())) if state.selection else []),
-            *_notes(config, state),
+            *_notes(config, state, data),
         ],
     }
 
@@ -159,7 +158,7 @@ def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:
     return {"sites": [names[i] for i in present], "matrix": matrix[present].tolist()}
 
 
-def _notes(config: RunConfig, state: ServerState) -> list[str]:
+def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> list[str]:
     notes = []
     if privacy := config.privacy():
         notes += in_words(privacy)
@@ -168,7 +167,7 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
         notes.append(_unselected(config, state))
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
-    notes += _hardly_chosen(config, state)
+    notes += _hardly_chosen(config, state, data.get("sites") or {})
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
@@ -179,8 +178,8 @@ def _notes(config: RunConfig, state: ServerState) -> list[str]:
     return notes
 
 
-def _hardly_chosen(config: RunConfig, state: ServerState) -> list[str]:
-    """Which sites chose what they use by next to nothing."""
+def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str, Any]) -> list[str]:
+    """Which sites chose what they use by next to nothing: few cases, or many of few patients where these are known."""
     if config.resolved_use == "received":
         return []
     told = {
@@ -189,12 +188,14 @@ def _hardly_chosen(config: RunConfig, state: ServerState) -> list[str]:
         for name, site in record["sites"].items()
         if (measured := site.get("validation"))
     }
-    if not (few := [name for name in state.final or {} if 0 < told.get(name, 0) < _TELLING]):
+    judges = {name: min(n, described.get(name, {}).get("validation_patients", n)) for name, n in told.items()}
+    if not (few := [name for name in state.final or {} if 0 < judges.get(name, 0) < FEW]):
         return []
+    what = "patients" if any(judges[name] < told[name] for name in few) else "cases"
     keeps = "the model trained alone is kept, whatever others would gain"
     so = keeps if config.resolved_use == "best" else "a worse one can be taken"
     return [
-        f"Fewer than {_TELLING} validation cases chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
+        f"Fewer than {FEW} validation {what} chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
         f"{config.resolved_use}): with so few no test shows which of two models is better, and {so}. A larger share to "
         "validate on (--fractions), or --use received, avoids it."
     ]

@@ -69,7 +69,8 @@ class Delivery:
             site: its name.
             round_: the round after whose mix this is the site's model.
             state: the model's whole state.
-            record: ``samples`` by part, the measures ``validation`` and ``test``, and the ``verdict`` if there is one.
+            record: ``samples`` by part, of how many ``patients`` if of fewer, the measures ``validation`` and ``test``,
+                and the ``verdict`` if there is one.
             detail: :meth:`medpfl.tasks.task.Task.detail` of the test, where it was made.
 
         Raises:

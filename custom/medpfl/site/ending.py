@@ -28,7 +28,7 @@ from medpfl.site.delivery import Delivery, Which
 from medpfl.site.finishing import Finishing
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
-from medpfl.tasks.evaluation import cases
+from medpfl.tasks.evaluation import cases, patients
 from medpfl.tasks.further import Drawn
 from medpfl.tasks.selection import seen
 from medpfl.tasks.told import Measured
@@ -263,7 +263,8 @@ class Ending:
             if samples["validation"]:
                 predicted = self._used("validation", choice, alone, model)
                 validation = learned.measured(predicted, cases(self.data, "validation"))
-            record = {"samples": samples, "validation": validation, "test": metrics["test"][which]}
+            record = {"samples": samples, "patients": patients(self.data), "validation": validation}
+            record["test"] = metrics["test"][which]
             if one_sided:
                 record["lead"] = learned.for_one_sided
             if alone is not None:

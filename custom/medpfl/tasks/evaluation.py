@@ -87,6 +87,13 @@ def cases(data: SiteData, part: Part) -> Cases:
     return Cases("sample" if people == 1 < len(found) else "patient", found if people < len(found) else None)
 
 
+def patients(data: SiteData) -> dict[Part, int]:
+    """Of how many patients the rows of predictions are, by part, where they are known and fewer than the rows."""
+    judged: tuple[Part, ...] = ("validation", "test")
+    found = {part: cases(data, part).whose for part in judged if data.samples(part)}
+    return {part: len(np.unique(whose)) for part, whose in found.items() if whose is not None}
+
+
 def _by_patient(scores: Tensor, labels: Tensor, bags: Tensor) -> tuple[Tensor, Tensor]:
     number = int(bags.max()) + 1
     counts = torch.bincount(bags, minlength=number)[:, None]

@@ -138,6 +138,14 @@ def test_results_say_where_next_to_nothing_chose(validation, use, told):
     assert weights <= {0}
 
 
+def test_many_cases_of_few_patients_are_few():
+    federation = Federation.of(config("fedbn", use="blend", data_args={"validation": 6}, **TRAINED))
+    state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
+    data = {"sites": {"site-1": {"validation_patients": 2}, "site-2": {"validation_patients": 5}}}
+    notes = build_results(plan_of(federation), state, env="inprocess", data=data, seconds={})["notes"]
+    assert any(note.startswith("Fewer than 5 validation patients chose what site-1 uses (") for note in notes)
+
+
 def test_results_say_so_of_the_sites_that_were_tested_also_where_one_missed_the_last_validation():
     federation = Federation.of(config("fedbn", use="blend", data_args={"validation": 4}, **TRAINED))
     state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)

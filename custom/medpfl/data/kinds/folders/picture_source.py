@@ -172,6 +172,7 @@ class Folders(OfCentres):
                 **self._judged(parts),
                 "centre": centre,
                 "patients": len({picture.patient for part in parts.values() for picture in part}),
+                "validation_patients": len({picture.patient for picture in parts["validation"]}),
             }
         return {
             "name": self.layout.root.resolve().name,

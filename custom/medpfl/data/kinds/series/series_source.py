@@ -172,6 +172,7 @@ class TimeSeries(OfCentres):
                 "judged_classes": judged_classes({part: labels[part] for part in JUDGED}, len(self.classes)),
                 "centre": centre,
                 "patients": self._people(window for part in PARTS for window in parts[part]),
+                "validation_patients": self._people(parts["validation"]),
             }
         divided = is_divided(tuple(self.data.windows()), self.config)
         return {
