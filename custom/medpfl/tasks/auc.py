@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, logit
 
-from medpfl.tasks.intervals import by_patient
+from medpfl.tasks.intervals import Z95, by_patient, of_one_patient, widest
 
-_Z95 = 1.959963984540054
 _TINIEST, _NEAR = 5e-324, 1e-6
 
 
@@ -24,30 +23,32 @@ def macro_auc(
     variance of the mean over classes is the sum over samples of the squared sum of their components over classes, so
     that the covariance between the classes counts; with one class, or two that mirror each other, it is DeLong's.
 
-    A class with a single positive or a single negative, or with components that do not vary (a perfect ranking), tells
-    nothing about its own variance. There Hanley and McNeil's (Radiology 143, 1982) is used, at an AUC kept
-    1 / (2 sqrt(positives * negatives)) away from 0 and 1; these classes count as fully correlated with each other,
-    which is the cautious end. The interval always contains the estimate.
+    A class with a single positive or a single negative, or those of a single patient, or with components that do not
+    vary (a perfect ranking), tells nothing about its own variance. There Hanley and McNeil's (Radiology 143, 1982) is
+    used, at an AUC kept 1 / (2 sqrt(positives * negatives)) away from 0 and 1, both counted in patients; these classes
+    count as fully correlated with each other, which is the cautious end. The interval always contains the estimate.
 
     Args:
         scores: (classes, n), finite.
         positive: (classes, n) bool, each row with both values.
         known: (classes, n) bool, where it is known whether a sample is positive; by default everywhere.
         whose: (n,) which patient each sample is of, where some have several: a patient's components are summed before
-            they are squared (Obuchowski, Biometrics 53, 1997), if that is more than by sample.
+            they are squared (Obuchowski, Biometrics 53, 1997; :func:`~medpfl.tasks.intervals.widest`). Of one patient
+            the interval is by sample.
     """
     m, k = counts(positive, known)
     area, components = _components(scores, positive, known)
-    components *= _weights(positive, m, k)
+    cases = counts(positive, known, whose)
+    components *= _weights(positive, m, k, cases)
 
-    silent = (m == 1) | (k == 1) | (np.square(components).sum(1) < 1e-20)
-    margin = 1 / (2 * np.sqrt(m * k))
+    silent = _single(*cases) | (np.square(components).sum(1) < 1e-20)
+    margin = 1 / (2 * np.sqrt(np.prod(cases, axis=0)))
     centre = np.where(silent, np.clip(area, margin, 1 - margin), area)
     variance = _spread(components[~silent].sum(0), whose)
-    variance += np.sqrt(hanley_mcneil(centre, m, k)[silent]).sum() ** 2
+    variance += np.sqrt(hanley_mcneil(centre, *cases)[silent]).sum() ** 2
 
     estimate, middle = float(area.mean()), centre.mean()
-    half = _Z95 * np.sqrt(variance) / len(m) / (middle * (1 - middle))
+    half = Z95 * np.sqrt(variance) / len(m) / (middle * (1 - middle))
     low, high = expit(logit(middle) - half), expit(logit(middle) + half)
     return estimate, [min(float(low), estimate), max(float(high), estimate)], area
 
@@ -70,11 +71,12 @@ def paired_auc(
     """
     m, k = counts(positive, known)
     areas, parts = zip(*(_components(scores, positive, known) for scores in (new, old)), strict=True)
-    change = (parts[0] - parts[1]) * _weights(positive, m, k)
-    single = (m == 1) | (k == 1)  # one case tells nothing of its own spread: as if the two models were independent
+    cases = counts(positive, known, whose)
+    change = (parts[0] - parts[1]) * _weights(positive, m, k, cases)
+    single = _single(*cases)  # one tells nothing of its own spread: as if the two models were independent
     variance = _spread(change[~single].sum(0), whose)
-    kept = [np.clip(a, margin := 1 / (2 * np.sqrt(m * k)), 1 - margin) for a in areas]
-    variance += np.sqrt(sum(hanley_mcneil(a, m, k) for a in kept)[single]).sum() ** 2
+    kept = [np.clip(a, margin := 1 / (2 * np.sqrt(np.prod(cases, axis=0))), 1 - margin) for a in areas]
+    variance += np.sqrt(sum(hanley_mcneil(a, *cases) for a in kept)[single]).sum() ** 2
     return float((areas[0] - areas[1]).mean()), float(np.sqrt(variance)) / len(m)
 
 
@@ -101,14 +103,25 @@ def _sums_of_others(p: np.ndarray) -> np.ndarray:
 
 
 def _spread(components: np.ndarray, whose: np.ndarray | None) -> float:
-    """Sum of squares of what each sample adds, or each patient, whichever is more."""
-    return max(float(np.square(by_patient(components, w)).sum()) for w in (None, whose))
+    """From what each sample adds to the error."""
+    return widest(*(float(np.square(by_patient(components, w)).sum()) for w in (None, whose)), whose)
 
 
-def counts(positive: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Known positives and negatives of each class, (classes,)."""
+def _single(positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:
+    return (positives == 1) | (negatives == 1)
+
+
+def counts(
+    positive: np.ndarray, known: np.ndarray | None, whose: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Known positives and negatives of each class, (classes,); of more patients than one how many have some."""
     there = np.ones_like(positive) if known is None else known
-    return (positive & there).sum(1), (~positive & there).sum(1)
+    if whose is None or of_one_patient(whose):
+        return (positive & there).sum(1), (~positive & there).sum(1)
+    positives, negatives = (
+        (by_patient(a.astype(float), whose) > 0).sum(1) for a in (positive & there, ~positive & there)
+    )
+    return positives, negatives
 
 
 def _components(scores: np.ndarray, positive: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -123,9 +136,12 @@ def _components(scores: np.ndarray, positive: np.ndarray, known: np.ndarray | No
     return area, components if known is None else np.where(known, components, 0.0)
 
 
-def _weights(positive: np.ndarray, m: np.ndarray, k: np.ndarray) -> np.ndarray:
+def _weights(positive: np.ndarray, m: np.ndarray, k: np.ndarray, cases: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """1 / n, with n / (n - 1) in the square, which counts patients where these have several samples."""
     with np.errstate(divide="ignore"):
-        of = [np.where(n > 1, 1 / np.sqrt(n * (n - 1)), 0.0)[:, None] for n in (m, k)]
+        of = [
+            np.where(own > 1, np.sqrt(own / (own - 1)) / n, 0.0)[:, None] for n, own in zip((m, k), cases, strict=True)
+        ]
     return np.where(positive, *of)
 
 
