@@ -24,21 +24,42 @@ def advice(comparison: Comparison) -> list[str]:
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
         f"{percent(by_worst['to_local']['below'])} of sites are {_below(measure)})."
     )
-    seeds = " on average over seeds" if len(comparison["seeds"]) > 1 else ""
-    return [best, f"Should a site take part? By these figures {_answer(by_mean, by_worst, seeds)}."]
+    answer = f"Should a site take part? {_answer(paired, by_mean, by_worst, measure, len(comparison['seeds']) > 1)}."
+    if len(paired) > 1 and _mean(by_mean) > 0:
+        answer += f" The best of {len(paired)} by these same test cases will as a rule gain less on others."
+    return [best, answer]
 
 
-def _answer(by_mean: dict[str, Any], by_worst: dict[str, Any], seeds: str) -> str:
+def _answer(
+    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, several: bool
+) -> str:
+    """By the method that gains most on average of those whose worst site surely does not lose."""
+    seeds = " on average over seeds" if several else " with this one seed"
     if _mean(by_mean) <= 0:
-        return "not: with no method do sites do better on average than alone"
+        return "By these figures not: with no method do sites do better on average than alone"
     if _worst(by_worst) < 0:
-        return f"on average, with {by_mean['label']}; but with every method the worst site loses{seeds}"
-    if _worst(by_mean) >= 0:
-        return f"yes, with {by_mean['label']}, where the worst site does not lose{seeds}"
-    return (
-        f"yes, with {by_worst['label']}, where the worst site does not lose{seeds}; {by_mean['label']} gives more on "
-        "average, but its worst site loses"
-    )
+        return (
+            f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses{seeds}"
+        )
+    if not (sure := [group for group in paired if _worst(group) >= 0 and _worst(group) > _spread(group)]):
+        told = measure.signed(_worst(by_worst)), measure.told(_spread(by_worst)).lstrip("+")
+        return (
+            f"By these figures on average, with {by_mean['label']}; for the worst site that cannot be told: with "
+            f"{by_worst['label']} it does not lose{seeds}, but its gain ({' ± '.join(told)}) is no more than seeds lie "
+            "apart"
+        )
+    safe = max(sure, key=_mean)
+    found = f"By these figures yes, with {safe['label']}, where the worst site does not lose{seeds}"
+    if _mean(by_mean) <= _mean(safe):
+        return found
+    verb = "loses" if _worst(by_mean) < 0 else "may lose"
+    return f"{found}; {by_mean['label']} gives more on average, but its worst site {verb}"
+
+
+def _spread(group: dict[str, Any]) -> float:
+    """Of the worst site's gain over seeds; below 0 of one seed, which has none."""
+    sd = group["to_local"]["worst"]["sd"]
+    return -1.0 if sd is None else sd
 
 
 def _told(measure: Measure, gain: float) -> str:
