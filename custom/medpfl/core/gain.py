@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Verdict = Literal["gains", "loses", "no difference found"]
+Verdict = Literal["gains", "no difference found", "loses"]
 
 ALONE = "alone"
 FEW = 5

@@ -6,11 +6,23 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
 from medpfl.report.best_variant import advice
-from medpfl.report.measures import NONE, change, change_head, chief, listed, measures_of, printed, short_head, spread
+from medpfl.report.measures import (
+    NONE,
+    capital,
+    change,
+    change_head,
+    chief,
+    listed,
+    measures_of,
+    printed,
+    short_head,
+    spread,
+)
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import REFERENCE, Comparison, alone
@@ -18,6 +30,7 @@ from medpfl.report.unfinished import unfinished_words
 from medpfl.report.words import count, percent, size
 
 BETTER_THAN_LOCAL = "Better than local"
+_VERDICTS = tuple(map(capital, get_args(Verdict)))
 
 
 def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -33,6 +46,8 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
         worst_to_local(begun),
         below_local(begun),
     ]
+    with_own = any(group.get("to_own_rival") for group in groups)
+    heads += [change_head("To own rival", begun), *_VERDICTS] if with_own else []
     with_fedavg = any(group["to_fedavg"] for group in groups)
     if with_fedavg:
         heads += [change_head("To FedAvg", begun), "Better than FedAvg"]
@@ -46,6 +61,7 @@ def comparison_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
         of = group["measures"]
         row = [group["label"], spread(begun, **of[begun.name]), printed(begun, group["worst"]["mean"])]
         row += [*_paired(begun, group["to_local"]), *_worst(begun, group["to_local"])]
+        row += _of_own(begun, group.get("to_own_rival")) if with_own else []
         row += _paired(begun, group["to_fedavg"]) if with_fedavg else []
         chosen, seconds = group["selected_round"]["mean"], group["seconds"]["mean"]
         sent, received = (group[f"{way}_bytes_per_site_round"]["mean"] for way in ("sent", "received"))
@@ -95,6 +111,12 @@ def _paired(measure: Measure, other: Mapping[str, Any] | None) -> list[str]:
     return [change(measure, other["mean"], other["sd"]), f"{other['better']} of {other['pairs']}"]
 
 
+def _of_own(measure: Measure, rival: Mapping[str, Any] | None) -> list[str]:
+    if not rival:
+        return [NONE] * (1 + len(_VERDICTS))
+    return [change(measure, rival["mean"], rival["sd"]), *map(str, rival["verdicts"].values())]
+
+
 def _worst(measure: Measure, local: Mapping[str, Any] | None) -> list[str]:
     if not local:
         return [NONE, NONE]
@@ -133,6 +155,12 @@ def comparison_note(comparison: Comparison) -> str:
         sentences.append(
             f"New {listed(short)}: the average prediction of all sites' models on all sites' test data; held-out "
             f"{short[-1]}: the same at centres that took no part in training."
+        )
+    if any(group.get("to_own_rival") for group in comparison["groups"]):
+        sentences.append(
+            "Own rival: the model that each site trains alone beside the run, with the steps that the method adds at "
+            f"the end; {', '.join(get_args(Verdict))}: of how many sites and seeds the 95 % interval of the paired "
+            "difference says so."
         )
     if any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):
         sentences.append(

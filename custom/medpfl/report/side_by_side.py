@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, get_args
 
 from medpfl.core.errors import UserError
+from medpfl.core.gain import Verdict, verdict
 from medpfl.core.measure import Measure
 from medpfl.report.measures import all_measures, as_earlier
 from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
@@ -114,6 +115,7 @@ def _summarise(
         "held_out": held_out,
         "forgetting": _over_seeds(_forgetting(run, begun) for run in runs),
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label, measures),
+        "to_own_rival": _to_own_rival(by_seed, begun),
         "to_fedavg": None
         if algorithm == "fedavg" or fedavg is None
         else _paired(scores, fedavg, fedavg_label, measures),
@@ -217,6 +219,17 @@ def _gains(scores: dict[Any, Any], baseline: dict[Any, Any], measure: Measure) -
         "worse": sum(value < 0 for value in pairs),
         "pairs": len(pairs),
     }
+
+
+def _to_own_rival(by_seed: dict[Any, Results], measure: Measure) -> dict[str, Any] | None:
+    """What is gained over the model that each site trained alone beside the run, and in a word; None without one."""
+    rivals = {seed: local_reference(run) for seed, run in by_seed.items()}
+    if not all(rivals.values()) or not all(run.get("verdict") for run in by_seed.values()):
+        return None
+    told = [said["gain"] for run in by_seed.values() for said in run["verdict"]["sites"].values() if said["gain"]]
+    words = [word for gain in told if (word := verdict(gain.get(measure.name)))]
+    scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
+    return {**_gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
 
 
 def _over_seeds(values: Iterable[float | None]) -> Over:

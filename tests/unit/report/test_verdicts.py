@@ -5,8 +5,10 @@ import pytest
 from rich.console import Console
 from test_page import report
 
+from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.headline import headline, taking_part
 from medpfl.report.reading import load_results
+from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import print_run
 from medpfl.report.verdicts import gain_lines, gains_part, gains_table
 
@@ -46,6 +48,21 @@ def test_every_sites_gain_with_its_interval_and_what_it_uses(told, tmp_path):
 def test_a_model_does_not_differ_from_itself(told):
     row = next(row for row in gains_table(told).rows if row[0] == "site-2")
     assert row[2:] == ["the same model", "0.0 [0.0, 0.0]", "0.0 [0.0, 0.0]", "–", "alone"]
+
+
+def test_a_comparison_counts_the_verdicts_against_each_sites_own_rival(told, make_run):
+    sites = told["data"]["sites"]
+    plain = make_run("fedavg", dict.fromkeys(sites, 0.9)) | {"data": told["data"]}
+    comparison = compare([told, plain])
+    heads, rows = comparison_rows(comparison)
+    at = heads.index("To own rival (points)")
+    assert heads[at + 1 : at + 4] == ["Gains", "No difference found", "Loses"]
+    assert rows[0][at + 1 : at + 4] == ["1", "2", "1"] and rows[1][at : at + 4] == ["–"] * 4
+    own = comparison["groups"][0]["to_own_rival"]
+    assert own["verdicts"] == {"gains": 1, "no difference found": 2, "loses": 1}
+    assert own["mean"] == comparison["groups"][0]["to_local"]["mean"]  # there is no other local training here
+    assert "Own rival: the model that each site trains alone beside the run" in comparison_note(comparison)
+    assert "Own rival" not in comparison_note(compare([plain]))
 
 
 def test_the_terminal_begins_with_it_and_names_who_is_harmed(told):
