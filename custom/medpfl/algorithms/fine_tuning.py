@@ -31,6 +31,16 @@ class FineTuning(Mechanism):
     switch = "finetune_epochs"
     also = ("finetune_steps",)
 
+    @classmethod
+    def applies(cls, personal: str) -> bool:
+        """To local training as well: what fine-tuned methods have to beat."""
+        return True
+
+    def further(self) -> str:
+        """What is trained at the end."""
+        told = {"epoch": self.settings.finetune_epochs, "step": self.settings.finetune_steps}
+        return " or ".join(f"{number:,} {what}{'s' * (number != 1)}" for what, number in told.items() if number)
+
     def epochs(self, samples: int, trainer: Trainer) -> int:
         """How many; the larger number of the two settings."""
         steps = trainer.steps_in(len(batch_sizes(samples, trainer.batch_size)))

@@ -100,6 +100,10 @@ class Mechanism:
         """What it adds to what a site minimises, in words."""
         return ""
 
+    def further(self) -> str:
+        """How much it trains after the last round, in words; empty for nothing."""
+        return ""
+
     def at_server(self, run: Run) -> str:
         """What it adds to the server's work, in words."""
         return ""

@@ -230,6 +230,11 @@ class RunConfig(RunFields):
         """Whether the method's aim is that local training forgets less, which is then measured."""
         return any(part.resists_forgetting for part in self.mechanisms)
 
+    @property
+    def further(self) -> str:
+        """How much sites train on after the last round, in words; empty for nothing."""
+        return " and ".join(filter(None, (part.further() for part in self.mechanisms)))
+
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
         return {what: said for part in self.parts for what, said in part.privacy(self).items()}

@@ -56,6 +56,7 @@ def build_results(
         "title": algorithm(config.algorithm).title,
         "measures": config.learned.described(),
         "choices": config.choices(),
+        **({"further": config.further} if config.further else {}),
         "heads": _heads(plan),
         **({"init": dict(plan.start.report)} if plan.start else {}),
         **_shown(plan, state),

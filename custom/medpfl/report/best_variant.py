@@ -12,19 +12,23 @@ from medpfl.report.words import percent
 
 def advice(comparison: Comparison) -> list[str]:
     """Sentences; none where nothing is paired with local training."""
-    paired = [group for group in comparison["groups"] if (group["to_local"] or {}).get("mean") is not None]
+    paired = [group for group in comparison["groups"] if (_gain(group) or {}).get("mean") is not None]
     if not paired:
         return []
     by_mean = max(paired, key=lambda group: (_mean(group), _worst(group)))
     by_worst = max(paired, key=lambda group: (_worst(group), _mean(group)))
     measure = first(comparison)
+    verb = "is best" if _mean(by_mean) > 0 else "loses least" if _mean(by_mean) else "is level"
     and_which = "" if by_mean is by_worst else f"{by_worst['label']} "
     best = (
-        f"Against training alone {by_mean['label']} is best by the mean over sites ({_told(measure, _mean(by_mean))}) "
+        f"Against training alone {by_mean['label']} {verb} by the mean over sites ({_told(measure, _mean(by_mean))}) "
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
-        f"{percent(by_worst['to_local']['below'])} of sites are {_below(measure)})."
+        f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
     answer = f"Should a site take part? {_answer(paired, by_mean, by_worst, measure, len(comparison['seeds']) > 1)}."
+    own = [group["label"] for group in paired if group.get("to_own_rival")]
+    if own:
+        answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
     if len(paired) > 1 and _mean(by_mean) > 0:
         answer += f" The best of {len(paired)} by these same test cases will as a rule gain less on others."
     return [best, answer]
@@ -56,9 +60,14 @@ def _answer(
     return f"{found}; {by_mean['label']} gives more on average, but its worst site {verb}"
 
 
+def _gain(group: dict[str, Any]) -> Any:
+    """Over each site's own rival where there is one, which has the method's steps at the end too; else over local."""
+    return group.get("to_own_rival") or group["to_local"]
+
+
 def _spread(group: dict[str, Any]) -> float:
     """Of the worst site's gain over seeds; below 0 of one seed, which has none."""
-    sd = group["to_local"]["worst"]["sd"]
+    sd = _gain(group)["worst"]["sd"]
     return -1.0 if sd is None else sd
 
 
@@ -74,8 +83,8 @@ def _below(measure: Measure) -> str:
 
 
 def _mean(group: dict[str, Any]) -> float:
-    return group["to_local"]["mean"]
+    return _gain(group)["mean"]
 
 
 def _worst(group: dict[str, Any]) -> float:
-    return group["to_local"]["worst"]["mean"]
+    return _gain(group)["worst"]["mean"]

@@ -171,6 +171,7 @@ def comparison_note(comparison: Comparison) -> str:
         if len({group[key] for group in comparison["groups"]}) > 1:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
+    sentences.append(_unequal_ends(comparison))
     sentences += [
         f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
         for label, reached in baselines.items()
@@ -179,6 +180,22 @@ def comparison_note(comparison: Comparison) -> str:
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
+
+
+def _unequal_ends(comparison: Comparison) -> str:
+    """Which methods train on after the last round where the local training that they are judged by does not."""
+    ends = {group["label"]: group.get("further", "") for group in comparison["groups"]}
+    longer = [
+        f"{group['label']} by {group['further']}"
+        for group in comparison["groups"]
+        if group.get("further") and group["to_local"] and not ends.get(group["to_local"]["baseline"])
+    ]
+    if not longer:
+        return ""
+    return (
+        "Trained further on each site's own data at the end, which the local training beside it is not: "
+        f"{', '.join(longer)}. Part of the difference to local is that; local:finetune_steps=N is trained further, too."
+    )
 
 
 def notes_of(comparison: Comparison) -> list[str]:

@@ -108,6 +108,7 @@ def _summarise(
         "algorithm": algorithm,
         "rounds": runs[0]["config"].get("rounds"),
         "local_epochs": runs[0]["config"].get("local_epochs"),
+        "further": runs[0].get("further", ""),
         "measures": over,
         **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
         "worst": _over_seeds(found[1] if found else None for found in worst),
@@ -175,7 +176,7 @@ def _baseline(
 
     def unlike(candidate: tuple[str, dict[Any, Results]]) -> int:
         options = settings_of(next(iter(candidate[1].values())))
-        return sum(own[key] != options[key] for key in own.keys() & options.keys())
+        return sum(own.get(key) != options.get(key) for key in own.keys() | options.keys())
 
     candidates = [
         (label, runs)

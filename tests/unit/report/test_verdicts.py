@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 from test_page import report
 
+from medpfl.report.best_variant import advice
 from medpfl.report.compare_table import comparison_note, comparison_rows
 from medpfl.report.headline import headline, taking_part
 from medpfl.report.reading import load_results
@@ -61,6 +62,7 @@ def test_a_comparison_counts_the_verdicts_against_each_sites_own_rival(told, mak
     own = comparison["groups"][0]["to_own_rival"]
     assert own["verdicts"] == {"gains": 1, "no difference found": 2, "loses": 1}
     assert own["mean"] == comparison["groups"][0]["to_local"]["mean"]  # there is no other local training here
+    assert "FedAP is judged by each site's own rival here." in advice(comparison)[1]
     assert "Own rival: the model that each site trains alone beside the run" in comparison_note(comparison)
     assert "Own rival" not in comparison_note(compare([plain]))
 

@@ -51,6 +51,16 @@ def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
         assert close(metrics["verdict"]["alone"], measured_of(site, own))
 
 
+def test_local_training_can_be_trained_further_as_well():
+    plain, further = (run(config("local", rounds=2, settings=settings)) for settings in ({}, FEW_STEPS))
+    for name, site in further[1].items():
+        round_ = further[0].final[name]["tested"]["selected"]
+        assert round_ == plain[0].final[name]["tested"]["selected"]
+        assert site.store.get(FINISHED, round_) is not None
+        assert further[0].final[name]["test"]["selected"] != plain[0].final[name]["test"]["selected"]
+        assert close(further[0].final[name]["test"]["selected"], measured_of(site, final_state(site.store, round_)))
+
+
 def test_what_a_site_uses_is_chosen_by_its_patients():
     """The same models and images: all of one patient they show less than each of another."""
     federation = Federation.of(config("fedavg", use="blend", data_args={"validation": 40}, **TRAINED))
