@@ -22,7 +22,7 @@ from medpfl.report.reading import (
     worst_site,
 )
 from medpfl.report.unfinished import Unfinished
-from medpfl.report.words import data_name
+from medpfl.report.words import data_name, went_wrong
 
 Comparison = dict[str, Any]
 
@@ -132,7 +132,7 @@ def _summarise(
 
 def _notes(by_seed: dict[Any, Results]) -> list[dict[str, Any]]:
     """The runs' notes, once each, with the seed where not all have it; of those with other numbers the first seed's."""
-    notes = {seed: run.get("notes") or () for seed, run in by_seed.items()}
+    notes = {seed: (*(run.get("notes") or ()), *went_wrong(run.get("failures") or ())) for seed, run in by_seed.items()}
     first: dict[str, Any] = {}
     found = []
     for seed, texts in notes.items():

@@ -55,7 +55,7 @@ from medpfl.report.reading import (
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.sweep import Swept, sweep_note, sweep_rows
 from medpfl.report.verdicts import gain_lines
-from medpfl.report.words import data_name, folded, further, method_name, site_name
+from medpfl.report.words import data_name, folded, further, method_name, site_name, went_wrong
 
 _MOST_ROWS = 30
 _WORST_SHOWN = 10
@@ -185,7 +185,8 @@ def print_run(results: Results, console: Console) -> None:
     for line in gain_lines(results):
         console.print(Text(printable(line)))
     console.print(run_table(results, console.width))
-    for line in (summary(results), *further(results), *(results.get("notes") or ())):
+    lost = went_wrong(results.get("failures") or ())
+    for line in (summary(results), *further(results), *(results.get("notes") or ()), *lost):
         console.print(Text(printable(line)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from statistics import fmean
 from textwrap import wrap
 from typing import Any
@@ -10,6 +12,10 @@ from medpfl.core.measure import Measure
 from medpfl.report.measures import BETTER, NONE, chief, first, measures_of, with_interval
 from medpfl.report.one_class import meaningless, one_class_note
 from medpfl.report.reading import Results
+
+
+_NAMED = 5
+"""Sites whose failures are told in lines."""
 
 
 def algorithm_name(algorithm: str) -> str:
@@ -60,6 +66,20 @@ def duration(seconds: float | None) -> str:
 def count(number: int, noun: str) -> str:
     """'1 site', '5 sites'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def went_wrong(failures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each site with the first of its failures, of five sites at most; nothing without any."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for failure in failures:
+        first.setdefault(failure["site"], failure)
+    more = {site: sum(f["site"] == site for f in failures) - 1 for site in first}
+    lines = [
+        f"{site}, round {f['round']}: {f['reason']}" + (f"; {count(more[site], 'failure')} more" if more[site] else "")
+        for site, f in islice(first.items(), _NAMED)
+    ]
+    others = len(first) - len(lines)
+    return [*lines, f"Failures at {count(others, 'site')} more: results.json, failures."] if others else lines
 
 
 def data_name(data: dict[str, Any]) -> str:

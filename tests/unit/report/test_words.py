@@ -3,10 +3,19 @@ import pytest
 from medpfl.report.headline import headline, summary
 from medpfl.report.measures import change, printed, spread, with_interval
 from medpfl.report.page_run import partition
-from medpfl.report.words import duration, further, size
+from medpfl.report.words import duration, further, size, went_wrong
 from medpfl.tasks.classification import Classification
 
 ACCURACY, _, AUROC, *_ = Classification.measures
+
+
+def test_what_went_wrong_in_a_line_for_each_site():
+    failures = [{"round": 2, "site": f"site-{n % 7}", "reason": f"too far {n}"} for n in range(10)]
+    assert went_wrong([]) == []
+    lines = went_wrong(failures)
+    assert lines[0] == "site-0, round 2: too far 0; 1 failure more" and lines[3] == "site-3, round 2: too far 3"
+    assert lines[5:] == ["Failures at 2 sites more: results.json, failures."]
+    assert went_wrong(failures[5:7]) == ["site-5, round 2: too far 5", "site-6, round 2: too far 6"]
 
 
 @pytest.mark.parametrize(
