@@ -13,7 +13,6 @@ from medpfl.report.measures import BETTER, NONE, chief, first, measures_of, with
 from medpfl.report.one_class import meaningless, one_class_note
 from medpfl.report.reading import Results
 
-
 _NAMED = 5
 """Sites whose failures are told in lines."""
 
