@@ -67,6 +67,46 @@ def test_no_method_stands_in_for_one_of_the_packages():
     assert algorithms._by_name((own, own)) == {"samples": own}
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (('name="fedbody"', 'name="fedbodies"'), "the method is called 'fedbodies'; call the entry point so, too"),
+        (
+            ('"layers": 1', '"layer": 1'),
+            "it sets 'layer', which is no setting of its .*; did you mean 'layers'",
+        ),
+    ],
+)
+def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypatch, changed, told):
+    assert changed[0] in EXAMPLES["fedbody"]
+    monkeypatch.setitem(EXAMPLES, "fedbody", EXAMPLES["fedbody"].replace(*changed))
+    installed("fedbody", algorithms.GROUP, "fedbody", "FEDBODY")
+    with pytest.raises(UserError, match=told):
+        algorithms.algorithms()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (('switch = "gradient_bound"', 'switch = "gradients"'), "is turned on by 'gradients', which is none of its"),
+        (('name = "', 'title = "'), "has no name: say name = "),
+    ],
+)
+def test_a_mechanism_that_nothing_could_turn_on_is_refused(installed, monkeypatch, changed, told):
+    assert changed[0] in EXAMPLES["fedbounded"]
+    monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace(*changed, 1))
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    with pytest.raises(UserError, match=told):
+        algorithms.algorithms()
+
+
+def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):
+    monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("gradient_bound", "mu"))
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    with pytest.raises(UserError, match=r"fedbounded_example:\w+ both have a setting 'mu'"):
+        mechanisms()
+
+
 def test_a_method(installed):
     """The head of each site is its own, all else the same at all; and it is FedPer with FedProx' term, to the bit."""
     installed("fedbody", algorithms.GROUP, "fedbody", "FEDBODY")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from string import Formatter
 from typing import TypeVar
 
 from medpfl.algorithms.apfl import APFL
@@ -36,6 +37,8 @@ from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
+from medpfl.core.settings import named_fields
+from medpfl.training.settings import Training
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
 OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDREG, VHL, FEDVSS, FEDBLEND)
@@ -56,7 +59,8 @@ def algorithms() -> Mapping[str, Algorithm]:
     """All methods by name, this package's first.
 
     Raises:
-        UserError: another package's entry point cannot be loaded, is no method, or has the name of one that is there.
+        UserError: another package's entry point cannot be loaded, is no method, has the name of one that is there, or
+            its parts do not fit together.
     """
     found = {a.name: a for a in OWN}
     for entry in entry_points(group=GROUP):
@@ -69,8 +73,32 @@ def algorithms() -> Mapping[str, Algorithm]:
             raise UserError(f"{where}: {entry.value} must be a medpfl Algorithm, not {type(method).__name__}")
         if method.name in found:
             raise UserError(f"{where}: there is a method {method.name!r} already; give it another name")
+        if problem := _problem(method, entry.name):
+            raise UserError(f"{where}, {entry.value}: {problem}")
         found[method.name] = method
     return found
+
+
+def _problem(method: Algorithm, entry: str) -> str:
+    """Why another package's method would not be what it says; empty if nothing is wrong."""
+    if method.name != entry:
+        return f"the method is called {method.name!r}; call the entry point so, too"
+    for part in method.mechanisms:
+        if not (isinstance(part, type) and issubclass(part, Mechanism)):
+            return f"mechanisms must be classes of Mechanism, not {part!r}"
+        if not isinstance(getattr(part, "name", None), str):
+            return f"{part.__name__} has no name: say name = '...' in it"
+        if strange := [name for name in part.switches() if name not in named_fields(part.settings_class)]:
+            return f"{part.__name__} is turned on by {strange[0]!r}, which is none of its settings"
+    kinds = (*method.mechanisms, *FOR_ALL, *LAST, method.mixing)
+    known = {name for kind in kinds for name in named_fields(kind.settings_class)}
+    known |= {name for _, name, _, _ in Formatter().parse(method.personal) if name}
+    for given, names in ((method.settings, known), (method.training, set(named_fields(Training)))):
+        if strange := [name for name in given if name not in names]:
+            near = difflib.get_close_matches(strange[0], names, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            return f"it sets {strange[0]!r}, which is no setting of its mechanisms, mixing or training{meant}"
+    return ""
 
 
 def algorithm(name: str) -> Algorithm:
@@ -93,7 +121,9 @@ def mixings() -> Mapping[str, type[Mixing]]:
 def mechanisms() -> Mapping[str, type[Mechanism]]:
     """All mechanisms by name, in the order in which they take effect: those for every method first."""
     own = [m for a in algorithms().values() for m in a.mechanisms if m not in LAST]
-    return _by_name((*FOR_ALL, *own, *LAST))
+    found = _by_name((*FOR_ALL, *own, *LAST))
+    _require_own_settings((*found.values(), *mixings().values()))
+    return found
 
 
 RESERVED = {"personal", "model", "received", "optimizer", "finished", "used", "data", "best", "init"}
@@ -112,6 +142,18 @@ def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
             both = " and ".join(f"{t.__module__}:{t.__name__}" for t in (other, thing))
             raise UserError(f"{both} are both called {thing.name!r}: give the other package's another name")
     return found
+
+
+def _require_own_settings(kinds: Sequence[type[Mechanism]]) -> None:
+    """UserError if two mechanisms, or a mechanism and a mixing, have a setting of one name: which would --set mean?"""
+    owners: dict[str, type[Mechanism]] = {}
+    for kind in kinds:
+        for name in named_fields(kind.settings_class):
+            other = owners.setdefault(name, kind)
+            both_mix = issubclass(kind, Mixing) and issubclass(other, Mixing)
+            if not both_mix and other.settings_class is not kind.settings_class:
+                both = " and ".join(f"{k.__module__}:{k.__name__}" for k in (other, kind))
+                raise UserError(f"{both} both have a setting {name!r}: give the other package's another name")
 
 
 def origin(name: str) -> str:

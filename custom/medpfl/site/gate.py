@@ -6,6 +6,7 @@ Names, shapes and types of tensors are the run's own, made at the site from the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from medpfl.core.parameters import State, StateError
 from medpfl.site.coarse import coarsened
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.words import listed
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Gate:
         for name, value in (found.get("numbers") or {}).items():
             least, most = self.numbers.get(name, (1, 0))
             if not least <= value <= most:
+                logger.warning("%s is %r; a part's `numbers` must name it, with its range", _short(name), value)
                 raise StateError(f"gate: metric 'numbers.{_short(name)}' may not leave as it is")
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:
@@ -116,6 +120,8 @@ class Gate:
     def _tensor(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         fits = isinstance(tensor, Tensor) and tensor.layout == torch.strided
         if not fits or tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            found = f"{tuple(tensor.shape)} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            logger.warning("%s is %s, and may leave as %s %s alone", _short(name), found, shape, dtype)
             raise StateError(f"gate: {name!r} may not leave")
         plain = tensor.detach().cpu().as_subclass(Tensor).contiguous()
         if not bool(torch.isfinite(plain).all()):
