@@ -21,10 +21,10 @@ def test_local_training_of_every_model_is_among_them_once():
 
 
 def test_the_same_run_twice_is_refused_before_training(tmp_path):
-    config = make_config(algorithm="local")
-    with pytest.raises(UserError, match="local_model=lenet5 and local are the same run"):
+    both = [make_config(algorithm="fedprox", settings=settings) for settings in ({}, {"mu": 0.01})]
+    with pytest.raises(UserError, match=r"fedprox_mu=0.01 and fedprox are the same run"):
         run_comparison(
-            [("local", config), ("local_model=lenet5", config)],
+            list(zip(("fedprox", "fedprox_mu=0.01"), both, strict=True)),
             tmp_path,
             env="inprocess",
             threads=1,

@@ -1,6 +1,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
 from tiny import figures, same
@@ -163,6 +164,31 @@ def test_a_finished_run_is_only_read(finished):
 
     assert start(out, small(alone="yes"), resume=True, watch=watch) == json.loads(json.dumps(results))
     assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_results_of_other_data_are_not_taken_for_these(tmp_path):
+    rng = np.random.default_rng(0)
+    data, out = tmp_path / "own.npz", tmp_path / "out"
+
+    def write():
+        images, labels = (lambda n: rng.integers(0, 255, (n, 28, 28), np.uint8)), (lambda n: np.arange(n) % 2)
+        sizes = {"train": 40, "val": 20, "test": 20}
+        np.savez(
+            data, **{f"{p}_{k}": of(n) for p, n in sizes.items() for k, of in (("images", images), ("labels", labels))}
+        )
+
+    write()
+    asked = small("fedavg", rounds=1, sites=2, train_fraction=1.0, data=str(data), partition="iid")
+    start(out, asked)
+    kept = (out / "results.json").read_bytes()
+    write()
+    with pytest.raises(
+        UserError, match=r"out has results of other data: the checksum of .*own\.npz was \w+, now it is"
+    ):
+        start(out, asked, resume=True)
+    assert (out / "results.json").read_bytes() == kept
+    data.unlink()  # what nobody has here any more is only read
+    assert start(out, asked, resume=True) == json.loads(kept)
 
 
 def test_an_existing_run_is_not_overwritten_unasked(finished):

@@ -56,6 +56,12 @@ class DataSource(Protocol):
         """How a new file becomes the network's input; None where only the user's own code knows."""
 
 
+def checksum(source: DataSource) -> str | None:
+    """What :meth:`DataSource.describe` has as ``md5``, from a source that can say it by itself; else None."""
+    found = getattr(source, "checksum", None)
+    return None if found is None else found()
+
+
 def input_format(source: DataSource) -> dict[str, Any]:
     """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 

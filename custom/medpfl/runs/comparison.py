@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -192,8 +193,9 @@ def run_comparison(
     Raises:
         UserError: a run cannot be made, the folder holds runs with other settings, or no method's runs came to an end.
     """
-    for i, (name, config) in enumerate(runs):
-        if twin := next((other for other, same in runs[:i] if same == config), None):
+    first: dict[str, str] = {}
+    for name, config in runs:
+        if (twin := first.setdefault(_in_full(config), name)) != name:
             raise UserError(f"{name} and {twin} are the same run; give each once")
     results, unfinished = all_results(
         runs,
@@ -211,6 +213,12 @@ def run_comparison(
     write_comparison(comparison, out)
     write_report(ended, out / "report.html", unfinished)
     return comparison
+
+
+def _in_full(config: RunConfig) -> str:
+    """What a run is, with what was left out for the default as if it had been given."""
+    resolved = {"settings": config.all_settings, "personal": config.resolved_personal, "mixing": config.resolved_mixing}
+    return json.dumps(config.model_dump(mode="json") | resolved | {"use": config.resolved_use}, sort_keys=True)
 
 
 def all_results(

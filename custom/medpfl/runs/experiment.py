@@ -18,6 +18,9 @@ from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
 from medpfl.core.statefile import write_bytes, write_state
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.sites import open_source
+from medpfl.data.source import checksum
 from medpfl.data.uneven import before_a_run, require_test_cases
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
@@ -85,6 +88,7 @@ def run_experiment(
         begun = Federation.of(config) if config.init else None
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
+            _require_same_data(config, finished, out)
             asked = {"new": together, "forgetting": forgotten}
             missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
             return (
@@ -116,6 +120,18 @@ def run_experiment(
         if forgotten is None and not config.resists_forgetting:
             forgotten = False
         return _with_further_tests(federation, results, out, {"new": together, "forgetting": forgotten})
+
+
+def _require_same_data(config: RunConfig, finished: dict[str, Any], out: Path) -> None:
+    """UserError if data that are still here are others than those of finished results."""
+    if not kind_of(config.data, config.data_args).is_here(config.data):
+        return
+    now, then = checksum(open_source(config)), finished["data"].get("md5")
+    if None not in (now, then) and now != then:
+        raise UserError(
+            f"{out} has results of other data: the checksum of {config.data} was {then}, now it is {now}; give "
+            "--overwrite to have the run made again, or another --out"
+        )
 
 
 def _with_further_tests(

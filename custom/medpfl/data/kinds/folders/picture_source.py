@@ -177,7 +177,7 @@ class Folders(OfCentres):
         return {
             "name": self.layout.root.resolve().name,
             "source": str(self.layout.root),
-            "md5": self._checksum(),
+            "md5": self.checksum(),
             "classes": list(self.layout.classes),
             "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
@@ -251,7 +251,7 @@ class Folders(OfCentres):
             persons={part: _numbers(parts[part]).to(device) for part in PARTS if self.layout.people},
         )
 
-    def _checksum(self) -> str:
+    def checksum(self) -> str:
         """Of which file has which size and class at which centre."""
         lines = [
             f"{centre}\t{picture.id}\t{picture.target}\t{picture.file.stat().st_size}"

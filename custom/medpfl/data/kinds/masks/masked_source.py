@@ -201,7 +201,7 @@ class Masked(OfCentres):
         return {
             "name": self.layout.name,
             "source": str(self.layout.root),
-            "md5": self._checksum(),
+            "md5": self.checksum(),
             "classes": list(self.classes),
             "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
@@ -265,7 +265,7 @@ class Masked(OfCentres):
         channels, size = self._shape()
         return slices(parts, decoded, (channels, *size), device)
 
-    def _checksum(self) -> str:
+    def checksum(self) -> str:
         """Of an npz file; else of which files have which sizes at which centre."""
         if self.form == "arrays":
             return file_md5(self.layout.root)

@@ -155,6 +155,10 @@ class PartitionedImages:
             "held_out": held_out,
         }
 
+    def checksum(self) -> str:
+        """Of the file."""
+        return self.dataset.md5
+
     def _judged(self, site: SiteIndices) -> dict[str, Any]:
         d = self.dataset
         if d.several_labels:

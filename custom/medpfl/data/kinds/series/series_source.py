@@ -186,6 +186,10 @@ class TimeSeries(OfCentres):
             **reading,
         }
 
+    def checksum(self) -> str | None:
+        """Of the file or the files; None where they are not here."""
+        return self.data.md5 if self.opened else None
+
     def inputs(self) -> Inputs:
         """See :class:`medpfl.data.source.DataSource`: an ``.npy`` file of one window, (C, T), in the data's units."""
         shape = self.model_arguments()
