@@ -11,7 +11,18 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from medpfl.core.errors import UserError
 
 
-class NotPlain(UserError):
+class LoaderError(UserError):
+    """What is wrong with a loader of somebody's own, in words of this package that may leave a site."""
+
+
+class LabelOutside(LoaderError):
+    """A label for which the model has no output."""
+
+    def __init__(self, outputs: int):
+        super().__init__(f"a label lies outside 0 to {outputs - 1}: the model has {outputs} outputs")
+
+
+class NotPlain(LoaderError):
     """A loader made for training is no source of statistics, and none of cases on which models are compared."""
 
 

@@ -72,7 +72,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
             "name": data_name(first["data"]),
             "partition": first["data"].get("partition"),
             "models": list(dict.fromkeys(run["config"].get("model") for run in runs)),
-            "sites": list(first["data"]["sites"]),
+            "sites": _sites(first),
         },
         "seeds": list(next(iter(groups.values()))),
         "groups": [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()],
@@ -98,7 +98,7 @@ def _summarise(
     worst = [worst_site(entry, begun) for entry in scores.values()]
     per_site = {
         site: mean_or_none(site_scores(entry, begun.name).get(site) for entry in scores.values())
-        for site in runs[0]["data"]["sites"]
+        for site in _sites(runs[0])
     }
     over = {m.name: _over_seeds(entry["mean"].get(m.name) for entry in scores.values()) for m in measures}
     new = {m.name: _over_seeds(_new(run, m.name) for run in runs) for m in measures}
@@ -128,6 +128,11 @@ def _summarise(
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
     }
+
+
+def _sites(run: Results) -> list[str]:
+    """Names; where only the sites know their data, of those that have a test."""
+    return list(run["data"]["sites"] or run["final"]["selected"]["sites"])
 
 
 def _notes(by_seed: dict[Any, Results]) -> list[dict[str, Any]]:

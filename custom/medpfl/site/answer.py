@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from medpfl.core.messages import Failure, Message, Update
-from medpfl.core.own_loaders import NotPlain
+from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import SiteData
 from medpfl.site.store import StateNotKept
@@ -56,7 +56,7 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
     """
     try:
         return site.handle(message, model)
-    except (StateError, StateNotKept, TrainingDiverged, NotPlain) as error:
+    except (StateError, StateNotKept, TrainingDiverged, LoaderError) as error:
         return Failure(site.name, message.round, str(error))
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)

@@ -74,6 +74,7 @@ _TEXTS = (
     r"its {size} is not the run's, {shape}" + _MORE,
     r"its classes are not the run's, or in another order \(--data-arg classes=\.\.\. gives it, for scans a "
     r"manifest\.json too\)" + _MORE,
+    "a label lies outside 0 to {number}: the model has {number} outputs",
     re.escape(NOT_PLAIN),
     re.escape(NOT_IN_ORDER),
     re.escape(USED_UP),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from medpfl.core.own_loaders import LabelOutside
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
 from medpfl.tasks.further import Drawn, draws, further, reliability, thresholds
@@ -113,11 +114,17 @@ class Classification(Task):
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""
-        return cross_entropy(output, labels, weight)
+        try:
+            return cross_entropy(output, labels, weight)
+        except IndexError:  # on a GPU torch ends the process
+            raise LabelOutside(output.shape[1]) from None
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
-        """Probabilities (n, classes) and labels (n,)."""
-        return predict(model, data, part)
+        """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes."""
+        probabilities, labels = predict(model, data, part)
+        if len(labels) and not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
+            raise LabelOutside(probabilities.shape[1])
+        return probabilities, labels
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""

@@ -22,6 +22,16 @@ def loaders(site, seed):
     return SiteLoaders([(torch.zeros(2, 1, 4, 4), torch.zeros(2))])
 
 
+def nothing(site, seed):
+    pass
+
+
+def test_a_function_that_returns_something_else_is_named():
+    source = OwnData(make_config(algorithm="fedavg", data="test_sites:nothing", sites=2))
+    with pytest.raises(UserError, match=r"test_sites:nothing returned NoneType for site-1: it must be SiteLoaders"):
+        source.site("site-1", CPU)
+
+
 @pytest.fixture(scope="module")
 def source():
     return open_source(make_config(algorithm="fedavg", sites=4, partition="equal-dirichlet:0.5", seed=3))

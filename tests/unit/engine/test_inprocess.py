@@ -89,6 +89,16 @@ def test_a_first_site_with_too_few_images_to_try_the_model(train):
     assert parallel_sites(sites, federation.model(), CPU, 2) == 2
 
 
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+def test_a_label_without_an_output_is_named(part):
+    def mislabelled(sites):
+        sites["site-2"].data.labels[part][0] = 12
+
+    state, _ = run(config(min_sites=2, rounds=1), mislabelled)
+    reasons = {f.reason for f in state.failures if f.site == "site-2"}
+    assert reasons == {"a label lies outside 0 to 2: the model has 3 outputs"}
+
+
 class Raises(Site):
     def handle(self, message, model):
         if message.task == "train" and message.round == 2:

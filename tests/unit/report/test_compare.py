@@ -153,6 +153,14 @@ def test_runs_that_cannot_be_paired(make_run, change, message):
         compare([make_run("fedap", FEDAP[0]), other])
 
 
+def test_sites_that_only_they_know_are_those_with_a_test(make_run):
+    run = make_run("fedavg", FEDAVG[0])
+    run["data"]["sites"] = {}
+    comparison = compare([run])
+    assert comparison["data"]["sites"] == ["a", "b"] and set(comparison["groups"][0]["sites"]) == {"a", "b"}
+    assert " 2 sites, " in comparison_note(comparison)
+
+
 def test_unequal_seeds_duplicates_unfinished_and_nothing(runs, running):
     with pytest.raises(UserError, match="seeds 0, 1 and 0"):
         compare(runs[:3])

@@ -15,7 +15,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.permitted_code import permitted_module, require_own
-from medpfl.core.site_data import Part, SiteData, SiteLoaders
+from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
 
 
@@ -50,6 +50,11 @@ class OwnData:
         if isinstance(data, MaskedVolumes):
             _require_fitting(name, data.images, data.masks)
             return replace(data, device=device)
+        if not isinstance(data, ImageTensors | MaskedImages):
+            raise UserError(
+                f"{self.config.data} returned {type(data).__name__} for {name}: it must be SiteLoaders, ImageTensors, "
+                "MaskedImages or MaskedVolumes"
+            )
         if isinstance(data, MaskedImages):
             _require_fitting(name, data.images, data.labels)
         moved = {
