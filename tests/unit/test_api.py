@@ -136,17 +136,22 @@ def inner():
         ({"data": inner()}, "data=inner.<locals>.local: sites call it by its name"),
         ({"model": Net()}, r"model=Net\(...\): give its class"),
         ({"model": "lenet6"}, "unknown model 'lenet6': did you mean lenet5"),
+        ({"algorithm": ["fedavg", "fedbn"]}, r"give one algorithm's name; medpfl.compare takes several"),
+        ({"settings": 3}, "settings=3: give a dict of names and values"),
+        ({"rounds": -1}, "rounds: Input should be greater than or equal to 1, not -1"),
+        ({"resume": True, "overwrite": True}, "a run goes on or begins anew; give one of them"),
     ],
 )
 def test_mistakes_are_named(call, said):
     with pytest.raises(medpfl.UserError, match=said):
-        medpfl.run("fedavg", **call)
+        medpfl.run(**{"algorithm": "fedavg"} | call)
 
 
 @pytest.mark.parametrize(
     ("algorithms", "call", "said"),
     [
-        ("fedavg", {}, "give a list of algorithms"),
+        ("fedavg", {}, r"give a list of algorithms, e.g. \['fedavg'\]"),
+        (["fedavg"], {"seeds": [0, 1]}, r"seeds=\[0, 1\]: how many, from 0"),
         (["fedavg"], {"seed": 3}, "seeds=K takes 0 to K-1"),
         (["fedap"], {"mixing": "uniform"}, "e.g. fedap:mixing=..."),
         (["fedavg"], {"settings": {"nu": 1}}, "none of local, fedavg has such a setting"),

@@ -10,6 +10,7 @@ import tiny
 
 import medpfl
 from medpfl.core.errors import RunEnded, UserError
+from medpfl.report.reading import load_results
 from medpfl.runs import comparison
 
 TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu", "quiet": True}
@@ -55,7 +56,7 @@ def test_a_comparison_is_of_the_others_and_its_command_fails(tmp_path, medpfl):
     assert "Ended early: fedavg_lr=1e30 with seed 0. What" in (tmp_path / "comparison.md").read_text()
 
 
-def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch):
+def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch, caplog):
     run = comparison.run_experiment
 
     def ends(config, out, **how):
@@ -71,6 +72,14 @@ def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch):
     again = medpfl.compare(["fedavg", "fedbn"], seeds=2, out=tmp_path, new_test=False, **TINY).results
     assert [group["label"] for group in again["groups"]] == ["Local training", "FedAvg", "FedBN"]
     assert again["unfinished"] == []
+    with caplog.at_level("WARNING"):
+        medpfl.compare(["fedavg"], seeds=1, out=tmp_path, new_test=False, **TINY)
+    left = "fedavg/seed-1, fedbn/seed-0, fedbn/seed-1, local/seed-1"
+    assert f"runs that lie there too and are not in this table: {left}" in caplog.text
+    with pytest.raises(
+        UserError, match=r"is a comparison's folder and no run's: its page is .*report\.html; give its runs"
+    ):
+        load_results(tmp_path)
 
 
 def test_the_page_names_it_also_where_one_run_is_left(tmp_path):

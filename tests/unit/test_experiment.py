@@ -249,7 +249,7 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
 def test_a_run_at_a_real_federation_is_not_gone_on_with_here(tmp_path, resume):
     (tmp_path / "job.json").write_text("{}")
     with pytest.raises(UserError, match=r"real federation: .*--env prod --resume.*--overwrite"):
-        start(tmp_path, small("local", rounds=1), resume=resume, overwrite=resume)
+        start(tmp_path, small("local", rounds=1), resume=resume)
     assert start(tmp_path, small("local", rounds=1), overwrite=True)["status"] == "finished"
     assert not (tmp_path / "job.json").exists()
 

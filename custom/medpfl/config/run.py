@@ -287,6 +287,9 @@ def make_config(**fields: Any) -> RunConfig:
         return RunConfig(**{**method.schedule, **{k: v for k, v in fields.items() if v is not None}})
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        # Of a value that may be of several types the last part is the type that was tried first.
+        where = ".".join(str(part) for part in first["loc"] if part not in ("int", "float", "str", "bool"))
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] != "value_error" and isinstance(first["input"], str | int | float):
+            message += f", not {first['input']!r}"
         raise UserError(f"{where}: {message}" if where else message) from None

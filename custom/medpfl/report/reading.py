@@ -34,6 +34,11 @@ def load_results(path: str | os.PathLike[str], *, finished: bool = True) -> Resu
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if any((file.parent / f"{kind}.json").is_file() for kind in ("comparison", "sweep")):
+            raise UserError(
+                f"{file.parent} is a comparison's folder and no run's: its page is {file.parent / 'report.html'}; give "
+                f"its runs, {file.parent}/*/seed-*, for another"
+            ) from None
         raise UserError(
             f"{file}: no such file. Give the folder that a run wrote (its --out) or the results.json in it."
         ) from None

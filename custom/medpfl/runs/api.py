@@ -29,6 +29,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from medpfl.algorithms import DEFAULT
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import SiteData
@@ -46,7 +47,7 @@ Model = str | Callable[..., nn.Module]
 
 
 def run(
-    algorithm: str,
+    algorithm: str = DEFAULT,
     *,
     data: Data | None = None,
     model: Model | None = None,
@@ -66,7 +67,7 @@ def run(
     """Trains one algorithm.
 
     Args:
-        algorithm: one of ``medpfl algorithms``.
+        algorithm: one of ``medpfl algorithms``; by default FedBlend.
         data: a data set's name, a file or a folder; or a function ``(site, seed, **data_args)`` that returns
             :class:`medpfl.SiteLoaders` or :class:`medpfl.ImageTensors`. By default the sample of OrganAMNIST.
         model: a network's name; or a class or function that returns a ``torch.nn.Module``, called with ``model_args``
@@ -107,6 +108,8 @@ def run(
         ...
     medpfl.core.errors.UserError: mu=0.1: no option; a setting ... goes into settings={'mu': 0.1}
     """
+    if not isinstance(algorithm, str):
+        raise UserError(f"run({algorithm!r}): give one algorithm's name; medpfl.compare takes several")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         config = config_of(algorithm, asked)
@@ -172,7 +175,9 @@ def compare(
     ['Local training', 'FedAvg', 'FedProx (mu=1)']
     """
     if isinstance(algorithms, str):
-        raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. ['fedavg', {algorithms!r}]")
+        raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. [{algorithms!r}]")
+    if isinstance(seeds, bool) or not isinstance(seeds, int):
+        raise UserError(f"seeds={seeds!r}: how many, from 0; 3 stands for 0, 1 and 2")
     for name in ("seed", "personal", "mixing"):
         if name in fields:
             hint = "seeds=K takes 0 to K-1" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
@@ -211,8 +216,11 @@ def _asked(env: str, **given: Any) -> dict[str, Any]:
             given[name] = spec_of(given[name], name, elsewhere=env != "inprocess")
         elif isinstance(given[name], os.PathLike):
             given[name] = os.fspath(given[name])
-    maps = {name: dict(given.get(name) or {}) for name in ("data_args", "model_args", "settings")}
-    return as_meant({**dict.fromkeys([*known, "names"]), **given, **maps})
+    maps = {name: given.get(name) or {} for name in ("data_args", "model_args", "settings")}
+    for name, value in maps.items():
+        if not isinstance(value, Mapping):
+            raise UserError(f"{name}={value!r}: give a dict of names and values")
+    return as_meant({**dict.fromkeys([*known, "names"]), **given, **{name: dict(v) for name, v in maps.items()}})
 
 
 @contextmanager

@@ -210,9 +210,18 @@ def run_comparison(
     out_of_it = {of["run"] for of in unfinished}
     ended = [found for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
     comparison = compare(ended, unfinished)
+    if others := _others(runs, out):
+        logger.warning("%s: runs that lie there too and are not in this table: %s", out, ", ".join(others))
     write_comparison(comparison, out)
     write_report(ended, out / "report.html", unfinished)
     return comparison
+
+
+def _others(runs: Sequence[tuple[str, RunConfig]], out: Path) -> list[str]:
+    """Finished runs of an earlier comparison in the same folder, as ``NAME/seed-S``."""
+    known = {f"{name}/seed-{config.seed}" for name, config in runs}
+    there = (f"{file.parent.parent.name}/{file.parent.name}" for file in out.glob(f"*/seed-*/{RESULTS}"))
+    return sorted(set(there) - known)
 
 
 def _in_full(config: RunConfig) -> str:

@@ -28,7 +28,7 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.engine.results import build_results, write_results
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
-from medpfl.runs.folder import RESULTS, finished_before, require_own_folder
+from medpfl.runs.folder import RESULTS, finished_before, require_one_wish, require_own_folder
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
@@ -80,6 +80,7 @@ def run_experiment(
     """
     keep_freed_memory()
     permit_named(config)
+    require_one_wish(resume, overwrite)
     if track and env == "inprocess":
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     require_own_folder(out)

@@ -37,6 +37,12 @@ def require_own_folder(out: Path) -> None:
         raise UserError(f"{out} is no run's folder, and a run would write over {taken} in it; choose another --out")
 
 
+def require_one_wish(resume: bool, overwrite: bool) -> None:
+    """UserError if a run is both to go on and to begin anew."""
+    if resume and overwrite:
+        raise UserError("--resume and --overwrite: a run goes on or begins anew; give one of them")
+
+
 def _has_results(out: Path, *, finished: bool = False) -> bool:
     try:
         load_results(out, finished=finished)
@@ -75,7 +81,7 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     """
     checkpoint, results = _checkpoint(out), out / RESULTS
     before = any((checkpoint_exists(checkpoint), results.exists(), (out / JOB).exists()))
-    if before and overwrite and not resume:
+    if before and overwrite:
         clear_folder(out)
         return None
     if (out / JOB).exists():

@@ -21,7 +21,7 @@ from medpfl.flare.transport.state import check_experiment, folder_name
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.report.reading import load_results
-from medpfl.runs.folder import JOB, RESULTS, clear_folder, holds_simulation, require_own_folder
+from medpfl.runs.folder import JOB, RESULTS, clear_folder, holds_simulation, require_one_wish, require_own_folder
 from medpfl.server.checkpoint import difference, require_same_run
 
 
@@ -62,14 +62,14 @@ def run_in_production(
         UserError: FLARE refuses the kit or the job, or the run did not end well.
         Interrupted: the user no longer follows; the job goes on.
     """
+    require_one_wish(resume, overwrite)
     config = startable(config)
     if experiment:
         check_experiment(experiment)
     system = System(kit)
     require_own_folder(out)
     with run_folder(out):
-        fresh = overwrite and not resume
-        note = None if fresh else _earlier(system, config, out, resume)
+        note = None if overwrite else _earlier(system, config, out, resume)
         if note:
             config = _named_as(config, note)
             if resume and (results := _results_of(note["job"], out)):
@@ -79,7 +79,7 @@ def run_in_production(
             connected = system.connected()
             config = _with_names(config, connected, watch)
             require_sites(connected, config.site_names, config.min_sites)
-            if fresh:
+            if overwrite:
                 clear_folder(out)
             # Random letters, also after the user's own name: --overwrite must not go on in the old state.
             note = {"job": None, "experiment": f"{experiment or folder_name(out)}-{secrets.token_hex(3)}"}
