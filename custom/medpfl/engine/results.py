@@ -166,6 +166,7 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     notes += [note for part in config.parts for note in part.notes(config, state)]
     if state.phase == "done" and not state.best_round:
         notes.append(_unselected(config, state))
+    notes += _nothing_told_rounds_apart(config, state)
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
     notes += _hardly_chosen(config, state, data.get("sites") or {})
@@ -177,6 +178,23 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
                 "model was tested instead."
             )
     return notes
+
+
+def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[str]:
+    """Where all rounds are as bad as can be, which of them is reported means nothing."""
+    by = (state.selection or {}).get("measure", config.select_by)
+    measure = next((m for m in config.learned.measures if m.name == by and m.better == "higher"), None)
+    if measure is None or not state.best_round or len(state.history) < 2:
+        return []
+    told = [site["validation"] for record in state.history for site in record["sites"].values()]
+    found = [value for of in told if of and (value := of.get(by)) is not None]
+    if not found or max(found) > measure.least:
+        return []
+    return [
+        f"Validation {measure.title} was {measure.said(measure.least)} at every site in every round, so that no round "
+        f"is better than another: the first, {state.best_round}, is reported, and the last may be better. More rounds, "
+        "or --select-by loss, tell them apart."
+    ]
 
 
 def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str, Any]) -> list[str]:

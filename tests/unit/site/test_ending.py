@@ -148,6 +148,25 @@ def test_results_say_where_next_to_nothing_chose(validation, use, told):
     assert weights <= {0}
 
 
+def test_results_say_where_no_round_was_better_than_another():
+    federation = Federation.of(config("fedavg", rounds=2))
+    plan = plan_of(federation)
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    state = replace(state, selection={**state.selection, "measure": "accuracy"})
+
+    def notes(*accuracies):
+        history = [
+            {**record, "sites": {s: {**told, "validation": {"accuracy": a}} for s, told in record["sites"].items()}}
+            for record, a in zip(state.history, accuracies, strict=True)
+        ]
+        found = build_results(plan, replace(state, history=tuple(history)), env="inprocess", data={}, seconds={})
+        return [note for note in found["notes"] if note.startswith("Validation ")]
+
+    assert notes(0.0, 0.1) == []
+    (told,) = notes(0.0, 0.0)
+    assert told.startswith("Validation accuracy was 0.000 at every site in every round")
+
+
 def test_many_cases_of_few_patients_are_few():
     federation = Federation.of(config("fedbn", use="blend", data_args={"validation": 6}, **TRAINED))
     state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
