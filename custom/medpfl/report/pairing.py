@@ -103,7 +103,7 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
     if known := algorithms().get(algorithm):
         settings = own_defaults(known)
         personal = known.personal.format(**{k: own.get(k, v) for k, v in settings.items()})
-        published = dict(_flat({"personal": personal, "mixing": known.mixing.name, **settings}))
+        published = dict(_flat({"personal": personal, "mixing": known.mixing.name, "use": known.use, **settings}))
     options = []
     for option, value in sorted(own.items()):
         # An option that only some have follows from another one, which is named; unless it is itself a mechanism's.
@@ -113,7 +113,12 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
         differs = option in published or ((len(values) > 1 or added) and not off)
         if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")
-    return options
+    # Where sites choose they train alone too.
+    return [o for o in options if not o.startswith("alone=")] if "use" in own and _differ(alike, "use") else options
+
+
+def _differ(groups: list[dict[str, str]], option: str) -> bool:
+    return len({own.get(option) for own in groups}) > 1
 
 
 def settings_of(run: Results) -> dict[str, str]:

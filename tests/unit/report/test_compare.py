@@ -321,6 +321,15 @@ def test_what_is_trained_further_is_judged_by_local_training_that_is_too(make_ru
     assert "Trained further" not in comparison_note(compare([make_run("fedavg", FEDAVG[0]), plain]))
 
 
+def test_what_sites_use_is_named_where_it_is_not_as_published(make_run):
+    runs = []
+    for use, alone in (("received", "no"), ("blend", "yes")):
+        run = make_run("ditto", FEDAP[0], alone=alone, use=use)
+        run["choices"]["use"] = use
+        runs.append(run)
+    assert list(grouped(runs)) == ["Ditto", "Ditto (use=blend)"]
+
+
 def test_a_setting_that_does_nothing_is_not_named(make_run):
     runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
     assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]
