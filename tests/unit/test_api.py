@@ -61,8 +61,15 @@ def test_the_models_are_those_that_the_sites_use():
     right = (model(data.images["test"].float() / 127.5 - 1).argmax(1) == data.labels["test"]).float().mean()
     tested = run.results["final"]["selected"]["sites"]["south-2"]
     assert right.item() == pytest.approx(tested["accuracy"])
+    probabilities, labels = run.predictions("south-2")
+    assert labels.tolist() == data.labels["test"].tolist() and probabilities.shape == (len(labels), 3)
+    assert (probabilities.argmax(1) == labels).mean() == pytest.approx(tested["accuracy"])
+    assert len(run.predictions("south-2", "train")[1]) == len(data.labels["train"])
     with pytest.raises(KeyError, match="no model of 'east': there are north-1, south-2"):
         run.models["east"]
+    none = medpfl.run("fedavg", **OWN | {"data_args": {"validation": 0}})
+    with pytest.raises(medpfl.UserError, match="site-1 has no validation samples"):
+        none.predictions("site-1", "validation")
     assert "east" not in run.models
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import Part
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
 from medpfl.engine.first_model import seeded_model
@@ -126,6 +127,28 @@ class Run(_Kept):
     def __init__(self, results: dict[str, Any], folder: Path, temporary: TemporaryDirectory | None, config: RunConfig):
         super().__init__(results, folder, temporary)
         self.models = Models(folder / "models", config, temporary)
+        self._config = config
+
+    def predictions(self, site: str, part: Part = "test") -> Any:
+        """What the model that a site uses predicts on the site's own samples, case by case, in their order.
+
+        Args:
+            site: its name.
+            part: ``test``, ``validation``, or ``train`` as it is without augmentation.
+
+        Returns:
+            Probabilities (cases, classes) and labels (cases,), for several labels a sample both (cases, labels); of
+            masks what the measures are made of (:mod:`medpfl.tasks.segmentation`). A case is what the measures count:
+            of scans a patient.
+
+        Raises:
+            KeyError: there is no such site.
+            UserError: the data are not here, or the site has no such samples.
+        """
+        model, data = self.models[site], open_source(self._config).site(site, torch.device("cpu"))
+        if not data.samples(part):
+            raise UserError(f"{site} has no {part} samples")
+        return self._config.learned.predict(model, data, part)
 
     def table(self) -> Shown:
         """One row for every site: its test measures at the selected round; then mean and worst."""
