@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln
 
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.partition.draw import draw, draw_like, draw_printed
 from medpfl.data.partition.make import make_partition
 from medpfl.data.partition.published_counts import COUNTS
@@ -214,6 +216,13 @@ def test_natural(write):
     assert partition.sites[1].train.tolist() == list(range(0, 30, 3))
     with pytest.raises(UserError, match="--sites 3: partition natural has 2 sites"):
         make_partition(dataset, "natural", 3)
+
+
+@pytest.mark.parametrize(("partition", "told"), [("iid", True), ("natural", False)])
+def test_a_files_own_sites_are_not_divided_otherwise_without_a_word(write, caplog, partition, told):
+    change = {f"{p}_sites": np.array(["b", "a", "a"] * n) for p, n in (("train", 10), ("val", 3), ("test", 4))}
+    PartitionedImages(make_config(data=str(write(change=change)), sites=2, partition=partition)).prepare()
+    assert ("says which of 2 sites each image is of, and is divided by iid over 2" in caplog.text) == told
 
 
 PRINTED = """

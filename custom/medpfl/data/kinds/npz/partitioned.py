@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,8 @@ from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.partition.make import Partition, make_partition
 from medpfl.data.split import PARTS, SiteIndices
 from medpfl.data.uneven import JUDGED, judged_classes
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -71,6 +74,14 @@ class PartitionedImages:
     def prepare(self) -> None:
         """See :class:`medpfl.data.source.DataSource`."""
         _ = self.partition
+        if self.dataset.site_ids is not None and self.config.partition != "natural":
+            logger.warning(
+                "%s says which of %d sites each image is of, and is divided by %s over %d: --partition natural keeps them",
+                self.config.data,
+                len(np.unique(self.dataset.site_ids)),
+                self.config.partition,
+                self.config.sites,
+            )
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
