@@ -221,8 +221,9 @@ def test_natural(write):
 @pytest.mark.parametrize(("partition", "told"), [("iid", True), ("natural", False)])
 def test_a_files_own_sites_are_not_divided_otherwise_without_a_word(write, caplog, partition, told):
     change = {f"{p}_sites": np.array(["b", "a", "a"] * n) for p, n in (("train", 10), ("val", 3), ("test", 4))}
-    PartitionedImages(make_config(data=str(write(change=change)), sites=2, partition=partition)).prepare()
-    assert ("says which of 2 sites each image is of, and is divided by iid over 2" in caplog.text) == told
+    data = str(write(change=change))
+    PartitionedImages(make_config(algorithm="fedavg", data=data, sites=2, partition=partition)).prepare()
+    assert ("says which of 2 sites an image is of, and is divided by iid over 2" in caplog.text) == told
 
 
 PRINTED = """
