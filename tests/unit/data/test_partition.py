@@ -223,7 +223,7 @@ def test_a_files_own_sites_are_not_divided_otherwise_without_a_word(write, caplo
     change = {f"{p}_sites": np.array(["b", "a", "a"] * n) for p, n in (("train", 10), ("val", 3), ("test", 4))}
     data = str(write(change=change))
     PartitionedImages(make_config(algorithm="fedavg", data=data, sites=2, partition=partition)).prepare()
-    assert ("says which of 2 sites an image is of, and is divided by iid over 2" in caplog.text) == told
+    assert ("has 2 sites of its own and is divided by iid over 2" in caplog.text) == told
 
 
 PRINTED = """

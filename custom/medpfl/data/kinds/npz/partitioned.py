@@ -76,7 +76,7 @@ class PartitionedImages:
         _ = self.partition
         if self.dataset.site_ids is not None and self.config.partition != "natural":
             logger.warning(
-                "%s says which of %d sites an image is of, and is divided by %s over %d: --partition natural keeps them",
+                "%s has %d sites of its own and is divided by %s over %d all the same: --partition natural keeps them",
                 self.config.data,
                 len(np.unique(self.dataset.site_ids)),
                 self.config.partition,
