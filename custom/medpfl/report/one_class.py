@@ -13,11 +13,19 @@ _NAMED = 5
 
 
 def one_class_sites(results: Results) -> list[str]:
-    """Their names, where reports begin with a measure that says nothing there."""
+    """Their names, where reports begin with a measure that says nothing there.
+
+    A site that tells coarse measures alone leaves classes of few patients out of both the AUC and the balanced
+    accuracy, so that nothing is known of its classes where it has neither.
+    """
     if first(results).name not in _OF_CLASSES:
         return []
     sites = (selected(results) or {"sites": {}})["sites"]
-    return [name for name, entry in sites.items() if entry.get("n") and entry.get("auroc_classes") == 0]
+    return [
+        name
+        for name, entry in sites.items()
+        if entry.get("n") and entry.get("auroc_classes") == 0 and entry.get("balanced_accuracy") is not None
+    ]
 
 
 def meaningless(results: Results) -> bool:

@@ -19,6 +19,8 @@ SMALL = 100
 """Test samples below which a site's own figures are said to be uncertain: the standard error of an accuracy, at most
 0.5/sqrt(n), is then more than 5 points."""
 
+_TOLD_AT_LEAST = 10
+"""What a site with coarse measures tells for fewer samples, too."""
 _NUMBERS = 69
 """Characters that the columns beside the sites' names need."""
 
@@ -31,7 +33,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     columns = [*_COLUMNS, *["used" for _ in range("used" in joined["mean"])]]
     run, epochs = joined["run"], joined["epochs"]
     measures = chief(measures_of(joined))
-    title = f"Joining {algorithm_name(run['algorithm'])} after {count(run['rounds'], 'round')} of {run['sites']} sites"
+    rounds = f"{count(run['rounds'], 'round')} of a federation of {run['sites']} sites"
+    title = f"Joining {algorithm_name(run['algorithm'])} after {rounds}"
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
     table.add_column("site", no_wrap=True)
     for head in ("n\ntest", *(h for m in measures for h in _heads(m, columns)), "epochs"):
@@ -70,6 +73,8 @@ def _caution(few: dict[str, int], *, of_cases: bool) -> str:
     listed = ", ".join(f"{name} {n}" for name, n in few.items())
     least = min(few.values())
     most = f"; with {least} the standard error of an accuracy is up to {50 / sqrt(least):.0f} points" if least else ""
+    if 0 < least <= _TOLD_AT_LEAST:
+        most = f"; of {_TOLD_AT_LEAST}, as real sites tell fewer too, an accuracy says next to nothing"
     error = most if of_cases else ""
     return f"Fewer than {SMALL} test samples, so read the differences with caution: {listed}{error}."
 

@@ -1,5 +1,7 @@
 """Pictures with labels, patients and parts from a table; a class that is called NA."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from pictures import CPU, PARTS, config, paint
@@ -34,6 +36,16 @@ def test_one_folder_with_a_table_is_a_centre(tmp_path):
     assert (layout.classes, list(layout.centres), layout.people) == (("AMD", "no"), ["eyes"], True)
     found = {picture.id: (picture.label, picture.patient, picture.split) for picture in layout.centres["eyes"]}
     assert found["x/3.png"] == (1, "p1", None) and len(found) == 8
+
+
+@pytest.mark.parametrize("given", ["relative", "link"])
+def test_absolute_paths_are_those_of_the_folder_by_whatever_name_it_is_given(tmp_path, monkeypatch, given):
+    rows = [f"{tmp_path}/eyes/{row.replace('NA', 'no')}" for row in ROWS]
+    write_table(tmp_path / "eyes", rows)
+    (tmp_path / "link").symlink_to(tmp_path / "eyes")
+    monkeypatch.chdir(tmp_path)
+    (pictures,) = read_layout(Path("eyes") if given == "relative" else tmp_path / "link").centres.values()
+    assert {picture.id for picture in pictures} == {f"x/{n}.png" for n in range(8)}
 
 
 def test_centres_each_with_a_table_and_its_own_parts(tmp_path):

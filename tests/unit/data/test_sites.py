@@ -22,6 +22,12 @@ def loaders(site, seed):
     return SiteLoaders([(torch.zeros(2, 1, 4, 4), torch.zeros(2))])
 
 
+def test_data_of_a_site_that_are_gone_are_named_whatever_the_job_says(tmp_path):
+    asked = make_config(algorithm="fedavg", data="chest-ct", sites=2, data_args={"slices": 8}, partition="natural")
+    with pytest.raises(UserError, match="away: the site's data are not there: moved, renamed, or a drive that is not"):
+        open_source(asked, tmp_path / "away")
+
+
 def nothing(site, seed):
     pass
 

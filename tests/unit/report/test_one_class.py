@@ -8,6 +8,7 @@ from rich.console import Console
 from medpfl.report.headline import headline, summary, taking_part
 from medpfl.report.history import history_csv
 from medpfl.report.measures import first, selecting
+from medpfl.report.one_class import one_class_sites
 from medpfl.report.page import write_report
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import print_run
@@ -20,6 +21,15 @@ LEAD = {
     "one_sided": {"class": 1, "sites": 4, "of": 5},
     "lead": "balanced_accuracy",
 }
+
+
+def test_what_a_site_does_not_tell_is_nothing_about_its_classes(make_run):
+    """With coarse measures classes of few patients count neither in the AUC nor in the balanced accuracy."""
+    run = one_class_at(make_run("fedbn", {"a": 0.7, "b": 0.8, "c": 0.75}), "a", "b")
+    assert one_class_sites(run) == ["a", "b"]
+    for part in run["final"].values():
+        part["sites"]["a"]["balanced_accuracy"] = None
+    assert one_class_sites(run) == ["b"]
 
 
 def one_class_at(run, *names):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import unicodedata
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -117,6 +118,24 @@ def test_absolute_paths_and_copies_have_their_own_words(tmp_path):
     outside, copied, relative = _words(tmp_path / "ct")
     assert "elsewhere: an absolute path, outside of" in outside and "../elsewhere: outside of" in relative
     assert "is in this folder and in" in copied and "is one a copy of the other?" in copied
+
+
+@pytest.mark.parametrize("given", ["relative", "link"])
+def test_absolute_paths_are_those_of_the_folder_by_whatever_name_it_is_given(tmp_path, monkeypatch, given):
+    for n in range(2):
+        write_series(tmp_path / "ct" / f"s{n}", chest(seed=n), patient=f"P{n}")
+    _table(tmp_path / "ct", [f"{tmp_path}/ct/s0,0", f"{tmp_path}/ct/s1,1"])
+    (tmp_path / "link").symlink_to(tmp_path / "ct")
+    monkeypatch.chdir(tmp_path)
+    assert _words(Path("ct") if given == "relative" else tmp_path / "link") == []
+
+
+def test_slices_that_were_rescaled_otherwise_are_told(tmp_path):
+    write_series(tmp_path / "s", chest(), intercept=np.array([-1024.0] * 11 + [0.0]))
+    write_series(tmp_path / "t", chest(seed=1), patient="other")
+    _table(tmp_path, ["s,0", "t,1"])
+    (told,) = [words for words in _words(tmp_path, "warning") if "Rescale" in words]
+    assert "1 of 12 slices have another RescaleIntercept, 0 in " in told and ", than the -1024 of most" in told
 
 
 def test_accents_in_two_ways_are_one_name(tmp_path):

@@ -14,7 +14,7 @@ from medpfl.data.kinds.scans.lung import find_lungs, square
 from medpfl.data.kinds.scans.nifti import read_volume
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.series import find_series
-from medpfl.data.kinds.scans.transforms import AntiAliasd, LoadScand, evenly
+from medpfl.data.kinds.scans.transforms import AntiAliasd, LoadScand, PlausibleValuesd, evenly
 
 WHOLE = {"spacing": (0, 0, 0), "lung_crop": False}
 
@@ -30,6 +30,20 @@ def _load(path: Path):
 
 def _slices(path: Path, **preprocessing) -> torch.Tensor:
     return pipeline(Preprocessing(**preprocessing))(_item(path))["image"]
+
+
+def test_a_bundle_refuses_values_that_training_refuses(caplog):
+    looks = PlausibleValuesd("image")
+    hu = chest().transpose(2, 1, 0)
+    assert looks({"image": hu, "name": "a"})["image"] is hu
+    with pytest.raises(UserError, match="b: every voxel has the value 0"):
+        looks({"image": np.zeros((4, 4, 4)), "name": "b"})
+    with pytest.raises(UserError, match="look like HU without their offset of -1024"):
+        looks({"image": hu + 1024, "name": "c"})
+    assert not caplog.text
+    looks({"image": np.clip(hu, -5000, -300), "name": "d"})
+    assert "d: values from" in caplog.text and "no soft tissue" in caplog.text
+    PlausibleValuesd("image", "MR")({"image": hu + 1024, "name": "e"})
 
 
 def test_hu_are_exact_with_a_slope_and_intercept_of_each_slice(tmp_path):

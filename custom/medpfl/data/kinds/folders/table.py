@@ -76,4 +76,4 @@ def _file(folder: Path, row: Row) -> Path:
         raise UserError(f"{row.where}: {row.series} lies outside of {folder}; paths are relative to the table's folder")
     if not there:
         raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}")
-    return file
+    return folder / file.resolve().relative_to(folder.resolve()) if Path(row.series).is_absolute() else file

@@ -81,7 +81,8 @@ def require_one_structure(present: Mapping[Path, Sequence[int]], count: int, val
                 continue
             if first and first[1] != value:
                 raise UserError(
-                    f"{file} has the value {value}, {first[0]} has {first[1]}: two structures? Name the "
-                    "classes (--data-arg classes=background,A,B), or their values (--data-arg 'values=[0, [1, 255]]')"
+                    f"{file} has the value {value}, {first[0]} has {first[1]}: two structures? Name the classes "
+                    "(--data-arg classes=background,A,B), or, of one, its values (--data-arg "
+                    f"'values=[0, {sorted((first[1], value))}]')"
                 )
             first = first or (file, value)

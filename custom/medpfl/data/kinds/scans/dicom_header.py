@@ -40,6 +40,7 @@ class Header:
         position: centre of the first voxel, in the patient's LPS coordinates.
         orientation: unit vectors along a row and along a column.
         pixel_spacing: distance of rows, distance of columns.
+        intercept: what is added to stored values, times their slope, for HU.
         date: of the study, as YYYYMMDD.
         problem: what makes this file useless on its own, in words.
     """
@@ -57,6 +58,7 @@ class Header:
     thickness: float | None
     matrix: tuple[int, int]
     rescaled: bool
+    intercept: float | None
     unit: str
     manufacturer: str
     kernel: str
@@ -137,6 +139,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         thickness=float(thickness) if thickness and isfinite(float(thickness)) and thickness > 0 else None,
         matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
         rescaled=dataset.get("RescaleSlope") is not None and dataset.get("RescaleIntercept") is not None,
+        intercept=None if (intercept := dataset.get("RescaleIntercept")) is None else float(intercept),
         unit=str(dataset.get("RescaleType") or "HU"),
         manufacturer=str(dataset.get("Manufacturer") or ""),
         kernel=kernel if isinstance(kernel, str) else "/".join(kernel),

@@ -141,8 +141,12 @@ def _is_file(name: str, centre: Centre) -> bool:
 
 def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
     path = existing(base, name)
-    if Path(name).is_absolute() and not path.resolve().is_relative_to(base.resolve()):
-        raise UserError(f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder")
+    if Path(name).is_absolute():
+        if not path.resolve().is_relative_to(base.resolve()):
+            raise UserError(
+                f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder"
+            )
+        path = base / path.resolve().relative_to(base.resolve())  # as the series are found, by links or not
     if centre.labels and os.path.normpath(name).split(os.sep)[0] == os.pardir:  # links may lead outside
         raise UserError(f"{name}: outside of {base}; paths in a table are relative to that folder")
     if whole is not None and name in whole.series:

@@ -180,6 +180,8 @@ class Scans(OfCentres):
         """See :class:`medpfl.data.source.DataSource`."""
         how, bags = self.preprocessing, self.config.pooling == "attention"
         made = steps(how)
+        plausible = "medpfl.data.kinds.scans.transforms.PlausibleValuesd"
+        made.insert(1, {"_target_": plausible, "keys": "image", "modality": how.modality})
         if bags:
             made.append(
                 {"_target_": "medpfl.data.kinds.scans.transforms.FixedSlicesd", "keys": "image", "count": how.slices}

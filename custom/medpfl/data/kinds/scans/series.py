@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -227,6 +228,14 @@ def _units(headers: Sequence[Header]) -> list[str]:
     if without := [h for h in headers if not h.rescaled]:
         name = without[0].path.name
         messages.append(f"{len(without)} slices have no rescale slope and intercept, {name} first: taken as HU")
+    counts = Counter(h.intercept for h in headers if h.rescaled)
+    if len(counts) > 1:
+        usual = counts.most_common(1)[0][0]
+        odd = [h for h in headers if h.rescaled and h.intercept != usual]
+        messages.append(
+            f"{len(odd)} of {len(headers)} slices have another RescaleIntercept, {odd[0].intercept:g} in "
+            f"{odd[0].path.name}, than the {usual:g} of most: have they been converted otherwise?"
+        )
     if other := next((h for h in headers if h.unit.upper() != "HU"), None):
         messages.append(f"values in the unit {other.unit!r}, not HU ({other.path.name})")
     return messages

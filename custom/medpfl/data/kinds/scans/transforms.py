@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -21,9 +22,11 @@ from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.limits import too_large
 from medpfl.data.kinds.scans.lung import find_lungs, square
 from medpfl.data.kinds.scans.nifti import require_whole
-from medpfl.data.kinds.scans.preprocessing import AIR
+from medpfl.data.kinds.scans.preprocessing import AIR, Modality
+from medpfl.data.kinds.scans.values import odd_values
 
 Data = Mapping[Hashable, Any]
+logger = logging.getLogger(__name__)
 
 
 class LoadScand(MapTransform):
@@ -69,6 +72,34 @@ class LoadScand(MapTransform):
                 raise UserError(f"{files[0]}: has {values.ndim} dimensions; one volume, 3, is needed")
             out[key] = MetaTensor.ensure_torch_and_prune_meta(values.astype(np.float32, copy=False), meta)
         return out
+
+
+class PlausibleValuesd(MapTransform):
+    """Lets a volume (X, Y, Z) pass if training would take its values (:mod:`medpfl.data.kinds.scans.values`).
+
+    What is odd with one that it would take all the same, the log says.
+
+    Args:
+        keys: what is looked at.
+        modality: of the values.
+
+    Raises:
+        UserError: training would refuse them, and why.
+    """
+
+    def __init__(self, keys: KeysCollection, modality: Modality = "CT"):
+        super().__init__(keys)
+        self.modality: Modality = modality
+
+    def __call__(self, data: Data) -> dict[Hashable, Any]:
+        """See the class."""
+        for key in self.key_iterator(data):
+            for finding in odd_values(np.asarray(data[key]), self.modality):
+                words = f"{data.get('name', key)}: {finding.message}"
+                if finding.level == "error":
+                    raise UserError(words)
+                logger.warning("%s", words)
+        return dict(data)
 
 
 class RaiseToAird(MapTransform):
