@@ -268,6 +268,8 @@ def _methods_table(answer: Answer) -> Table:
     if left := len(answer.rows) - len(shown):
         below.append(f"{left} more did less well on average; --json FILE has them.")
     if answer.partial:
-        below.append(f"Not measured in all of these regimes: {', '.join(answer.partial)}.")
+        # A row that begins with another's name is the same with something more.
+        base = [n for n in answer.partial if not any(n.startswith(f"{other}, ") for other in answer.partial)]
+        below.append(f"Not measured in all of these regimes: {'; '.join(base)}.")
     table.caption = Text("\n".join(below))
     return table
