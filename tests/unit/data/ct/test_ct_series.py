@@ -68,7 +68,10 @@ def _moved(*offsets):
         (_on(3, Rows=16, Columns=64), "mixed matrix sizes .*32×32 in 000.dcm, 16×64 in 003.dcm"),
         (_set(ImageOrientationPatient=[1, 0, 0, 1, 0, 0]), "not two axes"),
         (_on(3, PatientID="P9"), "slices of 2 patients"),
-        (_moved(0, 0, -2.5), r"1 slice positions are there twice .*-87.50 and -87.50 mm \(instance numbers 6 and 7\)"),
+        (
+            _moved(0, 0, -2.5),
+            r"1 slice position is there twice .*-87.50 and -87.50 mm \(instance numbers 6 and 7\), \S+ and \S+",
+        ),
         (_moved(0, 0, 0.6), "uneven slice distances, 2.5 mm mostly"),
         (_moved(5, 0, 0), "shifted against each other by up to 5.0 mm"),
         (lambda n, d: d.pop("ImagePositionPatient") if n == 2 else 0, "002.dcm has no ImagePositionPatient"),

@@ -91,7 +91,9 @@ def _steps(headers: Sequence[Header], along: np.ndarray, steps: np.ndarray, step
         pair = _between(headers, along, same[0])
         one, other = sorted(h.path.parent for h in headers[same[0] : same[0] + 2])
         why = "two phases in one series?" if one == other else f"in {one} and in {other}: is one a copy of the other?"
-        return [Finding("error", f"{len(same)} slice positions are there twice ({why}): {pair}")]
+        files = f"{headers[same[0]].path.name} and {headers[same[0] + 1].path.name}"
+        what = "1 slice position is" if len(same) == 1 else f"{len(same)} slice positions are"
+        return [Finding("error", f"{what} there twice ({why}): {pair}, {files}")]
     off = np.abs(steps - step)
     allowed = max(0.1 * step, _ROUNDED)
     if change := _change(headers, along, steps, step, allowed):
