@@ -68,6 +68,11 @@ def test_class_names_come_before_class_numbers(tmp_path):
     "rows, head, words",
     [
         (["s0,0", "s1,7"], "series,label", r"line 3: label '7' is neither a class \(0, 1\) nor its number"),
+        (
+            ["s0,0", "s1,1.0"],
+            "series,label",
+            r"label '1.0' is neither .* nor its number: write 1, the .0 is a program's",
+        ),
         (["s0,0", "s1,1", "s0,0"], "series,label", "line 4: s0 is there a second time, first in .*line 2"),
         (["s0,0", "s1,"], "series,label", "line 3: label is empty"),
         (["s0,0", ",1"], "series,label", "line 3: series is empty"),

@@ -65,7 +65,15 @@ class Row:
         numbers = [class_number(name, classes) for name in self.named]
         if None in numbers:
             label = self.named[numbers.index(None)]
-            raise UserError(f"{self.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number")
+            whole, dot, rest = label.partition(".")
+            hint = (
+                f": write {whole}, the .{rest} is a program's"
+                if dot and whole.isdecimal() and not rest.strip("0")
+                else ""
+            )
+            raise UserError(
+                f"{self.where}: label {label!r} is neither a class ({', '.join(classes)}) nor its number{hint}"
+            )
         if isinstance(self.label, str):
             return numbers[0]
         said = dict(zip(numbers, self.label.said.values(), strict=True))
