@@ -25,8 +25,6 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
         UserError: the run has options that such data do not have, or a task that they have no labels for.
     """
     if own is not None:
-        if own.is_absolute() and not own.exists():
-            raise UserError(f"{own}: the site's data are not there: moved, renamed, or a drive that is not mounted?")
         if config.partition == "natural":
             return kind_of(str(own), {}).at_site(config, own)
         config = config.model_copy(update={"data": str(own)})

@@ -25,7 +25,7 @@ def loaders(site, seed):
 def test_data_of_a_site_that_are_gone_are_named_whatever_the_job_says(tmp_path):
     asked = make_config(algorithm="fedavg", data="chest-ct", sites=2, data_args={"slices": 8}, partition="natural")
     with pytest.raises(UserError, match="away: the site's data are not there: moved, renamed, or a drive that is not"):
-        open_source(asked, tmp_path / "away")
+        open_source(asked, tmp_path / "away").model_arguments()
 
 
 def nothing(site, seed):

@@ -65,7 +65,14 @@ class OwnImages:
         """Size and channels, as the job says them; UserError names what is wrong."""
         published = image_shape(self.config.data)
         if published is None or "channels" in self.config.data_args:
-            reading = read_arguments(Reading, self.config.data_args)
+            try:
+                reading = read_arguments(Reading, self.config.data_args)
+            except UserError:  # what is not there is taken for a file, whatever it was
+                if self.file is None or self.file.exists():
+                    raise
+                raise UserError(
+                    f"{self.file}: the site's data are not there: moved, renamed, or a drive that is not mounted?"
+                ) from None
             return Look(3 if reading.channels == "rgb" else 1, reading.size, reading.size)
         channels, size = published
         edge = self.config.data_args.get("pad", size)
