@@ -74,6 +74,12 @@ def existing(folder: Path, name: str) -> Path:
     return place
 
 
+def below(folder: Path, path: Path) -> Path | None:
+    """The path below a folder by the name that the folder is given, through links or not; None for one outside."""
+    whole, root = path.resolve(), folder.resolve()
+    return folder / whole.relative_to(root) if whole.is_relative_to(root) else None
+
+
 def _entries(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)

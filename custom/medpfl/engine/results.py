@@ -184,9 +184,9 @@ def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[st
     """Where all rounds are as bad as can be, which of them is reported means nothing."""
     by = (state.selection or {}).get("measure", config.select_by)
     measure = next((m for m in config.learned.measures if m.name == by and m.better == "higher"), None)
-    if measure is None or not state.best_round or len(state.history) < 2:
+    if state.phase != "done" or measure is None or not state.best_round or len(state.history) < 2:
         return []
-    told = [site["validation"] for record in state.history for site in record["sites"].values()]
+    told = [site.get("validation") for record in state.history for site in record["sites"].values()]
     found = [value for of in told if of and (value := of.get(by)) is not None]
     if not found or max(found) > measure.least:
         return []

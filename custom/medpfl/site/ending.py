@@ -256,15 +256,14 @@ class Ending:
         model: nn.Module,
     ) -> None:
         samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
-        learned = self.config.learned
+        learned, people = self.config.learned, patients(self.data)
         one_sided = learned.for_one_sided and seen(learned, self.data, "test")["majority"] is not None
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
                 predicted = self._used("validation", choice, alone, model)
                 validation = learned.measured(predicted, cases(self.data, "validation"))
-            record = {"samples": samples, "patients": patients(self.data), "validation": validation}
-            record["test"] = metrics["test"][which]
+            record = {"samples": samples, "patients": people, "validation": validation, "test": metrics["test"][which]}
             if one_sided:
                 record["lead"] = learned.for_one_sided
             if alone is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import existing
+from medpfl.data.files import below, existing
 from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import Columns, Row, names_pictures, read_rows
 from medpfl.data.kinds.scans.manifest import TABLE
@@ -68,12 +68,12 @@ def _require_once(pictures: Sequence[tuple[Path, Target, Row]]) -> None:
 def _file(folder: Path, row: Row) -> Path:
     try:
         file = existing(folder, row.series)
-        inside = file.resolve().is_relative_to(folder.resolve())
+        place = below(folder, file)
         there = file.is_file()
     except (OSError, ValueError):  # a path too long, or with a character that no path has
         raise UserError(f"{row.where}: {row.series[:100]!r} is no path of a picture") from None
-    if not inside:
+    if place is None:
         raise UserError(f"{row.where}: {row.series} lies outside of {folder}; paths are relative to the table's folder")
     if not there:
         raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}")
-    return folder / file.resolve().relative_to(folder.resolve()) if Path(row.series).is_absolute() else file
+    return place if Path(row.series).is_absolute() else file

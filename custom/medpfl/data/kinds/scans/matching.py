@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import composed, existing, files_below
+from medpfl.data.files import below, composed, existing, files_below
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
@@ -142,11 +142,11 @@ def _is_file(name: str, centre: Centre) -> bool:
 def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series | Volume:
     path = existing(base, name)
     if Path(name).is_absolute():
-        if not path.resolve().is_relative_to(base.resolve()):
+        if (place := below(base, path)) is None:
             raise UserError(
                 f"{name}: an absolute path, outside of {base}; paths in a table are relative to that folder"
             )
-        path = base / path.resolve().relative_to(base.resolve())  # as the series are found, by links or not
+        path = place  # as the series are found
     if centre.labels and os.path.normpath(name).split(os.sep)[0] == os.pardir:  # links may lead outside
         raise UserError(f"{name}: outside of {base}; paths in a table are relative to that folder")
     if whole is not None and name in whole.series:

@@ -161,7 +161,7 @@ class Scans(OfCentres):
         return {
             "name": self.manifest.name,
             "source": str(self.manifest.root),
-            "md5": self.checksum(),
+            "md5": self._checksum(),
             "classes": list(self.manifest.classes),
             "partition": self.config.partition if self._divided else "natural",
             "sites": sites,
@@ -290,7 +290,7 @@ class Scans(OfCentres):
             persons.repeat_interleave(repeats),
         )
 
-    def checksum(self) -> str:
+    def _checksum(self) -> str:
         """Of which scan has which label at which centre."""
         lines = [
             f"{centre}\t{scan.id}\t{scan.target}"
