@@ -48,7 +48,7 @@ class AdaptiveMixture(Mechanism):
     settings_class = APFLSettings
     name = "mixture"
     switch = "alpha"
-    replaces = "train"
+    replaces = ("train", "use")
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {"alpha": (0.0, 1.0)}
     newcomer = Rule(
         "the common model, which it adapts", "that is its mixture with a model that begins as the common one"

@@ -42,6 +42,7 @@ class OwnModel(Mechanism):
     settings_class = DittoSettings
     name = "ditto"
     switch = "ditto"
+    replaces = ("use",)
     newcomer = Rule("the common model, adapted under the same penalty", "as a site's own model is trained")
 
     def objective(self, run: Run) -> str:

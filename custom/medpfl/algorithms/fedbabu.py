@@ -28,7 +28,7 @@ class FixedHead(Mechanism):
     settings_class = FedBABUSettings
     name = "fixed_head"
     switch = "fixed"
-    replaces = "train"
+    replaces = ("train",)
     newcomer = Rule("the common body and the fixed head", "it fine-tunes both, as the sites do at the end")
 
     def refuses(self, run: Run) -> str | None:

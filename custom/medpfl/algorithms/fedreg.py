@@ -71,7 +71,7 @@ class PseudoData(Mechanism):
     settings_class = PseudoSettings
     name = "pseudo"
     switch = "pseudo"
-    replaces = "forward"
+    replaces = ("forward",)
     resists_forgetting = True
     newcomer = Rule("the same, with what it received as theta_0", "it should not forget what the others know, either")
 

@@ -29,7 +29,7 @@ class HeadFirst(Mechanism):
     settings_class = FedRepSettings
     name = "head_first"
     switch = "head_epochs"
-    replaces = "train"
+    replaces = ("train",)
     newcomer = Rule("the common body, and a head that it trains alone", "the body holds what the sites have in common")
 
     def refuses(self, run: Run) -> str | None:

@@ -37,6 +37,13 @@ __all__ = [
 ]
 
 
+_REPLACED = {
+    "forward": "the pass through the model",
+    "train": "the epochs of a round",
+    "use": "the model that a site uses",
+}
+
+
 class Mechanism:
     """One idea of a method.
 
@@ -49,8 +56,8 @@ class Mechanism:
         newcomer: what a site that joins after training gets of it.
         numbers: what it reports of a site in each round: name to the least and the most that it can be.
         resists_forgetting: its aim is that local training forgets less, which is then measured.
-        replaces: ``forward`` or ``train``, if its :class:`~medpfl.training.part.Part` has one: a run can have one of
-            each.
+        replaces: ``forward`` and ``train``, if its :class:`~medpfl.training.part.Part` has them, and ``use``, if what
+            the site uses is another model than the one that is trained in common: a run can have one of each.
         words: patterns of its own reasons for a site not to answer (:mod:`medpfl.site.words`).
     """
 
@@ -62,7 +69,7 @@ class Mechanism:
     newcomer: ClassVar[Rule | None] = None
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {}
     resists_forgetting: ClassVar[bool] = False
-    replaces: ClassVar[Literal["forward", "train", ""]] = ""
+    replaces: ClassVar[tuple[Literal["forward", "train", "use"], ...]] = ()
     words: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, settings: Settings):
@@ -92,9 +99,11 @@ class Mechanism:
 
     def displaced(self, others: Sequence[Mechanism]) -> str | None:
         """Why the run makes no sense with another mechanism that replaces what it does, in words; None if none does."""
-        both = [other.switch for other in others if self.replaces and other.replaces == self.replaces]
-        what = {"forward": "the pass through the model", "train": "the epochs of a round"}.get(self.replaces)
-        return f"{' and '.join(both)} replace {what}, each in its own way: choose one" if len(both) > 1 else None
+        for what in self.replaces:
+            both = [other.switch for other in others if what in other.replaces]
+            if len(both) > 1:
+                return f"{' and '.join(both)} replace {_REPLACED[what]}, each in its own way: choose one"
+        return None
 
     def objective(self, run: Run) -> str:
         """What it adds to what a site minimises, in words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ class Site:
         metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
         metrics["selecting"] = self._seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
-        return self._method(message, model, 0, "statistics").sent(asked), metrics
+        return self._method(message, model, 0, "statistics", 0).sent(asked), metrics
 
     def _require_suited(self, model: nn.Module) -> None:
         """Where nobody knew the images' shape before, the network meets its mechanisms here first."""
@@ -138,17 +138,19 @@ class Site:
         """The channels in which something may leave with the answer to a task, with their mechanisms."""
         return [(c.name, part) for c, part in self.channels.items() if c.to_server and task in c.tasks]
 
-    def _method(self, message: Message, model: nn.Module, when: int | str, noise: str) -> Method:
-        """The run's mechanisms, through one task: each with the state that it left in the round before."""
-        before = when - 1 if isinstance(when, int) else message.round
+    def _method(self, message: Message, model: nn.Module, when: int | str, noise: str, last: int) -> Method:
+        """The run's mechanisms, through one task: each with the state that it left in round ``last``, or before."""
         return Method.of(
             self,
             message,
             model,
             when,
-            kept=lambda name: self._kept(name, before)[1],
+            kept=lambda name: self._kept(name, last)[1],
             noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
         )
+
+    def _at_the_end(self, message: Message, model: nn.Module) -> Method:
+        return self._method(message, model, "end", "update", message.round)
 
     @cached_property
     def _digest(self) -> Tensor | None:
@@ -163,7 +165,7 @@ class Site:
             self.rival.train(model, round_)
         metrics = self.load(message, model, round_ - 1)
         metrics |= self._validated(message, model, round_ - 1)
-        method = self._method(message, model, round_, "update")
+        method = self._method(message, model, round_, "update", round_ - 1)
         method.begin()
         order = generator(config.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
@@ -191,7 +193,7 @@ class Site:
         selected = message.info["selected_round"]
         if self.selects:
             selected = self._own_best()[0] or message.round
-        finishing = Finishing(self.name, self.store, self.rival, partial(self._method, when="end", noise="update"))
+        finishing = Finishing(self.name, self.store, self.rival, self._at_the_end)
         end = Ending(self.name, self.config, self.data, self.store, self.rival, self.delivery, finishing)
         return {}, end.answer(message, model, selected)
 
@@ -243,7 +245,7 @@ class Site:
         """
         if round_ == 0:
             return {"validation": None}
-        received = self._method(message, model, round_, "update").use(model)
+        received = self._method(message, model, round_, "update", round_).use(model)
         if received is not None:
             self.store.put(RECEIVED, round_, received)
             self.store.keep(RECEIVED, (round_,))

@@ -9,6 +9,8 @@ from tiny import config as tiny_config
 from tiny import run
 from torch import nn
 
+from medpfl.site.store import MODEL, RECEIVED
+
 P0 = 1 / (1 + exp(-1.0))
 """Probability of class 0 under the weights (1/2, -1/2)."""
 
@@ -73,3 +75,16 @@ def test_the_share_of_each_site_is_reported():
     assert len(shares) == 9
     assert all(0 <= share <= 1 for share in shares)
     assert len(set(shares)) > 3
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_site_mixes_what_the_same_round_left(rounds):
+    _, sites = run(tiny_config("apfl", rounds=rounds))
+
+    for site in sites.values():
+        own, received = site.store.get("mixture", rounds), site.store.get(RECEIVED, rounds)
+        alpha = float(own.pop("alpha/"))
+        used = site.store.get(MODEL, rounds)
+        for name in ("fc1.weight", "fc2.bias"):
+            assert torch.allclose(used[name], alpha * own[name] + (1 - alpha) * received[name])
+            assert not torch.allclose(used[name], received[name])

@@ -53,3 +53,13 @@ def test_the_common_models_are_fedavgs_to_the_bit_and_what_is_used_is_not(person
         used, received = site.store.get(MODEL, 3), site.store.get(RECEIVED, 3)
         assert not same(used, received)
         assert same({k: received[k] for k in ditto.shared[name]}, ditto.shared[name])
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_site_uses_its_own_model_as_the_last_round_left_it(rounds):
+    """Validation, selection and test are of v after the round, not of v before it."""
+    _, sites = run(tiny_config("ditto", rounds=rounds))
+
+    for site in sites.values():
+        assert same(site.store.get(MODEL, rounds), site.store.get("ditto", rounds))
+        assert not same(site.store.get(MODEL, rounds), site.store.get(RECEIVED, rounds))

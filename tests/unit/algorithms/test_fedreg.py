@@ -201,6 +201,8 @@ def test_off_it_is_fedavg():
         ("scaffold", {"settings": {"pseudo": 1}}, "pseudo moves weights after each step"),
         ("vit-heads", {"settings": {"pseudo": 1}}, "consistency and pseudo replace the pass through the model"),
         ("apfl", {"settings": {"head_epochs": 1}, "personal": "top:1"}, "replace the epochs of a round"),
+        ("apfl", {"settings": {"ditto": 1}}, "ditto and alpha replace the model that a site uses"),
+        ("ditto", {"settings": {"alpha": 0.5}}, "replace the model that a site uses"),
     ],
 )
 def test_what_it_does_not_go_with(algorithm, fields, words):

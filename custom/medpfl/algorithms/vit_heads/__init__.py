@@ -41,7 +41,7 @@ class Consistency(Mechanism):
     settings_class = ConsistencySettings
     name = "consistency"
     switch = "consistency"
-    replaces = "forward"
+    replaces = ("forward",)
     listed = True
 
     @classmethod
