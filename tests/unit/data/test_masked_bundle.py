@@ -92,6 +92,12 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     voxels = int((np.asarray(mask.dataobj) == 1).sum())
     assert found["voxels"] == {"foreground": voxels}
     assert found["ml"]["foreground"] == pytest.approx(voxels * 3 * 1.5 * 1.5 / 1000, abs=1e-3)
+    save_nifti(image, np.zeros((22, 26, 9), np.float32), affine=affine)
+    (tmp_path / "out" / "p1" / "scan_mask.nii.gz").unlink()
+    with pytest.raises(RuntimeError) as wrapped:  # MONAI's; its command prints the cause
+        made.parser.get_parsed_content("evaluator").run()
+    assert "scan.nii.gz: every voxel has the value 0" in str(wrapped.value.__cause__)
+    assert not list((tmp_path / "out").rglob("*.nii.gz"))
 
 
 def test_a_mask_lies_where_its_structure_does(tmp_path):

@@ -208,6 +208,10 @@ def test_several_channels_are_in_the_fourth_dimension(home):
             lambda f: save_nifti(f / "image.nii.gz", np.full((20, 24, 10), np.inf, np.float32)),
             "has values that are no numbers",
         ),
+        (
+            lambda f: save_nifti(f / "image.nii.gz", np.full((20, 24, 10), 7, np.float32)),
+            r"image\.nii\.gz: every voxel has the value 7",
+        ),
         (lambda f: flip_a_bit(f / "image.nii.gz"), r"image\.nii\.gz: cut short or damaged: CRC check failed"),
         (lambda f: flip_a_bit(f / "mask.nii.gz"), r"mask\.nii\.gz: cut short or damaged: CRC check failed"),
         (lambda f: (f / "mask.nii.gz").unlink(), r"image\.nii\.gz: the image has no mask of its own"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from masked import CPU, PARTS, config, save_nifti, write_picture, write_siblings, write_slices, write_volumes
+from masked import CPU, PARTS, config, save_nifti, volume, write_picture, write_siblings, write_slices, write_volumes
 from PIL import Image
 
 from medpfl.core.errors import UserError
@@ -59,12 +59,14 @@ def test_what_is_worth_knowing(home):
     shutil.copy(root / "a" / "images" / "p0_0.png", root / "b" / "images" / "p0_0.png")
     for mask in (root / "b" / "masks").iterdir():
         Image.fromarray(np.asarray(Image.open(mask)) // 255).save(mask)
+    Image.new("L", (40, 40), 9).save(root / "a" / "images" / "p1_1.png")
     notes = words(root, "note")
     assert "nobody names the classes" in notes and "b: background alone: 1 of 6 masks" in notes
     assert "pictures are grey at a, b; colour at b: all are read as rgb" in notes
     assert "masks mark their structure by 1, 255: taken for the same" in notes
     warnings = words(root, "warning")
     assert "each image counts as its own patient" in warnings and "have the same content" in warnings
+    assert "a: pictures of one colour: 1 of 6, the first is " in warnings and "p1_1.png" in warnings
     assert "nothing is left to test on; --held-out x, or leave the site out" in words(
         write_slices(home / "one", sites=("x",), patients=1), "warning"
     )
@@ -111,7 +113,7 @@ def test_volumes(home):
     assert not words(root, "error")
     save_nifti(root / "ge" / "STS_000" / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8))
     save_nifti(root / "ge" / "STS_001" / "mask.nii.gz", np.zeros((22, 24, 11), np.uint8), (1, 1, 1))
-    save_nifti(root / "siemens" / "STS_010" / "image.nii.gz", np.full((20, 24, 10), -900, np.float32), (1, 1, 3))
+    save_nifti(root / "siemens" / "STS_010" / "image.nii.gz", volume(1, low=-900)[0], (1, 1, 3))
     errors = words(root, "error")
     assert "has 20×24×9 voxels, its image" in errors and "its voxels are 1×1×1 mm, those of" in errors
     assert "siemens: some volumes look like CT and some do not" in errors

@@ -133,6 +133,8 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
 def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str, str]]:
     for note in chain.from_iterable(one.notes for one in good):
         yield "warning", note
+    if blank := [one.blank for one in good if one.blank]:
+        yield "warning", f"{noun} of one colour: {len(blank):,} of {len(good):,}, the first is {blank[0]}"
     if empty := sum(not one.counts[1:].any() for one in good):
         yield "note", f"background alone: {empty:,} of {len(good):,} masks"
     if full := sum(not one.counts[0] for one in good):

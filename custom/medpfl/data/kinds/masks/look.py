@@ -25,6 +25,7 @@ class Seen(NamedTuple):
         values: those of the mask's file.
         spacing: mm along ``size``'s axes, slices first; None where it is not known.
         notes: what is odd, in words.
+        blank: the picture, where all its pixels are alike.
     """
 
     size: tuple[int, ...]
@@ -33,6 +34,7 @@ class Seen(NamedTuple):
     values: tuple[int, ...]
     spacing: Spacing | None
     notes: tuple[str, ...]
+    blank: str = ""
 
 
 def look(pair: Pair, form: Form, reading: Reading, count: int) -> Seen | str:
@@ -53,15 +55,16 @@ def look_at_row(pair: Pair, arrays: Arrays, reading: Reading, count: int) -> See
         return f"{pair.mask}: mask number {row} {error}"
     spacing = None if arrays.spacing is None else tuple(arrays.spacing[row].tolist())
     kind = "grey" if arrays.images.shape[1] == 1 else "colour"
-    return Seen(mask.shape, kind, _counts(classes, count), present, spacing, ())
+    blank = f"number {row} of {pair.image}" if _is_blank(arrays.images[row]) else ""
+    return Seen(mask.shape, kind, _counts(classes, count), present, spacing, (), blank)
 
 
 def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
     from medpfl.data.kinds.folders.picture_file import read_picture
 
     mask = read_mask(pair, reading, count)
-    read_picture(pair.image, picture_reading(reading))
-    return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, ())
+    blank = str(pair.image) if _is_blank(read_picture(pair.image, picture_reading(reading))) else ""
+    return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, (), blank)
 
 
 def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
@@ -74,6 +77,11 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
     kind = "CT" if looks_like_ct(image) else "no CT"
     notes = tuple(note.message for note in head.notes)
     return Seen(head.shape, kind, _counts(classes, count), present, head.spacing, notes)
+
+
+def _is_blank(image: np.ndarray) -> bool:
+    flat = image.reshape(len(image), -1)  # (C, pixels)
+    return bool((flat == flat[:, :1]).all())
 
 
 def _counts(classes: np.ndarray, count: int) -> np.ndarray:

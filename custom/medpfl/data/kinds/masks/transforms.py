@@ -30,14 +30,15 @@ class LoadVolumed(MapTransform):
     Args:
         keys: what to load.
         channels: that the file must have, in its fourth dimension where there are several.
+        varied: whether all voxels alike are refused: right for an image, not for a mask.
 
     Raises:
-        UserError: the file cannot be read, or has other dimensions; it is named.
+        UserError: the file cannot be read, has other dimensions, or shows nothing; it is named.
     """
 
-    def __init__(self, keys: KeysCollection, channels: int = 1):
+    def __init__(self, keys: KeysCollection, channels: int = 1, varied: bool = True):
         super().__init__(keys)
-        self.channels = channels
+        self.channels, self.varied = channels, varied
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
@@ -67,6 +68,8 @@ class LoadVolumed(MapTransform):
             if np.isinf(values).any() or not len(finite):
                 raise UserError(f"{file}: has values that are no numbers")
             values = np.nan_to_num(values, nan=float(finite.min()))
+        if self.varied and values.min() == values.max():
+            raise UserError(f"{file}: every voxel has the value {values.flat[0]:g}")
         return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=torch.from_numpy(affine.copy()))
 
 

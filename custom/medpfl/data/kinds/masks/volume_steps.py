@@ -31,7 +31,7 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
     ]
     if masked:
         made[1:1] = [
-            {"_target_": f"{ours}.LoadVolumed", "keys": MASK, "channels": 1},
+            {"_target_": f"{ours}.LoadVolumed", "keys": MASK, "channels": 1, "varied": False},
             {"_target_": f"{ours}.PlacedAsd", "keys": MASK, "image": "image"},
         ]
     if any(spacing):
