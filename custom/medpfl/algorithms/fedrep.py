@@ -7,11 +7,13 @@ with the head as it is. FedPer has the same parts and trains them together.
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit
 from medpfl.core.settings import Settings, setting
 from medpfl.training.loop import Epochs
 from medpfl.training.part import Part
@@ -20,7 +22,9 @@ from medpfl.training.part import Part
 class FedRepSettings(Settings):
     """How long the head is trained."""
 
-    head_epochs: int = setting(0, "epochs of the personal part before the shared one is trained", symbol="tau", ge=0)
+    head_epochs: int = setting(
+        0, "epochs of the personal part before the shared one is trained", symbol="tau", ge=0, le=10**4
+    )
 
 
 class HeadFirst(Mechanism):
@@ -39,6 +43,12 @@ class HeadFirst(Mechanism):
         if "heads:" in run.resolved_personal:
             return "head_epochs trains whole parameters, and with heads:P parts of some are personal"
         return None
+
+    def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
+        """The head is not frozen as a whole; nor is the body, which no run has."""
+        shared = set(split.shared_names)
+        if not any(p.requires_grad for name, p in model.named_parameters() if name not in shared):
+            raise UserError("head_epochs trains the personal part by itself, and all of it is frozen: freeze less")
 
     def objective(self, run: Run) -> str:
         """The order of training."""

@@ -50,7 +50,7 @@ Forgetting = Annotated[
     bool | None,
     typer.Option(
         help="Measure what a round of local training makes the model forget of the other sites' data.",
-        show_default="with fedimpres",
+        show_default="with fedimpres and fedreg",
         rich_help_panel=RUN,
     ),
 ]

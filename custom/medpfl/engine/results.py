@@ -74,6 +74,7 @@ def build_results(
         "mixing": _mixing(plan, state),
         "traffic": dict(state.traffic),
         "seconds": {**seconds, "training": sum(r["seconds"] for r in rounds)},
+        "unanswered": [n for n in config.site_names if n not in state.final] if state.final else [],
         "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
         "notes": [
             *([plan.start.in_words()] if plan.start else []),
@@ -227,9 +228,11 @@ def _unselected(config: RunConfig, state: ServerState) -> str:
     ]
     if not told:
         return "There were no validation images, or no site told how it did on them, so the last round is reported."
+    by = (state.selection or {}).get("measure", config.select_by)
+    measure = next((m.title for m in config.learned.measures if m.name == by), by)
     known = [name for name in config.learned.selecting if any(of.get(name) is not None for of in told)]
     other = f"; {', '.join(known)} they told (--select-by)" if known else ""
-    return f"No site told its {config.select_by} on validation images, so the last round is reported{other}."
+    return f"No site told its {measure} on validation images, so the last round is reported{other}."
 
 
 def _cpu() -> str:

@@ -271,7 +271,7 @@ def all_results(
                     forgotten=forgotten,
                     watch=watch,
                 )
-                why = _missing(config, found)
+                why = _missing(found)
             except RunEnded as error:
                 why = str(error)
         if why:
@@ -283,12 +283,10 @@ def all_results(
     return results, unfinished
 
 
-def _missing(config: RunConfig, results: dict[str, Any]) -> str:
-    """Which sites failed and have no test, so that means are over the others; empty where there is none."""
-    tested = results["final"]["selected"]["sites"]
-    failed = {f["site"]: f["reason"] for f in results["failures"]}
-    without = [name for name in config.site_names if name in failed and name not in tested]
-    return "; ".join(f"{name} has no test: {failed[name]}" for name in without)
+def _missing(results: dict[str, Any]) -> str:
+    """Which sites did not answer the test, so that means are over the others; empty where there is none."""
+    last = {f["site"]: f["reason"] for f in results["failures"]}
+    return "; ".join(f"{name} has no test: {last.get(name, 'no answer')}" for name in results.get("unanswered", ()))
 
 
 def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path) -> None:

@@ -8,7 +8,7 @@ site's data in one place, which only a simulation has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,9 @@ def forgetting(federation: Federation, folder: Path, *, asked: bool) -> dict[str
             sites[name].load(message, model, state.round)
             before = received.predictions(model, tests)
             course = _Course(learned, name, model, tests)
-            with course.watching(sites[name].data) if asked or looks * once <= MOST_PREDICTIONS else nullcontext():
-                answered = answer(sites[name], message, model)
+            if asked or looks * once <= MOST_PREDICTIONS:
+                sites[name].passes = course.watched(sites[name].data)
+            answered = answer(sites[name], message, model)
             if isinstance(answered, Failure):
                 return f"{NOT_MEASURED}{name}: {answered.reason}"
             after = _predictions(learned, model, tests)
@@ -109,20 +110,19 @@ class _Course:
         self._learned, self._site, self._model, self._tests = learned, site, model, tests
         self.points: list[dict[str, Any]] = []
 
-    @contextmanager
-    def watching(self, data: SiteData) -> Iterator[None]:
-        """Inside, a point is made whenever a pass over the training data begins; of the first it is the start."""
-        plain = data.training_batches
+    def watched(self, data: SiteData) -> SiteData:
+        """The same data, that make a point whenever a pass over them in training begins; of the first it is the start.
 
-        def watched(*arguments: Any, **named: Any) -> Iterator[Batch]:
+        A method that reads the data to another end, as FedReg for its pseudo data, does not read these.
+        """
+        seen = copy(data)
+
+        def batches(*arguments: Any, **named: Any) -> Iterator[Batch]:
             self._look()
-            return plain(*arguments, **named)
+            return data.training_batches(*arguments, **named)
 
-        data.training_batches = watched
-        try:
-            yield
-        finally:
-            del data.training_batches
+        seen.training_batches = batches
+        return seen
 
     def _look(self) -> None:
         training = {module: module.training for module in self._model.modules()}

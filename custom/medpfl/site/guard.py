@@ -172,9 +172,12 @@ class Guarded:
                 self._served = self.ledger.served(
                     self.contract.data, record.contract, self.experiment, record.run, verify=whole
                 )
-            except (OSError, SealBroken) as error:
+            except SealBroken as error:
                 logger.warning("%s: %s", self.name, error)
-                raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
+                raise StateError("policy: the site's ledger is not as the site wrote it, so nothing leaves") from None
+            except OSError as error:
+                logger.warning("%s: %s", self.name, error)
+                raise StateError("policy: the site's ledger cannot be read, so nothing leaves") from None
         if self._served is None:
             return
         if limits[0] and not self._served.known and self._served.experiments >= limits[0]:

@@ -97,8 +97,9 @@ class Ledger:
         Raises:
             SealBroken: at the first entry that is not as this site wrote it; the message names its line.
         """
+        lines, head = self._at_one_moment()
         before, last, number = "", _BEGIN, 0
-        for number, line in enumerate(self._lines(), 1):
+        for number, line in enumerate(lines, 1):
             try:
                 content = json.loads(line)
                 tag = content.pop("seal")
@@ -111,7 +112,7 @@ class Ledger:
             before, last = last, tag
             yield content
         # A kill between an entry and its head leaves the head one behind.
-        if self._recorded_head() not in ((number, last), (number - 1, before)):
+        if head not in ((number, last), (number - 1, before)):
             raise SealBroken(f"{self.file}: it has {number} entries, and its head says otherwise: some were cut off")
 
     def served(self, data: str, contract: str, experiment: str, run: int, *, verify: bool = True) -> Served:
@@ -133,6 +134,14 @@ class Ledger:
                 rounds += entry["task"] == "train"
         asked = (contract, experiment, run)
         return Served(len(runs - {asked}), rounds, asked in runs)
+
+    def _at_one_moment(self) -> tuple[list[bytes], tuple[int, str]]:
+        """The lines and the head that fits them: other jobs of the site write, and a reader need not be able to."""
+        head = self._recorded_head()
+        while True:
+            lines, before, head = self._lines(), head, self._recorded_head()
+            if head == before:
+                return lines, head
 
     def _lines(self) -> list[bytes]:
         """The whole ones; one that a kill left unfinished had not left the site."""

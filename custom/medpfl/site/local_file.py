@@ -26,11 +26,14 @@ def read_site_manifest(local: Path) -> dict[str, Path]:
 
 
 def read_content(file: Path) -> dict[str, Any]:
-    """The file's content with ``data``; UserError if it is not names and paths."""
+    """The file's content with ``data`` and ``code``; UserError if they are not names and paths, and modules."""
     content = read_object(file) if file.exists() else {}
     data = content.setdefault("data", {})
     if not isinstance(data, dict) or not all(isinstance(path, str) and path for path in data.values()):
         raise UserError(f'{file}: data must say where each name is, e.g. {{"data": {{"chest-ct": "/data/ct"}}}}')
+    code = content.get("code", [])
+    if not isinstance(code, list) or not all(isinstance(module, str) and module for module in code):
+        raise UserError(f'{file}: code must be a list of modules, e.g. {{"code": ["hospital_nets"]}}')
     return content
 
 

@@ -109,15 +109,21 @@ class DiskStore:
         """See :class:`SiteStore`. Raises StateNotKept."""
         wanted = {self._path(kind, r) for r in rounds}
         with self._access("write"):
-            for path in self.folder.glob(f"{kind}-*.safetensors"):
+            for path in self._files(kind):
                 if path not in wanted:
                     path.unlink()
+            for unfinished in self.folder.glob(f".{kind}-[0-9]*.safetensors.*.tmp"):  # a kill left it
+                unfinished.unlink()
 
     def rounds(self, kind: str) -> list[int]:
         """See :class:`SiteStore`. Raises StateNotKept."""
         with self._access("read"):
-            found = [path.stem.rpartition("-")[2] for path in self.folder.glob(f"{kind}-*.safetensors")]
-        return sorted(int(number) for number in found if number.isdecimal())
+            return sorted(int(path.stem.rpartition("-")[2]) for path in self._files(kind))
+
+    def _files(self, kind: str) -> list[Path]:
+        """Of one kind: another's name may begin with its, and a hyphen."""
+        found = ((path, *path.stem.rpartition("-")[::2]) for path in self.folder.glob(f"{kind}-*.safetensors"))
+        return [path for path, name, number in found if name == kind and number.isdecimal()]
 
     @contextmanager
     def _access(self, what: str) -> Iterator[None]:

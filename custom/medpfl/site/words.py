@@ -112,7 +112,7 @@ _TEXTS = (
     r"policy: a forward pass of a batch has {number} operations or more, {number} is the limit \(network_operations\)",
     "policy: a model argument is beyond {number}, which no network here takes",
     "policy: the network cannot be measured before it is built, so its limits cannot be held",
-    r"policy: the site's ledger cannot be written, so nothing leaves",
+    r"policy: the site's ledger (cannot be (read|written)|is not as the site wrote it), so nothing leaves",
     "gate: {name} may not leave",
     "gate: metric {metric} may not leave as it is",
 )

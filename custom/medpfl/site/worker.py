@@ -66,6 +66,7 @@ class Site:
         rival: what the site trains alone, beside; None for nothing.
         selects: the site selects its round by its own validation data: measures do not leave, or the model does not.
         secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
+        passes: gives its data as the epochs of a round see them, where somebody watches each pass over them.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Site:
     rival: Rival | None = None
     selects: bool = False
     secret: bytes | None = None
+    passes: SiteData | None = None
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -91,7 +93,7 @@ class Site:
             What leaves the site.
 
         Raises:
-            StateError, TrainingDiverged: the task cannot be done; the site's stored state is untouched.
+            StateError, TrainingDiverged: the task cannot be done; what the site keeps of rounds that it did stays.
         """
         tasks = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
         return carry_out(self.name, message, lambda: tasks[message.task](message, model))
@@ -169,7 +171,7 @@ class Site:
         method.begin()
         order = generator(config.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        metrics["train_loss"] = method.train(model, self.data, config.local_epochs, order)
+        metrics["train_loss"] = method.train(model, self.passes or self.data, config.local_epochs, order)
         method.end()
         if numbers := method.numbers():
             metrics["numbers"] = numbers

@@ -6,6 +6,7 @@ from tiny import Net, last_models, run, same, sites_of
 from tiny import config as tiny_config
 
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.seeding import generator
@@ -22,7 +23,7 @@ def watched(algorithm: str, **settings) -> list[tuple[int, list[str]]]:
     site = sites_of(Federation.of(run_config))["site-1"]
     model = Net()
     shared = site.split.shared_state(model)
-    found = site._method(Message("train", 1, shared), model, 1, "update")
+    found = site._method(Message("train", 1, shared), model, 1, "update", 0)
     found.begin()
     part = next(p for p in found._parts.values() if p.train)
     calls = []
@@ -113,3 +114,12 @@ def test_without_epochs_nothing_is_fine_tuned():
 
     assert plain.final == off.final
     assert all(same(last_models(plain, of_plain)[name], last_models(off, of_off)[name]) for name in of_off)
+
+
+def test_a_head_that_is_trained_by_itself_is_not_frozen():
+    with pytest.raises(UserError, match="head_epochs trains the personal part by itself, and all of it is frozen"):
+        Federation.of(make_config(algorithm="fedrep", frozen="top:1", model="lenet5", sites=2, device="cpu"))
+
+
+def test_fedbabus_head_may_be_frozen():
+    Federation.of(make_config(algorithm="fedbabu", frozen="top:1", model="lenet5", sites=2, device="cpu"))

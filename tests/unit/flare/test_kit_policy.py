@@ -147,7 +147,29 @@ def test_review_names_foreign_classes_and_code(tmp_path):
         "it names classes that are no part of this package's jobs: medpfl.models.factory.build_model" in result.output
     )
     assert "it brings code (BYOC): app/custom/more.py" in result.output
-    assert "not JSON and so not reviewed: app/config/config_fed_client.conf" in result.output
+    assert "and that are not reviewed: app/config/config_fed_client.conf" in result.output
+
+
+@pytest.mark.parametrize("key", ["path", "class_path", "name"])
+def test_review_names_a_class_without_arguments(tmp_path, key):
+    """FLARE builds it all the same."""
+    job = shutil.copytree(FEDAVG, tmp_path / "job")
+    file = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(file.read_text())
+    content["components"].append({"id": "x", key: "nvflare.app_common.logging.job_log_streamer.JobLogStreamer"})
+    file.write_text(json.dumps(content))
+    assert review(job).foreign == ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)
+
+
+def test_review_reads_no_further_than_it_says(tmp_path):
+    """FLARE finds a configuration at any depth."""
+    job = shutil.copytree(FEDAVG, tmp_path / "job")
+    hidden = job / "app2" / "config" / "x.json"
+    hidden.mkdir(parents=True)
+    shutil.copy(job / "app" / "config" / "config_fed_client.json", hidden)
+    found = review(job)
+    assert found.unread == ("app2/config/x.json/config_fed_client.json",)
+    assert any("app2/config/x.json" in reason for reason in found.refusals(HOSPITAL))
 
 
 def changed(tmp_path, file, change):

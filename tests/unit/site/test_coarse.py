@@ -139,5 +139,5 @@ def test_a_run_says_that_no_site_told_what_selects_the_round():
     state = run_in_process(plan, sites, federation.model, workers=1)
     assert state.best_round == 0
     assert _notes(plan.config, state, {}) == [
-        "No site told its auroc on validation images, so the last round is reported; accuracy they told (--select-by)."
+        "No site told its AUC on validation images, so the last round is reported; accuracy they told (--select-by)."
     ]

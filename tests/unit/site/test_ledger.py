@@ -101,7 +101,7 @@ def test_a_ledger_that_is_gone_is_not_begun_again(tmp_path):
 
 def test_anothers_key_reads_nothing(tmp_path):
     filled(tmp_path)
-    with pytest.raises(SealBroken, match="line 1"):
+    with pytest.raises(SealBroken, match=r"ledger\.head is not as this site wrote it"):
         list(ledger(tmp_path, bytes(32)).entries())
 
 
@@ -144,6 +144,23 @@ def test_jobs_side_by_side_write_one_chain(tmp_path):
     for worker in workers:
         worker.join(120)
     assert [e["n"] for e in ledger(tmp_path).entries()] == list(range(1, 21))
+
+
+def test_it_is_read_whole_while_a_job_writes(tmp_path, monkeypatch):
+    found, plain = filled(tmp_path), Ledger._lines
+    reading = found.entries()
+    next(reading)
+    found.append(entry(), update())
+    assert len(list(reading)) == 3  # what was there when the reading began
+
+    def then_another(ledger):
+        lines = plain(ledger)
+        if len(lines) == 5:
+            ledger.append(entry(), update())
+        return lines
+
+    monkeypatch.setattr(Ledger, "_lines", then_another)
+    assert len(list(found.entries())) == 6
 
 
 def test_what_a_data_set_has_served(tmp_path):

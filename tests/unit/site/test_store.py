@@ -47,6 +47,26 @@ def test_keep_drops_the_other_rounds_of_that_kind_only(store):
     assert [r for r in range(12) if store.get("personal", r)] == [1, 2, 10, 11]
 
 
+def test_a_name_that_begins_as_another_is_another(store):
+    store.put("model-anchor", 3, STATE)
+    store.put("model", 1, STATE)
+    assert store.rounds("model") == [1] and store.rounds("model-anchor") == [3]
+    store.keep("model", ())
+    assert store.rounds("model") == [] and same(store.get("model-anchor", 3), STATE)
+
+
+def test_what_a_killed_write_left_goes(tmp_path):
+    store = DiskStore(tmp_path, durable=False)
+    (tmp_path / ".model-000002.safetensors.4711.tmp").write_bytes(b"half")
+    (tmp_path / ".personal-000002.safetensors.4711.tmp").write_bytes(b"half")
+    store.put("model", 2, STATE)
+    store.keep("model", (2,))
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "model-000002.safetensors",
+        ".personal-000002.safetensors.4711.tmp",
+    }
+
+
 def test_an_empty_state_is_not_no_state(store):
     """A method without personal state has an empty one, which must not be taken for a missing one."""
     store.put("personal", 3, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Review:
         classes: by ``sites`` and ``server``: the exact classes that it names.
         foreign: those that no job of this package needs.
         code: files that it brings.
-        unread: configurations in other forms than JSON, which FLARE reads too and this does not.
+        unread: further files: FLARE looks for configurations at any depth, and in other forms than JSON.
         gpus: what it asks of each site.
         leaving: what leaves a site.
         parameters: of its network.
@@ -112,9 +112,11 @@ class Review:
         if self.foreign:
             found.append(f"it names classes that are no part of this package's jobs: {', '.join(self.foreign)}")
         if self.unread:
-            found.append(f"it has configurations that are not JSON and so not reviewed: {', '.join(self.unread)}")
+            found.append(
+                f"it has files that no job of this package has, and that are not reviewed: {_some(self.unread)}"
+            )
         if self.code:
-            found.append(f"it brings code (BYOC): {', '.join(self.code[:3])}{' ...' if len(self.code) > 3 else ''}")
+            found.append(f"it brings code (BYOC): {_some(self.code)}")
         return found
 
     def to_json(self, policy: SitePolicy) -> dict[str, Any]:
@@ -197,8 +199,12 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
         UserError: it is no job of this package.
     """
     job, meta = read_job(folder), read_object(folder / "meta.json")
-    at_server = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_server.json"))]
-    at_sites = [read_object(f) for f in sorted(folder.glob("*/config/config_fed_client.json"))]
+    server_files, site_files = (
+        sorted(folder.glob(f"*/config/config_fed_{side}.json")) for side in ("server", "client")
+    )
+    at_server, at_sites = ([read_object(file) for file in files] for files in (server_files, site_files))
+    code = sorted(file for file in folder.glob("*/custom/**/*") if file.is_file())
+    known = {folder / "meta.json", *server_files, *site_files, *code}
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = make_config(**arguments["run_config"])
     newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
@@ -221,9 +227,9 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
         sites=_for_whom(meta),
         classes=classes,
         foreign=tuple(foreign),
-        code=tuple(str(f.relative_to(folder)) for f in sorted(folder.glob("*/custom/**/*")) if f.is_file()),
+        code=tuple(str(file.relative_to(folder)) for file in code),
         unread=tuple(
-            str(f.relative_to(folder)) for f in sorted(folder.glob("*/config/*")) if f.suffix.lower() != ".json"
+            str(f.relative_to(folder)) for f in sorted(folder.rglob("*")) if not f.is_dir() and f not in known
         ),
         gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
         leaving=tuple(_leaving(federation, joining)),
@@ -254,6 +260,10 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
     yield Leaving("measures on test data of two models", "test", 1, {}, 0, _REVEALS["numbers"])
 
 
+def _some(files: Sequence[str]) -> str:
+    return ", ".join(files[:3]) + " ..." * (len(files) > 3)
+
+
 def _for_whom(meta: Mapping[str, Any]) -> tuple[str, ...]:
     targets = meta.get("deploy_map") or {}
     if not isinstance(targets, dict) or not all(isinstance(names, list) for names in targets.values()):
@@ -262,11 +272,9 @@ def _for_whom(meta: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _classes(content: Any) -> Iterator[str]:
-    """Every class that a configuration names, at any depth."""
-    for key in ("path", "class_path", "name"):
-        if isinstance(content, Mapping) and isinstance(content.get(key), str) and "args" in content:
-            yield content[key]
+    """Every class that a configuration names, at any depth: FLARE builds one also where it has no ``args``."""
     if isinstance(content, Mapping):
+        yield from (content[key] for key in ("path", "class_path", "name") if isinstance(content.get(key), str))
         for key, value in content.items():
             if key != "run_config" and key != "newcomers":
                 yield from _classes(value)
