@@ -60,8 +60,10 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of such a tensor, at most."""
-        return prod(self.longest if n is None else max(n, 1) for n in self.shape) * self.dtypes[0].itemsize
+        """Bytes of such a tensor, at most; ValueError where any length will do."""
+        if -1 in self.shape:
+            raise ValueError(f"no bound is known of {list(self.shape)}")
+        return prod(self.longest if n is None else n for n in self.shape) * self.dtypes[0].itemsize
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
 from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.npz.catalog import SAMPLE
 from medpfl.data.kinds.registry import kind_of, meant
 from medpfl.data.partition.by_patient import require_drawn
 from medpfl.data.sites import fixed_sites, task_for
@@ -54,7 +55,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
         UserError: what is wrong.
     """
     given = {"algorithm": algorithm, **fields}
-    data, partition = given["data"] or "organamnist-sample", given["partition"]
+    data, partition = given["data"] or SAMPLE, given["partition"]
     kind = kind_of(data, given["data_args"])
     given["task"] = task_for(data, given["data_args"], given["task"])
     if given["model"] is None and "model" not in method(algorithm).schedule:
@@ -80,7 +81,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
 
 def _network(fields: Fields) -> str:
     """What is trained where neither user nor method names a network: the data's, else the task's."""
-    data, data_args = fields["data"] or "organamnist-sample", fields["data_args"] or {}
+    data, data_args = fields["data"] or SAMPLE, fields["data_args"] or {}
     task = task_for(data, data_args, fields["task"]) or "classification"
     return kind_of(data, data_args).network(data, data_args) or tasks()[task].network
 

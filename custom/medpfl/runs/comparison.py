@@ -118,7 +118,7 @@ def _takers(name: str, variants: Sequence[Variant], known: Sequence[Accepted]) -
     """Which variants a common setting is for."""
     own = [_own_name(name, of) for of in known]
     alone = [_named(v, of) for v, of in zip(variants, known, strict=True)]
-    takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], known[i], variants[i])]
+    takers = [i for i, mine in enumerate(own) if mine and not _only_addable(mine, alone[i], variants[i])]
     return takers or [i for i, mine in enumerate(own) if mine and variants[i].algorithm != LOCAL.name]
 
 
@@ -139,7 +139,7 @@ def _put(settings: dict[str, Any], name: str, value: Any, variant: Variant) -> N
     settings[name] = value
 
 
-def _only_addable(setting: str, alone: Mapping[str, Any], known: Accepted, variant: Variant) -> bool:
+def _only_addable(setting: str, alone: Mapping[str, Any], variant: Variant) -> bool:
     """Whether a method could have a setting, is published without it, and the variant alone has none either."""
     published = {part.settings_class for part in algorithm(variant.algorithm).mechanisms}
     switches = {name: part.settings_class for part in mechanisms().values() for name in part.switches()}

@@ -111,7 +111,7 @@ def bootstrap_interval(
         draws: of the bootstrap.
     """
     rng = np.random.default_rng(0)
-    rows, patients = _rows(n, whose), n if whose is None else len(np.unique(whose))
+    rows, patients = _rows(whose), n if whose is None else len(np.unique(whose))
     drawn = (rows(rng.integers(patients, size=patients)) for _ in range(draws))
     found = [value for chosen in drawn if (value := statistic(chosen)) is not None]
     return drawn_interval(np.array(found), draws, patients, statistic(np.arange(n)))
@@ -138,7 +138,7 @@ def drawn_interval(found: np.ndarray, draws: int, patients: int, estimate: float
     return [float(min(low, estimate)), float(max(high, estimate))]
 
 
-def _rows(n: int, whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
+def _rows(whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
     """From patients to the cases that are theirs."""
     if whose is None:
         return lambda patients: patients

@@ -117,7 +117,7 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
             f"{'voxels' if len(good[0].size) == 3 else 'pixels'} of the classes: {_shares(source.classes, good)}",
         )
         yield from _odd(source, noun, good)
-    yield from _split(source, layout, centre)
+    yield from _split(layout, centre)
     broken = [one for one in seen.values() if isinstance(one, str)]
     yield from (("error", words) for words in broken[:_MOST])
     if len(broken) > _MOST:
@@ -160,7 +160,7 @@ def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str,
         )
 
 
-def _split(source: Masked, layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
+def _split(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
     try:
         parts = split_patients(layout.centres[centre], _FRACTIONS, 1.0, 0, centre)
     except UserError as error:
