@@ -113,7 +113,7 @@ class _Course:
     def watched(self, data: SiteData) -> SiteData:
         """The same data, that make a point whenever a pass over them in training begins; of the first it is the start.
 
-        A method that reads the data to another end, as FedReg for its pseudo data, does not read these.
+        What a method reads to another end, pseudo data say, are not these.
         """
         seen = copy(data)
 
