@@ -28,7 +28,7 @@ from medpfl.algorithms.mixing import Samples
 from medpfl.core.parameters import State
 from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
-from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean
+from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
 from medpfl.training.part import Outcome, Part
 
 _ALPHA = "alpha/"
@@ -103,6 +103,9 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
 
     Returns:
         The common model's mean cross-entropy per sample, and alpha.
+
+    Raises:
+        TrainingDiverged: the loss, or weights of either, are not finite.
     """
     common, of_own = work.model.train(), dict(own.train().named_parameters())
     trainer, memory = work.trainer, work.memory
@@ -136,7 +139,9 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
         of_mixture.end_epoch()
     of_common.end()
     of_mixture.end()
-    return finite_mean(total, count, trainer), alpha
+    mean = finite_mean(total, count, trainer)
+    require_finite((*common.parameters(), *own.parameters()), trainer)
+    return mean, alpha
 
 
 APFL = Algorithm(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -121,9 +121,14 @@ def train_epochs(
             steps.end_epoch()
         steps.end()
     mean = finite_mean(total, count, trainer)
+    require_finite(trained, trainer)
+    return mean
+
+
+def require_finite(trained: Iterable[nn.Parameter], trainer: Trainer) -> None:
+    """Raises TrainingDiverged if the last step led to weights that are NaN or infinite."""
     if not bool(torch.stack([p.detach().isfinite().all() for p in trained if p.requires_grad]).all()):
         raise TrainingDiverged(f"training led to weights that are not finite: {_ADVICE.format(trainer.lr)}")
-    return mean
 
 
 def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:

@@ -10,6 +10,7 @@ from tiny import run
 from torch import nn
 
 from medpfl.site.store import MODEL, RECEIVED
+from medpfl.training.loop import TrainingDiverged
 
 P0 = 1 / (1 + exp(-1.0))
 """Probability of class 0 under the weights (1/2, -1/2)."""
@@ -35,6 +36,13 @@ def test_a_share_that_is_not_learned_stays():
     done = trained(config("apfl", adaptive=0), TwoWeights(), kept=kept(0.5))
 
     assert done.numbers() == {"alpha": 0.5}
+
+
+def test_an_own_model_that_diverges_ends_the_task():
+    """Where the common model, whose loss is told, does not: it never leaves, so nobody else could notice."""
+    own = both(float("nan"), 0.0) | {"alpha/": torch.tensor(0.5, dtype=torch.float64)}
+    with pytest.raises(TrainingDiverged, match="weights that are not finite"):
+        trained(config("apfl"), TwoWeights(), kept={"mixture": own})
 
 
 def test_the_share_stays_within_its_range():
