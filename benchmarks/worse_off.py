@@ -34,7 +34,7 @@ METHODS = (
 )
 _OF_CLASSES = ("SCAFFOLD", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres")
 UNDEFINED = dict.fromkeys(("brain MR", "lungs", "sarcoma MR"), _OF_CLASSES)
-"""Methods that a run refuses: they are of samples of one class each, SCAFFOLD of SGD, and masks were learned by Adam."""
+"""Refused methods: they are of samples of one class each, SCAFFOLD of SGD, and masks were learned by Adam."""
 NAMES = {"FedAvg (finetune_steps=200)": "FedAvg, 200 steps more", "FedImpres": "FedImpres, noise, one epoch a round"}
 """Of rows that are not a method as it is by default, or of a schedule of their own."""
 
