@@ -173,8 +173,11 @@ def test_site_names_that_cannot_be_are_refused(names, said):
         make_config(algorithm="fedavg", sites=2, names=names)
 
 
-@pytest.mark.parametrize(("name", "most"), [("finetune_epochs", 10**4), ("finetune_steps", 10**6)])
-def test_fine_tuning_ends_some_day(name, most):
-    make_config(algorithm="fedavg", settings={name: most})
+@pytest.mark.parametrize(
+    ("algorithm", "name", "most"),
+    [("fedavg", "finetune_epochs", 10**4), ("fedavg", "finetune_steps", 10**6), ("fedrep", "head_epochs", 10**4)],
+)
+def test_what_a_setting_adds_to_training_ends_some_day(algorithm, name, most):
+    make_config(algorithm=algorithm, settings={name: most})
     with pytest.raises(UserError, match=name):
-        make_config(algorithm="fedavg", settings={name: most + 1})
+        make_config(algorithm=algorithm, settings={name: most + 1})
