@@ -111,6 +111,10 @@ def test_volumes(home):
     assert ("ok", "ge: 10×24×20 to 13×24×26 (slices × rows × columns), 3×1×1 mm, no CT") in found
     assert ("note", "ge: smaller than the patch, 11×16×16, and padded with its least value: 1 of 4 volumes") in found
     assert not words(root, "error")
+    values, _ = volume(2, (24, 24, 12))
+    values[0, 0, :5] = np.nan
+    save_nifti(root / "ge" / "STS_002" / "image.nii.gz", values)
+    assert "STS_002/image.nii.gz: 5 voxels are not numbers (NaN): taken as the least value" in words(root, "warning")
     save_nifti(root / "ge" / "STS_000" / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8))
     save_nifti(root / "ge" / "STS_001" / "mask.nii.gz", np.zeros((22, 24, 11), np.uint8), (1, 1, 1))
     save_nifti(root / "siemens" / "STS_010" / "image.nii.gz", volume(1, low=-900)[0], (1, 1, 3))

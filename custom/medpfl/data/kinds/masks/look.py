@@ -76,6 +76,8 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
     image = LoadVolumed("image", reading.number_of_channels("volumes"))({"image": pair.image})["image"]
     kind = "CT" if looks_like_ct(image) else "no CT"
     notes = tuple(note.message for note in head.notes)
+    if unknown := image.meta["not_numbers"]:
+        notes += (f"{pair.image}: {unknown:,} voxels are not numbers (NaN): taken as the least value",)
     return Seen(head.shape, kind, _counts(classes, count), present, head.spacing, notes)
 
 

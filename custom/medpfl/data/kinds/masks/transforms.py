@@ -27,6 +27,8 @@ CT = -200.0
 class LoadVolumed(MapTransform):
     """A NIfTI file to (C, X, Y, Z) float32 with its affine; what is not a number becomes the least number there.
 
+    Of how many voxels that is, is in ``meta["not_numbers"]``.
+
     Args:
         keys: what to load.
         channels: that the file must have, in its fourth dimension where there are several.
@@ -63,14 +65,15 @@ class LoadVolumed(MapTransform):
                 f"{file}: is {there}; a volume with {self.channels} channel{'s' * (self.channels > 1)} is needed "
                 "(--data-arg channels=N says how many)"
             )
-        if not np.isfinite(values).all():
-            finite = values[np.isfinite(values)]
-            if np.isinf(values).any() or not len(finite):
+        known = np.isfinite(values)
+        if not known.all():
+            if np.isinf(values).any() or not known.any():
                 raise UserError(f"{file}: has values that are no numbers")
-            values = np.nan_to_num(values, nan=float(finite.min()))
+            values = np.nan_to_num(values, nan=float(values[known].min()))
         if self.varied and values.min() == values.max():
             raise UserError(f"{file}: every voxel has the value {values.flat[0]:g}")
-        return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=torch.from_numpy(affine.copy()))
+        place, meta = torch.from_numpy(affine.copy()), {"not_numbers": int(known.size - known.sum())}
+        return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=place, meta=meta)
 
 
 class PlacedAsd(MapTransform):
