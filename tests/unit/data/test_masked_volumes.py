@@ -170,6 +170,23 @@ def test_several_channels_are_in_the_fourth_dimension(home):
         one(home / "x", two, mask)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
+@pytest.mark.parametrize("flipped", [(), (0,), (1, 2)])
+def test_a_mask_may_have_its_axes_in_another_order_and_direction(home, order, flipped):
+    """What counts is where a voxel lies."""
+    values, mask = volume(3)
+    affine = np.array([[-1.0, 0, 0, 40], [0, 0, 3.0, -7], [0, 1.0, 0, 5], [0, 0, 0, 1]])
+    to_image = np.eye(4)  # from the mask's voxels to the image's
+    to_image[:3, :3] = np.eye(3)[:, list(order)]
+    turned = mask.transpose(order)
+    for axis in flipped:
+        to_image[:3, 3] += to_image[:3, axis] * (turned.shape[axis] - 1)
+        to_image[:3, axis] *= -1
+    plain = one(home / "plain", values, mask, affine)
+    other = one(home / "other", values, np.flip(turned, flipped), affine, affine @ to_image)
+    assert torch.equal(plain.masks["train"][0], other.masks["train"][0]) and plain.masks["train"][0].any()
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from monai.config import KeysCollection
 from monai.data import MetaTensor
 from monai.transforms import MapTransform, NormalizeIntensity, ScaleIntensityRange
+from nibabel.orientations import apply_orientation, io_orientation, ornt_transform
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
@@ -77,7 +78,7 @@ class LoadVolumed(MapTransform):
 
 
 class PlacedAsd(MapTransform):
-    """Gives a mask its image's place in space.
+    """Gives a mask its image's place in space, and the order of its axes.
 
     :func:`~medpfl.data.kinds.masks.volume_pair.read_head` has found both on one grid, but for rounding in the headers,
     by which resampling would make other shapes of them.
@@ -95,8 +96,16 @@ class PlacedAsd(MapTransform):
         """See the class."""
         out = dict(data)
         for key in self.key_iterator(out):
-            out[key] = MetaTensor(out[key].as_tensor(), affine=out[self.image].affine.clone())
+            mask, place = out[key], out[self.image].affine
+            turn = turned_as(mask.affine.numpy(), place.numpy())
+            values = apply_orientation(mask.as_tensor()[0].numpy(), turn)  # (X, Y, Z)
+            out[key] = MetaTensor(torch.from_numpy(np.ascontiguousarray(values))[None], affine=place.clone())
         return out
+
+
+def turned_as(affine: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """nibabel's orientation transform from one volume's axes, in order and direction, to another's."""
+    return ornt_transform(io_orientation(affine), io_orientation(other))
 
 
 def channels_first(values: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import nibabel
 import numpy as np
 import torch
 from nibabel.filebasedimages import ImageFileError
-from nibabel.orientations import io_orientation
+from nibabel.orientations import inv_ornt_aff, io_orientation
 from nibabel.spatialimages import HeaderDataError
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
-from medpfl.data.kinds.masks.transforms import channels_first, looks_like_ct, pixel_factors
+from medpfl.data.kinds.masks.transforms import channels_first, looks_like_ct, pixel_factors, turned_as
 from medpfl.data.kinds.masks.volume_steps import MASK, pipeline
 from medpfl.data.kinds.scans.nifti import read_volume, require_whole
 
@@ -66,7 +66,10 @@ class Volume(NamedTuple):
 
 
 def read_head(pair: Pair) -> Head:
-    """Compares the headers; UserError, naming the file, if one cannot be read or they are not of one grid."""
+    """Compares the headers; UserError, naming the file, if one cannot be read or they are not of one grid.
+
+    A mask may have its axes in another order or direction than its image, as some programs write them.
+    """
     volumes = []
     for file in (pair.image, pair.mask):
         if file == pair.image and (several := _one_channel(file)):
@@ -77,11 +80,14 @@ def read_head(pair: Pair) -> Head:
             raise UserError(wrong.message)
         volumes.append((volume.shape, volume.problems))
     (shape, notes), (mask_shape, _) = volumes
+    affine, other = (nibabel.load(file).affine for file in (pair.image, pair.mask))
+    turn = turned_as(other, affine)
+    other = other @ inv_ornt_aff(turn, mask_shape)
+    mask_shape = tuple(mask_shape[axis] for axis in np.argsort(turn[:, 0]))
     if shape != mask_shape:
         raise UserError(
             f"{pair.mask}: has {_by(mask_shape)} voxels, its image {pair.image} {_by(shape)}: both must be of one grid"
         )
-    affine, other = (nibabel.load(file).affine for file in (pair.image, pair.mask))
     corners = np.array([(*corner, 1) for corner in product(*((0, n - 1) for n in shape))])
     apart = np.linalg.norm((corners @ (affine - other).T)[:, :3], axis=1).max()
     edges = np.linalg.norm(affine[:3, :3], axis=0)
