@@ -16,7 +16,12 @@ COLUMNS = {
     "lungs": ("chest-xray",),
     "tuberculosis": ("chest-tuberculosis",),
     "sarcoma MR": ("sarcoma-mr", "sarcoma-mr-more"),
-    "blood cells": ("bloodmnist-published", "bloodmnist-rivals", "bloodmnist-rivals-fedimpres"),
+    "blood cells": (
+        "bloodmnist-published",
+        "bloodmnist-fine-tuned",
+        "bloodmnist-rivals",
+        "bloodmnist-rivals-fedimpres",
+    ),
 }
 METHODS = (
     *(
