@@ -136,6 +136,8 @@ def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
     """UserError if two have one name: another package's would stand in for this one's in every method."""
     found: dict[str, Thing] = {}
     for thing in things:
+        if isinstance(getattr(thing, "replaces", ()), str):
+            raise UserError(f"{thing.__module__}:{thing.__name__}: replaces must be a tuple, ('{thing.replaces}',)")
         if thing.name in RESERVED:
             raise UserError(f"{thing.__module__}:{thing.__name__}: the name {thing.name!r} is taken; give it another")
         if (other := found.setdefault(thing.name, thing)) is not thing:

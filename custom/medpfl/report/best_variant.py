@@ -41,16 +41,17 @@ def _answer(
     seeds = " on average over seeds" if several else " with this one seed"
     if _mean(by_mean) <= 0:
         return "By these figures not: with no method do sites do better on average than alone"
-    if _worst(by_worst) < 0:
+    if _worst(by_worst) < 0 and -_worst(by_worst) > _spread(by_worst):
         return (
             f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses{seeds}"
         )
     if not (sure := [group for group in paired if _worst(group) >= 0 and _worst(group) > _spread(group)]):
         told = measure.signed(_worst(by_worst)), measure.told(_spread(by_worst)).lstrip("+")
+        what = "it does not lose" if _worst(by_worst) >= 0 else "it loses"
+        but, its = ("but", "gain") if _worst(by_worst) >= 0 else ("and", "loss")
         return (
             f"By these figures on average, with {by_mean['label']}; for the worst site that cannot be told: with "
-            f"{by_worst['label']} it does not lose{seeds}, but its gain ({' ± '.join(told)}) is no more than seeds lie "
-            "apart"
+            f"{by_worst['label']} {what}{seeds}, {but} its {its} ({' ± '.join(told)}) is no more than seeds lie apart"
         )
     safe = max(sure, key=_mean)
     found = f"By these figures yes, with {safe['label']}, where the worst site does not lose{seeds}"

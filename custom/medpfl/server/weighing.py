@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing
+from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State
@@ -25,17 +27,35 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
 
     Returns:
         (N, M): rows sum to 1, or are all zero where a site has nobody to mix with.
+
+    Raises:
+        UserError: what the mixing gives is no such matrix of all N sites.
     """
     config = plan.config
     if not isinstance(config.mixer, MatrixMixing):
         return None
     found = config.mixer.matrix(config, state)
+    _require_weights(found.matrix, config.sites, f"mixing {config.mixer.name} after round {state.round}")
     weights = restrict(found.matrix, present)
     if not found.capped:
         return weights
     # After the absent sites' weights went to the others: who is there weighs no more than the cap either.
     column = {site: i for i, site in enumerate(present)}
     return cap_others(weights, [column.get(i) for i in range(config.sites)], config.weight_cap)
+
+
+def _require_weights(matrix: Any, sites: int, whose: str) -> None:
+    """A mixing may be another package's: one that is wrong must not be taken for one that does nothing."""
+    shape = np.shape(matrix)
+    if not isinstance(matrix, np.ndarray) or shape != (sites, sites):
+        raise UserError(f"{whose}: W must be an array of {sites}x{sites}, not {type(matrix).__name__} {list(shape)}")
+    if not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise UserError(f"{whose}: W has entries that are negative, NaN or infinite")
+    sums = matrix.sum(axis=1)
+    if wrong := [float(found) for found in sums if found and abs(found - 1) > 1e-6]:
+        raise UserError(
+            f"{whose}: a row of W sums to {wrong[0]:.6g}; 1 is needed, or 0 for a site that mixes with nobody"
+        )
 
 
 def mixed_states(

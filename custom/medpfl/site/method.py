@@ -107,8 +107,12 @@ class Method:
         before = [part.before_step for part in parts if part.before_step]
         after = [part.after_step for part in parts if part.after_step]
         work = Epochs(model, data, self.trainer, epochs, order, self.objective(model), before, after, self._memory)
-        own = next((part.train for part in parts if part.train), None)
-        return own(work) if own else work.run()
+        own = next(((m, part.train) for m, part in self._parts.items() if part.train), None)
+        if own is None:
+            return work.run()
+        if not isinstance(loss := own[1](work), float):
+            raise StateError(f"{own[0].name}: its training gave {loss!r}, not the mean loss per sample")
+        return loss
 
     def end(self) -> None:
         """After the epochs of a round."""

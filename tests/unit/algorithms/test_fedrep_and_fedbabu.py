@@ -5,14 +5,17 @@ import torch
 from tiny import Net, last_models, run, same, sites_of
 from tiny import config as tiny_config
 
+from medpfl.algorithms.fedrep import HeadFirst
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
+from medpfl.core.parameters import StateError
 from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
 from medpfl.site.store import FINISHED, MODEL
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
+from medpfl.training.part import Part
 from medpfl.training.settings import Training
 from medpfl.training.trainer import Trainer
 
@@ -123,3 +126,12 @@ def test_a_head_that_is_trained_by_itself_is_not_frozen():
 
 def test_fedbabus_head_may_be_frozen():
     Federation.of(make_config(algorithm="fedbabu", frozen="top:1", model="lenet5", sites=2, device="cpu"))
+
+
+def test_a_training_of_its_own_tells_its_loss(monkeypatch):
+    monkeypatch.setattr(HeadFirst, "begin", lambda *_: Part(train=lambda work: None))
+    site = sites_of(Federation.of(tiny_config("fedrep")))["site-1"]
+    found = site._method(Message("train", 1, {}), Net(), 1, "update", 0)
+    found.begin()
+    with pytest.raises(StateError, match="head_first: its training gave None, not the mean loss per sample"):
+        found.train(Net(), site.data, 1, generator(0))

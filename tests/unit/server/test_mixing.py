@@ -3,7 +3,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import config as tiny_config
+from tiny import run
 
+from medpfl.algorithms.mixing_kinds import Weights
+from medpfl.core.errors import UserError
 from medpfl.core.mixing import mix, restrict, sample_weights, uniform_weights
 
 
@@ -113,3 +117,21 @@ def test_scalars_and_emptied_updates():
     assert mixed["scale"].shape == ()
     assert mixed["scale"].item() == 2.0
     assert updates == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (np.full((3, 3), np.nan), "entries that are negative, NaN or infinite"),
+        (np.array([[1.5, -0.5, 0], [0, 1, 0], [0, 0, 1]]), "entries that are negative"),
+        (np.ones((3, 3)), "a row of W sums to 3; 1 is needed"),
+        (np.eye(4), r"W must be an array of 3x3, not ndarray \[4, 4\]"),
+        ([[1, 0, 0]] * 3, r"not list \[3, 3\]"),
+    ],
+)
+def test_a_matrix_that_is_none_ends_the_run(monkeypatch, matrix, words):
+    """Another package's mixing may give one; scaled in silence, it would be another method, or none."""
+    config = tiny_config("fedavg", sites=3)
+    monkeypatch.setattr(type(config.mixer), "matrix", lambda *_: Weights(matrix))
+    with pytest.raises(UserError, match=words):
+        run(config)

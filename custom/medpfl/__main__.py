@@ -1,0 +1,5 @@
+"""``python -m medpfl`` is ``medpfl``."""
+
+from medpfl.cli.main import main
+
+main()
