@@ -16,7 +16,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import named
-from medpfl.core.moments import input_statistics
+from medpfl.core.moments import input_statistics, training_inputs
 from medpfl.core.statefile import read_state, serialised_bytes
 from medpfl.data.inputs import stored_images
 from medpfl.engine.federation import Federation
@@ -126,6 +126,28 @@ def test_statistics_are_those_that_each_layer_sees_in_use():
     for path, layer in batch_norm_layers(model).items():
         assert torch.allclose(layer.running_mean.double(), seen[path][0], atol=1e-5)
         assert torch.allclose(layer.running_var.double(), seen[path][1], rtol=1e-4)
+
+
+class HeadFirst(torch.nn.Module):
+    """Registers its layers the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.norm2, self.fc2 = torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(6), torch.nn.Linear(8, 6)
+        self.norm1, self.fc1 = torch.nn.BatchNorm1d(8), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        x = torch.relu(self.norm1(5 * self.fc1(x.flatten(1)) + 3))
+        return self.head(torch.relu(self.norm2(self.fc2(x))))
+
+
+def test_layers_that_are_registered_the_other_way_round_see_each_other_too():
+    model, data = HeadFirst(), images(train=40)
+    take_statistics(model, data)
+    seen = input_statistics(model, batch_norm_layers(model), training_inputs(data), unbiased=True)
+    for path, layer in batch_norm_layers(model).items():
+        assert torch.allclose(layer.running_mean.double(), seen[path][0], atol=1e-5), path
+        assert torch.allclose(layer.running_var.double(), seen[path][1], rtol=1e-4), path
 
 
 def test_a_newcomers_running_statistics_are_as_torchs_own():

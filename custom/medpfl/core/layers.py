@@ -16,14 +16,21 @@ from medpfl.core.errors import UserError
 _NORMS = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-def batch_norm_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Batch-norm layers by module path, in the model's order.
+def batch_norm_layers(model: nn.Module, x: Tensor | None = None) -> dict[str, nn.Module]:
+    """Batch-norm layers by module path.
 
     A layer that the model holds under two paths is listed under both, as in ``state_dict()``.
+
+    Args:
+        model: is afterwards what it was.
+        x: a batch of inputs. Layers are then in the order in which a forward pass first uses them, those that it does
+            not use first; without it in the order in which the model registers them.
     """
-    return {
-        path: module for path, module in model.named_modules(remove_duplicate=False) if isinstance(module, _BatchNorm)
-    }
+    found = {path: m for path, m in model.named_modules(remove_duplicate=False) if isinstance(m, _BatchNorm)}
+    if x is None or len(found) < 2:
+        return found
+    order = _by_use(model, {path: position for position, path in enumerate(found)}, _first_uses(model, x))
+    return {path: found[path] for path in order}
 
 
 def how_to_get_batch_norm(model: nn.Module) -> str:
@@ -109,8 +116,13 @@ def _by_use(model: nn.Module, registered: dict[str, int], used: dict[int, int]) 
     """Positions of modules: those that the pass does not use, as registered; then those that it uses.
 
     A module is used where a tensor of its own is, or of what lies in it: containers stay before their contents.
+
+    Args:
+        model: they are of it.
+        registered: the positions in which they are registered, of those that are looked at.
+        used: :func:`_first_uses`.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = {path: module for path, module in model.named_modules(remove_duplicate=False) if path in registered}
 
     def key(path: str) -> tuple[float, int]:
         inside = [used[id(t)] for t in (*modules[path].parameters(), *modules[path].buffers()) if id(t) in used]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from medpfl.core.errors import UserError
@@ -50,13 +53,25 @@ def told(loader: Iterable[Any]) -> int | None:
     return drawn - drawn % loader.batch_sampler.batch_size if loader.batch_sampler.drop_last else drawn
 
 
-def varies(loader: Iterable[Any]) -> bool:
-    """Whether it begins in another way each time; what it draws for that moves no other random numbers."""
+def varies(loader: Iterable[Any], batches: int | None = None) -> bool:
+    """Whether it gives other samples each time, or in another order; what it draws for that moves no other numbers.
+
+    Args:
+        loader: it is read twice.
+        batches: how many of its first are looked at; by default all.
+    """
     with torch.random.fork_rng(devices=[]):
-        first, again = (next(iter(loader), None) for _ in range(2))
-    if first is None or again is None:
-        return first is not again
-    return not all(map(torch.equal, first, again))
+        first = [_digest(batch) for batch in islice(loader, batches)]
+        return any(one != two for one, two in zip_longest(first, map(_digest, islice(loader, batches))))
+
+
+def _digest(batch: Iterable[Tensor]) -> bytes:
+    """Of inputs and labels."""
+    found = hashlib.blake2b(digest_size=16)
+    for tensor in map(torch.as_tensor, batch):
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    return found.digest()
 
 
 def used_up(loader: Iterable[Any] | None) -> bool:
@@ -65,6 +80,8 @@ def used_up(loader: Iterable[Any] | None) -> bool:
 
 
 def drops(loader: Iterable[Any]) -> bool:
-    """Whether it leaves a last batch out that is not full."""
+    """Whether it leaves a last batch out that is not full, or may: of a stream nobody knows the length."""
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return bool(getattr(loader, "drop_last", False))
     batches = getattr(loader, "batch_sampler", None)
     return bool(getattr(batches, "drop_last", False)) and len(batches.sampler) % batches.batch_size > 0

@@ -164,6 +164,7 @@ class SiteLoaders:
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
+    _in_order: set[Part] = field(default_factory=set, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`: of an epoch, which is read for it unless the loader tells.
@@ -179,7 +180,7 @@ class SiteLoaders:
     def _looked_at(self, part: Part) -> int:
         loader = getattr(self, part)
         in_order = self.plain if part == "train" else loader
-        if in_order is not None and varies(in_order):
+        if in_order is not None and varies(in_order, 1):  # all of it only where it is read
             raise NotPlain(NOT_IN_ORDER)
         number = told(loader)
         if number is None:
@@ -201,15 +202,20 @@ class SiteLoaders:
         """See :class:`SiteData`.
 
         Raises:
-            NotPlain: these are the training samples, there is no ``plain``, and ``train`` shuffles, augments or drops.
+            NotPlain: the loader gives other samples at another reading; or these are the training samples, there is no
+                ``plain``, and ``train`` shuffles, augments or drops.
         """
-        if part != "train":
-            return self._moved(getattr(self, part))
-        if self.plain is None:
+        if part == "train" and self.plain is None:
             if varies(self.train) or drops(self.train):
                 raise NotPlain(NOT_PLAIN)
             self.plain = self.train
-        return self._moved(self.plain)
+            self._in_order.add(part)
+        loader = self.plain if part == "train" else getattr(self, part)
+        if part not in self._in_order:
+            if varies(loader):
+                raise NotPlain(NOT_IN_ORDER)
+            self._in_order.add(part)
+        return self._moved(loader)
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in loader:

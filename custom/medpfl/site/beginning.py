@@ -32,14 +32,14 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
 
     The variance is the unbiased one, as torch's own running variance is.
 
-    Layer after layer in the model's order, so that each sees what it will see in use.
+    Layer after layer in the order of a forward pass, so that each sees what it will see in use.
 
     Args:
         model: changed in place.
         data: its training part is used.
         paths: of the layers; by default all.
     """
-    for path, layer in batch_norm_layers(model).items():
+    for path, layer in batch_norm_layers(model, next(training_inputs(data), None)).items():
         if (paths is None or path in paths) and layer.running_mean is not None:
             found = input_statistics(model, {path: layer}, training_inputs(data), unbiased=True)
             for mean, variance in found.values():

@@ -10,6 +10,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SubsetRandomSampler,
     TensorDataset,
     default_collate,
@@ -138,10 +139,40 @@ class Noisy(Dataset):
         return torch.randn(1), 0
 
 
+class LateSampler(Sampler):
+    """Begins in one order and goes on in another each time."""
+
+    def __iter__(self):
+        yield from range(8)
+        yield from (8 + torch.randperm(92)).tolist()
+
+    def __len__(self):
+        return 100
+
+
+class SeldomNoisy(Dataset):
+    """Augments one sample of the last batch."""
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, i):
+        return torch.randn(1) if i == 99 else torch.tensor([float(i)]), 0
+
+
+LATE = [DataLoader(numbered(), 8, sampler=LateSampler()), DataLoader(SeldomNoisy(), 8)]
+
+
 @pytest.mark.parametrize(
     "loader",
-    [DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), DataLoader(numbered(), 8, drop_last=True)],
-    ids=["shuffles", "augments", "drops"],
+    [
+        DataLoader(numbered(), 8, shuffle=True),
+        DataLoader(Noisy(), 8),
+        DataLoader(numbered(), 8, drop_last=True),
+        DataLoader(Stream(), 8, drop_last=True),
+        *LATE,
+    ],
+    ids=["shuffles", "augments", "drops", "drops of a stream", "shuffles late", "augments seldom"],
 )
 def test_statistics_need_samples_once_and_as_they_are(loader):
     with pytest.raises(NotPlain, match="shuffles, augments or drops samples"):
@@ -161,6 +192,30 @@ def test_models_are_compared_on_the_same_cases(part):
         with pytest.raises(NotPlain, match="gives other samples at another reading"):
             SiteLoaders(in_order, **{part: loader}).samples(part)
     assert listed(NOT_IN_ORDER, ()) == NOT_IN_ORDER
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+@pytest.mark.parametrize("loader", LATE)
+def test_what_differs_late_is_seen_where_all_of_it_is_read(part, loader):
+    parts = {"plain" if part == "train" else part: loader}
+    before = torch.get_rng_state()
+    with pytest.raises(NotPlain, match="gives other samples at another reading"):
+        next(SiteLoaders(DataLoader(numbered(), 8), **parts).batches(part, 8))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_part_is_held_against_itself_once():
+    class Counted(list):
+        readings = 0
+
+        def __iter__(self):
+            Counted.readings += 1
+            return super().__iter__()
+
+    data = SiteLoaders((), validation=Counted([(torch.zeros(3, 1), torch.zeros(3))] * 4))
+    for _ in range(3):
+        assert len(list(data.batches("validation", 8))) == 4
+    assert Counted.readings == 2 + 3
 
 
 @pytest.mark.parametrize("loader", [DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8)])
