@@ -11,6 +11,7 @@ Integer entries (batch norm's ``num_batches_tracked``, index buffers) are never 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import sqrt
@@ -48,6 +49,13 @@ class _Entry:
 
 _NONE_OF_IT = torch.empty(0, dtype=torch.long)
 
+logger = logging.getLogger(__name__)
+
+_GUESSED = (
+    "{}: {!r} is taken for the layer that classifies, the linear layer that its code creates last, since the size of the "
+    "images is not known before training (loaders of your own). If another one classifies, create that one last"
+)
+
 
 class ParameterSplit:
     """A declaration resolved against one model architecture.
@@ -81,9 +89,12 @@ class ParameterSplit:
         }
         self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
         self._classifier = classification_layer(model, x)[0] if any_linear(model) else None
+        self._guessed = x is None and sum(isinstance(module, nn.Linear) for module in model.modules()) > 1
 
     def classification_layer(self, model: nn.Module) -> tuple[str, nn.Linear]:
         """Path and module of the layer that classifies, the last along the way of the split's input.
+
+        Without an input it is the one registered last, which is said once.
 
         Args:
             model: of the architecture.
@@ -91,6 +102,9 @@ class ParameterSplit:
         Raises:
             UserError: see :func:`medpfl.core.layers.classification_layer`.
         """
+        if self._guessed:
+            self._guessed = False
+            logger.warning(_GUESSED.format(type(model).__name__, self._classifier))
         if self._classifier is None:
             return classification_layer(model)
         return self._classifier, cast(nn.Linear, model.get_submodule(self._classifier))

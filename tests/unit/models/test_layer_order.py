@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 from test_segmentation_networks import TRANSFORMER
-from tiny import config
+from tiny import config, run
 from torch import nn
 
-from medpfl.core.declarations import BelowTop, TopLayers
+from medpfl.core.declarations import BelowTop, Nothing, TopLayers
 from medpfl.core.layers import weighted_layers
 from medpfl.core.parameters import ParameterSplit
 from medpfl.engine.federation import Federation
@@ -132,3 +132,33 @@ def test_where_nobody_knows_the_images_it_is_said(caplog):
     caplog.clear()
     Federation.of(config("fedbn"))
     assert not caplog.text
+
+
+class HeadFirst(nn.Module):
+    """Creates the layer that classifies before the one that it takes its inputs from."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.norm, self.fc = nn.Linear(6, 3), nn.BatchNorm1d(6), nn.Linear(16, 6)
+
+    def forward(self, x):
+        return self.head(self.norm(self.fc(x.flatten(1))))
+
+
+def test_where_nobody_knows_the_images_the_layer_that_classifies_is_named(caplog):
+    """FedAP's variant would else take the statistics of another layer without a word."""
+    split = ParameterSplit(HeadFirst(), Nothing())
+    assert not caplog.text
+    assert [split.classification_layer(HeadFirst())[0] for _ in range(2)] == ["fc", "fc"]
+    assert caplog.text.count("HeadFirst: 'fc' is taken for the layer that classifies") == 1
+    caplog.clear()
+    traced = ParameterSplit(HeadFirst(), Nothing(), torch.zeros(2, 16))
+    assert traced.classification_layer(HeadFirst())[0] == "head"
+    one = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    assert ParameterSplit(one, Nothing()).classification_layer(one)[0] == "1"
+    assert not caplog.text
+
+
+def test_a_run_of_loaders_says_which_layer_it_takes(caplog):
+    run(config("d-fedap", sites=3, rounds=1))
+    assert caplog.text.count("Net: 'fc2' is taken for the layer that classifies") == 1
