@@ -21,6 +21,7 @@ class Mixing(Mechanism, ABC):
         common: all sites get the same.
         under_model: it rests on what a model f, which goes with the hello, says of the sites' data.
         weighs_sites: it weighs them against each other.
+        by_statistics: it does so by statistics of layers' inputs, or by batch norm's running ones in their place.
     """
 
     what: ClassVar[str]
@@ -29,6 +30,7 @@ class Mixing(Mechanism, ABC):
     common: ClassVar[bool] = False
     under_model: ClassVar[bool] = False
     weighs_sites: ClassVar[bool] = False
+    by_statistics: ClassVar[bool] = False
 
     @classmethod
     def applies(cls, personal: str) -> bool:

@@ -52,8 +52,8 @@ _NONE_OF_IT = torch.empty(0, dtype=torch.long)
 logger = logging.getLogger(__name__)
 
 _GUESSED = (
-    "{}: {!r} is taken for the layer that classifies, the linear layer that its code creates last, since the size of the "
-    "images is not known before training (loaders of your own). If another one classifies, create that one last"
+    "{}: {!r} is taken for the layer that classifies, the linear layer that its code creates last, since the size of "
+    "the images is not known before training (loaders of your own). If another one classifies, create that one last"
 )
 
 

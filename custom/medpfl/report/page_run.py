@@ -14,6 +14,7 @@ from medpfl.report.headline import headline
 from medpfl.report.measures import all_measures, capital, first, measures_of, printed, selecting
 from medpfl.report.page_forgetting import forgetting_course
 from medpfl.report.page_parts import Part, Picture, Section
+from medpfl.report.page_running import running_part
 from medpfl.report.page_tables import (
     classes_table,
     cost_table,
@@ -96,6 +97,8 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
         matrix = mixing["matrix"]
         heat_map = mixing_heat_map(mixing["sites"], matrix)
         yield Part("Who learns from whom", figure=heat_map, note=mixing_caption(matrix))
+    if compared := run.get("running_statistics"):
+        yield running_part(compared)
     yield Part("Traffic and time", table=cost_table(run))
     yield Part("How this run was made", table=made_table(run))
 

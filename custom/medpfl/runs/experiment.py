@@ -31,6 +31,7 @@ from medpfl.report.page import write_report
 from medpfl.runs.folder import RESULTS, finished_before, require_one_wish, require_own_folder
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
+from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
 from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
@@ -120,7 +121,9 @@ def run_experiment(
         write_report([results], out / "report.html")
         if forgotten is None and not config.resists_forgetting:
             forgotten = False
-        return _with_further_tests(federation, results, out, {"new": together, "forgetting": forgotten})
+        statistics = None if config.mixer.by_statistics else False
+        wanted = {"new": together, "forgetting": forgotten, "running_statistics": statistics}
+        return _with_further_tests(federation, results, out, wanted)
 
 
 def _require_same_data(config: RunConfig, finished: dict[str, Any], out: Path) -> None:
@@ -144,14 +147,16 @@ def _with_further_tests(
         federation: of the finished run.
         results: of the run.
         out: its folder.
-        wanted: of ``new`` and ``forgetting``: yes, no, or None for if it is cheap.
+        wanted: of ``new``, ``forgetting`` and ``running_statistics``: yes, no, or None for if it is cheap; what is not
+            named is not wanted.
     """
     kinds = {
+        "running_statistics": (NOT_HELD_AGAINST, lambda _: running_statistics(federation, out / "models")),
         "new": (NO_TEST, lambda asked: new_test(federation, out / "models", asked=asked)),
         "forgetting": (NOT_MEASURED, lambda asked: forgetting(federation, out / "state", asked=asked)),
     }
     for part, (reason, measured) in kinds.items():
-        if wanted[part] is False:
+        if wanted.get(part, False) is False:
             continue
         found = measured(bool(wanted[part]))
         notes = [note for note in results["notes"] if not note.startswith(reason)]

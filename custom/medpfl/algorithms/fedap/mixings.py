@@ -59,6 +59,7 @@ class FromModel(SelfWeight, StatisticsPrivacy):
 class _Similarity(WeighsSites, MeasuredMixing):
     """Rests on statistics of one kind of layers."""
 
+    by_statistics = True
     statistics: str
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
