@@ -3,8 +3,10 @@ from contextlib import nullcontext
 
 import pytest
 
+from medpfl.config.fields import OPTIONS
 from medpfl.config.run import make_config, published_defaults
 from medpfl.core.errors import UserError
+from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
 
 
@@ -114,3 +116,28 @@ def test_a_papers_schedule_holds_for_all_that_are_compared():
     schedule, training = published_defaults(["local", "fedavg", "vit-heads"])
     assert (schedule["model"], schedule["local_epochs"], training["nesterov"]) == ("vit-tiny", 3, 1)
     assert published_defaults(["local", "fedap"]) == ({}, {})
+
+
+def alone_of(*algorithms, **fields):
+    """By run of a comparison whether its sites train alone beside it."""
+    empty = {"data_args": {}, "model_args": {}, "settings": {}}
+    made = configs_of(algorithms, 2, as_meant(dict.fromkeys(OPTIONS) | empty | fields))
+    return {name: config.alone for name, config in made if config.seed == 1}
+
+
+def test_sites_train_alone_beside_what_chooses_or_trains_further():
+    """Else the steps at the end would count as what the federation gives."""
+    plain = {"local": "no", "fedavg": "no"}
+    tuned = "fedavg:finetune_steps=9"
+    assert alone_of("fedavg", tuned, "fedbabu", "fedblend") == plain | {
+        "fedavg_finetune_steps=9": "yes",
+        "fedbabu": "yes",
+        "fedblend": "yes",
+    }
+    longer = "local:finetune_steps=9"
+    assert alone_of("local", longer, "fedavg", tuned) == plain | {
+        "local_finetune_steps=9": "no",
+        "fedavg_finetune_steps=9": "no",
+    }
+    assert alone_of(tuned, alone="no") == {"local": "no", "fedavg_finetune_steps=9": "no"}
+    assert set(alone_of("fedavg", alone="yes").values()) == {"yes"}

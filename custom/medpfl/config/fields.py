@@ -151,7 +151,12 @@ class RunFields(BaseModel):
         METHOD,
         words="received, or the method's",
     )
-    alone: Literal["yes", "no"] = option("yes", "Each site trains alone too, to know what it gains: yes or no.", RUN)
+    alone: Literal["yes", "no"] = option(
+        "yes",
+        "Each site trains alone too, to know what it gains: yes or no.",
+        RUN,
+        words="yes; in a comparison where the method chooses or trains further",
+    )
     task: str = option(
         "classification",
         "What is learned: classification, multi-label, ordinal, segmentation.",

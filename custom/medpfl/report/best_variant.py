@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
+
+from scipy.special import stdtrit
 
 from medpfl.core.measure import Measure
 from medpfl.report.measures import BETTER, first
@@ -12,11 +15,16 @@ from medpfl.report.words import percent
 
 def advice(comparison: Comparison) -> list[str]:
     """Sentences; none where nothing is paired with local training."""
-    paired = [group for group in comparison["groups"] if (_gain(group) or {}).get("mean") is not None]
+    groups = comparison["groups"]
+    paired = [group for group in groups if (_gain(group) or {}).get("mean") is not None]
+    unequal = [group for group in paired if not group.get("to_own_rival") and ends_unequally(group, comparison)]
     if not paired:
         return []
-    by_mean = max(paired, key=lambda group: (_mean(group), _worst(group)))
-    by_worst = max(paired, key=lambda group: (_worst(group), _mean(group)))
+    if len(unequal) == len(paired):
+        return [f"Should a site take part? That cannot be told: {_unequal(unequal)}."]
+    judged = [group for group in paired if group not in unequal]
+    by_mean = max(judged, key=lambda group: (_mean(group), _worst(group)))
+    by_worst = max(judged, key=lambda group: (_worst(group), _mean(group)))
     measure = first(comparison)
     verb = "is best" if _mean(by_mean) > 0 else "loses least" if _mean(by_mean) else "is level"
     and_which = "" if by_mean is by_worst else f"{by_worst['label']} "
@@ -25,51 +33,75 @@ def advice(comparison: Comparison) -> list[str]:
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
         f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
-    answer = f"Should a site take part? {_answer(paired, by_mean, by_worst, measure, len(comparison['seeds']) > 1)}."
-    own = [group["label"] for group in paired if group.get("to_own_rival")]
+    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure, len(comparison['seeds']))}."
+    own = [group["label"] for group in judged if group.get("to_own_rival")]
     if own:
         answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
-    if len(paired) > 1 and _mean(by_mean) > 0:
-        answer += f" The best of {len(paired)} by these same test cases will as a rule gain less on others."
+    if unequal:
+        answer += f" Left out of this: {_unequal(unequal)}."
+    if len(judged) > 1 and _mean(by_mean) > 0:
+        answer += f" The best of {len(judged)} by these same test cases will as a rule gain less on others."
     return [best, answer]
 
 
+def ends_unequally(group: dict[str, Any], comparison: Comparison) -> bool:
+    """Whether a method trains on after the last round and the local training that it is paired with does not."""
+    if not (group.get("further") and group["to_local"]):
+        return False
+    return not any(
+        other.get("further") for other in comparison["groups"] if other["label"] == group["to_local"]["baseline"]
+    )
+
+
+def _unequal(groups: list[dict[str, Any]]) -> str:
+    names = " and ".join(group["label"] for group in groups)
+    train, them = ("trains", "it") if len(groups) == 1 else ("train", "them")
+    return (
+        f"{names} {train} on at the end, and the local training beside {them} does not, so that the steps alone may be "
+        "what is gained; compare without --alone no"
+    )
+
+
 def _answer(
-    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, several: bool
+    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, seeds: int
 ) -> str:
     """By the method that gains most on average of those whose worst site surely does not lose."""
-    seeds = " on average over seeds" if several else " with this one seed"
     if _mean(by_mean) <= 0:
         return "By these figures not: with no method do sites do better on average than alone"
-    if _worst(by_worst) < 0 and -_worst(by_worst) > _spread(by_worst):
-        return (
-            f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses{seeds}"
-        )
-    if not (sure := [group for group in paired if _worst(group) >= 0 and _worst(group) > _spread(group)]):
-        told = measure.signed(_worst(by_worst)), measure.told(_spread(by_worst)).lstrip("+")
-        what = "it does not lose" if _worst(by_worst) >= 0 else "it loses"
-        but, its = ("but", "gain") if _worst(by_worst) >= 0 else ("and", "loss")
-        return (
-            f"By these figures on average, with {by_mean['label']}; for the worst site that cannot be told: with "
-            f"{by_worst['label']} {what}{seeds}, {but} its {its} ({' ± '.join(told)}) is no more than seeds lie apart"
-        )
+    if seeds == 1:
+        return f"One seed cannot tell; by it on average, with {by_mean['label']}. Three show how far seeds lie apart"
+    if not (ahead := [group for group in paired if _surely(_gain(group), seeds)]):
+        return f"That cannot be told: {_within(measure, by_mean['label'], _gain(by_mean), 'sites gain', 'gain')}"
+    by_mean = max(ahead, key=_mean)
+    least = _gain(by_worst)["worst"]
+    if _surely(least, seeds, -1):
+        return f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses"
+    if not (sure := [group for group in ahead if _surely(_gain(group)["worst"], seeds)]):
+        does, its = ("gains", "gain") if least["mean"] >= 0 else ("loses", "loss")
+        within = _within(measure, by_worst["label"], least, f"it {does}", its)
+        return f"By these figures on average, with {by_mean['label']}; for the worst site that cannot be told: {within}"
     safe = max(sure, key=_mean)
-    found = f"By these figures yes, with {safe['label']}, where the worst site does not lose{seeds}"
+    found = f"By these figures yes, with {safe['label']}, where the worst site does not lose either"
     if _mean(by_mean) <= _mean(safe):
         return found
     verb = "loses" if _worst(by_mean) < 0 else "may lose"
     return f"{found}; {by_mean['label']} gives more on average, but its worst site {verb}"
 
 
+def _surely(gain: dict[str, float | None], seeds: int, sign: int = 1) -> bool:
+    """Whether a mean over seeds is above 0 (or below, by the sign): Student's one-sided test at 5 %."""
+    mean, sd = gain["mean"], gain["sd"]
+    return mean is not None and sd is not None and sign * mean > stdtrit(seeds - 1, 0.95) * sd / sqrt(seeds)
+
+
+def _within(measure: Measure, label: str, gain: dict[str, float | None], does: str, its: str) -> str:
+    told = f"{measure.signed(gain['mean'])} ± {measure.told(gain['sd']).lstrip('+')}"
+    return f"with {label} {does} on average over seeds, but the {its} ({told}) is within what seeds lie apart"
+
+
 def _gain(group: dict[str, Any]) -> Any:
     """Over each site's own rival where there is one, which has the method's steps at the end too; else over local."""
     return group.get("to_own_rival") or group["to_local"]
-
-
-def _spread(group: dict[str, Any]) -> float:
-    """Of the worst site's gain over seeds; below 0 of one seed, which has none."""
-    sd = _gain(group)["worst"]["sd"]
-    return -1.0 if sd is None else sd
 
 
 def _told(measure: Measure, gain: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
-from medpfl.report.best_variant import advice
+from medpfl.report.best_variant import advice, ends_unequally
 from medpfl.report.measures import (
     NONE,
     capital,
@@ -184,12 +184,7 @@ def comparison_note(comparison: Comparison) -> str:
 
 def _unequal_ends(comparison: Comparison) -> str:
     """Which methods train on after the last round where the local training that they are judged by does not."""
-    ends = {group["label"]: group.get("further", "") for group in comparison["groups"]}
-    longer = [
-        f"{group['label']} by {group['further']}"
-        for group in comparison["groups"]
-        if group.get("further") and group["to_local"] and not ends.get(group["to_local"]["baseline"])
-    ]
+    longer = [f"{g['label']} by {g['further']}" for g in comparison["groups"] if ends_unequally(g, comparison)]
     if not longer:
         return ""
     return (

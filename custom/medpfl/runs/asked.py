@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from medpfl.algorithms import LOCAL
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
@@ -113,21 +114,20 @@ def configs_of(
         each = settings_of(variants, training | fields["settings"])
         arguments = model_arguments_of(list(dict.fromkeys(models)), fields["model_args"])
     fields = {**fields, **{name: value for name, value in schedule.items() if fields[name] is None}}
-    # Local training is among the runs: only who chooses between it and another needs it beside that one too.
     uses = [v.choices.get("use") or fields.get("use") or method(v.algorithm).use for v in variants]
+
+    def made(i: int, seed: int, alone: str | None) -> RunConfig:
+        own = {"settings": each[i], "model_args": arguments[models[i]], "alone": alone}
+        return config_of(variants[i].algorithm, {**fields, "seed": seed, **own, **variants[i].choices}, said_in)
+
+    # Local training is among the runs. Beside a run it is trained again where its sites choose between the two, or
+    # train on at the end as no local training of the comparison does.
     beside = [fields.get("alone") or ("no" if use == "received" else None) for use in uses]
-    return [
-        (
-            v.folder,
-            config_of(
-                v.algorithm,
-                {**fields, "seed": seed, "settings": own, "model_args": arguments[model], "alone": alone, **v.choices},
-                said_in,
-            ),
-        )
-        for seed in range(seeds)
-        for v, own, model, alone in zip(variants, each, models, beside, strict=True)
-    ]
+    first = [made(i, 0, alone) for i, alone in enumerate(beside)]
+    judged = {config.further for config in first if config.algorithm == LOCAL.name}
+    if fields.get("alone") is None:
+        beside = [None if c.further not in judged else alone for c, alone in zip(first, beside, strict=True)]
+    return [(v.folder, made(i, seed, beside[i])) for seed in range(seeds) for i, v in enumerate(variants)]
 
 
 def _whole_path(data: str | None) -> str | None:

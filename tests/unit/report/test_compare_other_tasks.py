@@ -39,9 +39,8 @@ def test_compared(compared, tmp_path):
     assert advice(comparison) == [
         "Against training alone FedAvg is best by the mean over sites (+6.0 points) and FedBN by the worst site (+2.0 "
         "points there; 0 % of sites are more than a point below).",
-        "Should a site take part? By these figures yes, with FedBN, where the worst site does not lose with this "
-        "one seed; FedAvg gives more on average, but its worst site loses. The best of 2 by these same test cases will "
-        "as a rule gain less on others.",
+        "Should a site take part? One seed cannot tell; by it on average, with FedAvg. Three show how far seeds lie "
+        "apart. The best of 2 by these same test cases will as a rule gain less on others.",
     ]
     assert "Dice, HD95 and volume error are means over sites" in comparison_note(comparison)
     found = json.loads(write_comparison(comparison, tmp_path)[0].read_text())
