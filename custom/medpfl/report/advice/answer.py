@@ -98,10 +98,15 @@ class Answer:
         return max((row for row in self.rows if not row.federated), key=lambda row: row.gain, default=None)
 
     @property
-    def take_part(self) -> Literal["paid", "no difference", "cost"]:
-        """What taking part was worth with the best method by mean."""
+    def take_part(self) -> Literal["paid", "no more than alone", "no difference", "cost"]:
+        """What taking part was worth with the best method by mean: beside training alone, and what a site can do then.
+
+        ``no more than alone``: it gained, and within a point as much as a site gains by itself with the steps or the
+        second model that the best method has.
+        """
         if self.by_mean.gain > POINT:
-            return "paid"
+            by_itself = self.rival.gain if self.rival else 0.0
+            return "paid" if self.by_mean.gain > by_itself + POINT else "no more than alone"
         return "cost" if self.by_mean.gain < -POINT else "no difference"
 
     @property
@@ -164,9 +169,12 @@ def _answer(features: Features, supposed: bool, regimes: Sequence[Regime]) -> An
         chosen = [regime for d, regime in near if d < ALIKE][:_MOST_ALIKE]
     else:
         chosen = [regime for d, regime in near if d <= least + _NEARLY][:_MOST_NEAR]
-    if not any(row.federated and all(regime.row(row.title) for regime in chosen) for row in chosen[0].rows):
+    choosing = features.validation > 0  # else there is nothing to choose by
+    measured = {regime.name: [row for row in regime.rows if choosing or not row.chooses] for regime in chosen}
+    methods = [row.title for row in measured[chosen[0].name] if row.federated]
+    if not any(all(regime.row(title) for regime in chosen) for title in methods):
         chosen = chosen[:1]  # they have no method in common
-    titles = dict.fromkeys(row.title for regime in chosen for row in regime.rows)
+    titles = dict.fromkeys(row.title for regime in chosen for row in measured[regime.name])
     common = [title for title in titles if all(regime.row(title) for regime in chosen)]
     rows = sorted((_found(title, chosen) for title in common), key=lambda row: -row.gain)
     partial = tuple(title for title in titles if title not in common)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from medpfl.core.errors import UserError
+
 PARTS = ("train", "validation", "test")
 
 
@@ -71,8 +73,18 @@ class Features(BaseModel):
 
 
 def features_of(sites: Sequence[SiteNumbers], shift: bool | None = None) -> Features:
-    """The features of two sites or more, each with a training sample."""
+    """The features of two sites or more, each with a training sample.
+
+    Raises:
+        UserError: all sites tell their classes, and all samples are of one.
+    """
     told = [site.classes for site in sites if site.classes and sum(site.classes.values())]
+    there = {name for classes in told for name, number in classes.items() if number}
+    if len(there) == 1 and len(told) == len(sites):
+        raise UserError(
+            f"all samples are of class {there.pop()!r}, so that there is nothing to tell apart: give the numbers of "
+            "every class"
+        )
     return Features(
         sites=len(sites),
         train=median(site.train for site in sites),

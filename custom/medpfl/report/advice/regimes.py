@@ -49,6 +49,11 @@ class Row(_Part):
     worst: float = Field(ge=-100, le=100)
 
     @property
+    def chooses(self) -> bool:
+        """Whether sites use what their validation cases speak for: the better of two models, or both together."""
+        return "blend" in self.title.lower() or self.title.endswith(", best")
+
+    @property
     def number_worse_off(self) -> int:
         """Of the gains, those below -1 point."""
         return round(self.worse_off * self.sites)

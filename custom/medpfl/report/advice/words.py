@@ -68,7 +68,7 @@ def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> li
     if without := [site.name for site in sites if not site.validation]:
         lines.append(
             f"No validation samples: {_some(without)}. There no round and no weight can be chosen, and a blend is "
-            "the model trained alone."
+            "the model trained alone" + ("." if f.validation else ": below are the methods that choose nothing.")
         )
     elif f.validation < 30:
         lines.append(
@@ -131,6 +131,11 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
         return [
             "Taking part there made less than a point of difference on average, with the best method. By these "
             "benchmarks little speaks for it."
+        ]
+    if a.take_part == "no more than alone":
+        return [
+            f"What taking part gave there a site gets without any other: {a.rival.title}, gained {a.rival.gain:+.1f} "
+            f"points, and the best method {best.gain:+.1f}. By these benchmarks little speaks for it."
         ]
     lines = [f"Taking part there paid on average, with {best.title}."]
     if best.worse_off:
