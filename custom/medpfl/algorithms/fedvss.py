@@ -83,8 +83,8 @@ class VirtualSamples(Mechanism):
         def made(scores: Callable[[Tensor], Tensor], size: float, x: Tensor, y: Tensor) -> Batch:
             return moved(scores, x, y, round_.run.learned.loss, size, how.radius_steps, how.radius), y
 
-        harder = Beside(partial(made, present, how.radius_step), how.adversarial)
-        easier = Beside(partial(made, common, -how.radius_step), how.confident)
+        harder = Beside(partial(made, present, how.radius_step), how.adversarial, own=True)
+        easier = Beside(partial(made, common, -how.radius_step), how.confident, own=True)
         return Part(beside=[each for each in (harder, easier) if each.weight])
 
     def adapts(self, round_: LocalRound) -> Part:

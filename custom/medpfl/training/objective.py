@@ -19,7 +19,7 @@ def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss, of_others:
     Args:
         model: in training.
         loss: of the site's own samples.
-        of_others: of samples beside them; by default the same.
+        of_others: of samples beside them whose labels are not the site's own; by default the same.
         parts: of the run's mechanisms; one forward at most.
     """
     terms = [part.term for part in parts if part.term]
@@ -48,7 +48,7 @@ def _minimised(
     first = len(y)
     for each, (_, labels) in zip(beside, others, strict=True):
         rows = slice(first, first + len(labels))
-        minimised = minimised + each.weight * of_others(scores[rows], labels)
+        minimised = minimised + each.weight * (loss if each.own else of_others)(scores[rows], labels)
         if each.term:
             minimised = minimised + each.term(y, labels, rows)
         first = rows.stop

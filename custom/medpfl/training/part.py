@@ -25,11 +25,13 @@ class Beside:
         weight: of their mean loss.
         term: is added to what is minimised; called after the pass with the site's own labels, the samples', and which
             rows of the pass the samples are, the site's own being the first.
+        own: their labels are the site's own, in its own shares; the loss of its own samples is theirs, too.
     """
 
     made: Callable[[Tensor, Tensor], Batch]
     weight: float
     term: Callable[[Tensor, Tensor, slice], Tensor] | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.engine.federation import Federation
 from medpfl.models import build_model, model_rows
 from medpfl.site.store import MODEL, RECEIVED
 
@@ -126,3 +127,20 @@ def test_class_counts_of_tensors_and_loaders():
     tensors = ImageTensors({"train": torch.zeros(5, 1, 2, 2)}, {"train": labels})
     loaders = SiteLoaders([(torch.zeros(3, 1, 2, 2), labels[:3]), (torch.zeros(2, 1, 2, 2), labels[3:])])
     assert tensors.class_counts(4).tolist() == loaders.class_counts(4).tolist() == [1, 1, 3, 0]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "fedcurv", "fedreg", "fedvss", "ditto", "apfl"])
+def test_a_site_of_one_class_teaches_others_nothing_of_it(algorithm):
+    """Without smoothing its loss is 0 whatever the model, so that a change would tell its class."""
+
+    def one_class(sites):
+        for number, site in enumerate(sites.values()):
+            site.data.labels["train"].fill_(number % 3)
+
+    run_config = config(algorithm, settings={"prior": 1.0, "prior_smoothing": 0.0})
+    first = Federation.of(run_config).first()
+    _, sites = run(run_config, one_class)
+    for site in sites.values():
+        received = site.store.get(RECEIVED, 3)
+        for name in ("fc1.weight", "fc2.weight", "fc2.bias"):
+            torch.testing.assert_close(received[name], first[name], rtol=0, atol=1e-6)
