@@ -38,7 +38,7 @@ def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> st
     seen = detail or {}
     values = {
         "card": card,
-        "which": _WHICH[card["which"]],
+        "which": _JOINED if card.get("joined") else _WHICH[card["which"]],
         "lead": lead(card),
         "uses": uses(card),
         "rows": [[cell.replace("-", "−") for cell in row] for row in _rows(card)],  # as wide as the plus
@@ -116,8 +116,9 @@ def means(card: Mapping[str, Any]) -> str:
 
 def uses(card: Mapping[str, Any]) -> str:
     """Which models the site uses, with what share in the probabilities."""
-    used, alone = card["verdict"]["used"], f"the model that it trained alone (round {card['verdict']['alone_round']})"
-    method = f"the federation's model {used['candidate']} (round {used['round']})"
+    used, when = card["verdict"]["used"], "epoch" if card.get("joined") else "round"
+    alone = f"the model that it trained alone ({when} {card['verdict']['alone_round']})"
+    method = f"the federation's model {used['candidate']} ({when} {used['round']})"
     what = in_use(used)
     if what == ALONE:
         return f"It uses {alone}."
@@ -126,6 +127,7 @@ def uses(card: Mapping[str, Any]) -> str:
     return f"It uses {what}: shares of {method} and of {alone} in each case's prediction."
 
 
+_JOINED = "the model of a site that joined after round"
 _WHICH = {"selected": "the model of the selected round", "last": "the model of the last round"}
 
 
@@ -171,7 +173,8 @@ def _cases(card: Mapping[str, Any]) -> str:
     cases = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
     tested = f"{cases}{_whose(patients.get('test'))}"
     if card.get("choices", {}).get("use") == "received":
-        return f"Test cases: {tested}. Nothing was chosen: the federation's model is used as it came."
+        came = "adapted to its data" if card.get("joined") else "it came"
+        return f"Test cases: {tested}. Nothing was chosen: the federation's model is used as {came}."
     judges = (card.get("validation") or {}).get("n", samples.get("validation", 0))
     few = " So few cannot show which of two models is better." if patients.get("validation", judges) < FEW else ""
     return (

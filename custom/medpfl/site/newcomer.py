@@ -33,7 +33,7 @@ from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
-from medpfl.tasks.evaluation import cases
+from medpfl.tasks.evaluation import cases, patients
 from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
@@ -180,8 +180,10 @@ class Newcomer:
             "validation": validation,
         }
         alone, rivals = self._rival(model, epochs)
-        state, used, validated = self._chosen(state, alone, model)
-        self._deliver(message.round, state, found | used, validated)
+        adapted, own = Candidate("adapted", epoch, state), alone and Candidate("alone", rivals["alone_epoch"], alone)
+        state, used, validated = self._chosen(adapted, own, model)
+        worth = own and self._verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], model)
+        self._deliver(message.round, state, found | used, validated, worth)
         return {}, found | rivals | used
 
     def _rival(self, model: nn.Module, epochs: int) -> tuple[State | None, dict[str, Any]]:
@@ -201,16 +203,15 @@ class Newcomer:
         }
 
     def _chosen(
-        self, adapted: State, alone: State | None, model: nn.Module
+        self, other: Candidate, own: Candidate | None, model: nn.Module
     ) -> tuple[State, dict[str, Any], dict[str, Any] | None]:
         """What the newcomer uses, by the rule of the sites that trained, and how that does if it had a choice.
 
         On test data, and on validation data where that is another's than the adapted model's.
         """
         config, data, learned = self.config, self.data, self.config.learned
-        if config.resolved_use == "received" or alone is None:
-            return adapted, {}, None
-        own, other = Candidate("alone", 0, alone), Candidate("adapted", 0, adapted)
+        if config.resolved_use == "received" or own is None:
+            return other.state, {}, None
 
         def used(part: Part, weight: float) -> dict[str, Any]:
             predicted = used_predictions(part, config, data, model, own, other, weight)
@@ -226,6 +227,19 @@ class Newcomer:
         state = used_state(config, own, other, weight)
         return state, {"used": used("test", weight), "weight": weight}, validation
 
+    def _verdict(
+        self, other: Candidate, own: Candidate, weight: float, alone: dict[str, Any], model: nn.Module
+    ) -> dict[str, Any]:
+        """What the newcomer gains over training alone, as of a site that trained; with epochs in place of rounds."""
+        predicted = used_predictions("test", self.config, self.data, model, own, other, weight)
+        by_itself = own.predictions("test", self.config, self.data, model)
+        return {
+            "alone": alone,
+            "alone_round": own.round,
+            "used": {"candidate": other.name, "round": other.round, "weight": weight},
+            "gain": self.config.learned.compared(predicted, by_itself, cases(self.data, "test")),
+        }
+
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
         model.load_state_dict(self.first)
@@ -238,14 +252,21 @@ class Newcomer:
         take_statistics(model, self.data, {p for p in batch_norm_layers(model) if f"{p}.running_mean" in personal})
 
     def _deliver(
-        self, round_: int, state: State, found: Mapping[str, Any], validation: Mapping[str, Any] | None
+        self,
+        round_: int,
+        state: State,
+        found: Mapping[str, Any],
+        validation: Mapping[str, Any] | None,
+        verdict: Mapping[str, Any] | None,
     ) -> None:
         record = {
             "samples": found["samples"],
+            "patients": patients(self.data),
             "validation": found["validation"][found["epoch"]] if validation is None else validation,
             "test": found.get("used", found["adapted"]),
             "joined": {"after_round": round_, "epochs": found["epoch"]}
             | {k: found[k] for k in ("weight",) if k in found},
+            **({"verdict": verdict} if verdict else {}),
         }
         try:
             self.delivery.write("selected", self.name, round_, state, record)

@@ -107,3 +107,23 @@ def test_who_joins_a_hospital_tells_what_rests_on_enough_patients(tmp_path):
     few, _ = joined(tmp_path, data=images(train=60, validation=19, test=90, seed=7), policy=policy)
     assert not {"used", "weight"} & few.keys()
     assert few["adapted"] is not None
+
+
+@pytest.mark.parametrize(("algorithm", "validation"), [("fedblend", 8), ("fedblend", 0), ("fedbn", 8)])
+def test_it_says_what_it_gained_in_its_own_folder_alone(tmp_path, algorithm, validation):
+    data = images(validation=validation, test=30, seed=7)
+    metrics, federation = joined(tmp_path, algorithm, data=data)
+    card = json.loads((tmp_path / "selected" / "card.json").read_text())
+    verdict = card["verdict"]
+    assert not {"verdict", "gain"} & metrics.keys()
+    assert verdict["alone"]["accuracy"] == metrics["alone"]["accuracy"]
+    assert verdict["used"]["weight"] == metrics.get("weight", 1.0)
+    found = verdict["gain"]["accuracy"]
+    used = metrics.get("used", metrics["adapted"])["accuracy"]
+    assert found["difference"] == pytest.approx(used - metrics["alone"]["accuracy"])
+    assert found["low"] <= found["difference"] <= found["high"]
+    page = (tmp_path / "selected" / "verdict.html").read_text()
+    assert "the model of a site that joined after round, 2" in page
+    said = "trained alone (epoch" if validation else "It uses the model that it trained alone (epoch"
+    assert said in page
+    assert ("adapted (epoch" in page) == bool(validation)
