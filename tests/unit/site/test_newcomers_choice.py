@@ -112,7 +112,7 @@ def test_who_joins_a_hospital_tells_what_rests_on_enough_patients(tmp_path):
 @pytest.mark.parametrize(("algorithm", "validation"), [("fedblend", 8), ("fedblend", 0), ("fedbn", 8)])
 def test_it_says_what_it_gained_in_its_own_folder_alone(tmp_path, algorithm, validation):
     data = images(validation=validation, test=30, seed=7)
-    metrics, federation = joined(tmp_path, algorithm, data=data)
+    metrics, _ = joined(tmp_path, algorithm, data=data)
     card = json.loads((tmp_path / "selected" / "card.json").read_text())
     verdict = card["verdict"]
     assert not {"verdict", "gain"} & metrics.keys()
