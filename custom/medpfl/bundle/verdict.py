@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from medpfl.core.gain import ALONE, CONTAINS_0, FEW, in_use, verdict
+from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, in_use, verdict
 from medpfl.core.measure import Measure
 
 KEPT = (
@@ -22,7 +22,6 @@ KEPT = (
 _TESTED = (
     "The two models were tested on the same cases, which neither training nor the choice between the models has seen. "
 )
-_MISSES = f"an interval of 95 % misses the true difference in about one case of 20. {CONTAINS_0}"
 _OF_CLASSES = ("accuracy", "balanced_accuracy")
 """Measures that say nothing where all cases are of one class."""
 _NONE, _BETTER = "–", "+ is better"
@@ -111,7 +110,7 @@ def means(card: Mapping[str, Any]) -> str:
             f"by how much the used model's measure is better than that of the model trained alone{told}: above 0 is "
             "better, also where less of a measure is"
         )
-    return f"{_TESTED}A gain is {what}; {_MISSES}"
+    return f"{_TESTED}A gain is {what}. {MISSES} {CONTAINS_0}"
 
 
 def uses(card: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
 from medpfl.core.gain import FEW
+from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
 from medpfl.core.statefile import write_bytes
 from medpfl.core.version import __version__
@@ -171,6 +172,7 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
         notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
     notes += _hardly_chosen(config, state, data.get("sites") or {})
+    notes += _hardly_tested(config, state)
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
@@ -218,6 +220,23 @@ def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str
         f"Fewer than {FEW} validation {what} chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
         f"{config.resolved_use}): with so few no test shows which of two models is better, and {so}. A larger share to "
         "validate on (--fractions), or --use received, avoids it."
+    ]
+
+
+def _hardly_tested(config: RunConfig, state: ServerState) -> list[str]:
+    """Of which sites a verdict of a gain or a loss rests on too few test cases for its interval."""
+    least, measure = config.learned.least_cases, config.learned.measures[0]
+    found = [
+        f"{name} ({n})"
+        for name, told in (state.final or {}).items()
+        if (n := (told["test"]["selected"] or {}).get("n")) and n < least
+        if gain_in_a_word(((told.get("verdict") or {}).get("gain") or {}).get(measure.name)) in ("gains", "loses")
+    ]
+    if not found:
+        return []
+    return [
+        f"Fewer than {least} test cases say that taking part makes a difference at {', '.join(found)}: the interval of "
+        f"a mean {measure.title} over so few holds less often than 95 % where some cases differ much from the others."
     ]
 
 

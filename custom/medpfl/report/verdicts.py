@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from medpfl.core.gain import CONTAINS_0, in_use
+from medpfl.core.gain import CONTAINS_0, MISSES, in_use
 from medpfl.core.measure import Measure
 from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
@@ -17,9 +17,8 @@ from medpfl.report.words import site_name
 
 _WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
-    f"{CONTAINS_0} About one interval in 20 misses the true difference by chance. Uses: what share each model has in "
-    "the prediction; as published is the method's own; partly fine-tuned has weights between those before and after "
-    "fine-tuning."
+    f"{CONTAINS_0} {MISSES} Uses: what share each model has in the prediction; as published is the method's own; "
+    "partly fine-tuned has weights between those before and after fine-tuning."
 )
 _NAMED = 5
 """Sites that lose and are named on the terminal."""

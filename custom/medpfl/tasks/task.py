@@ -32,6 +32,7 @@ class Task(ABC):
         sigmoid: outputs are independent of each other, not shares of one.
         loss_name: in results.
         for_few: the measure that selects the round where there are few validation cases; empty for the first.
+        least_cases: independent test cases below which the interval of a gain holds less often than it says.
         for_one_sided: the measure to look at where most cases are of one class; empty where the first will do.
     """
 
@@ -46,6 +47,7 @@ class Task(ABC):
     loss_name: ClassVar[str] = "cross-entropy"
     for_few: ClassVar[str] = LOSS.name
     for_one_sided: ClassVar[str] = ""
+    least_cases: ClassVar[int] = 0
 
     @property
     def names(self) -> tuple[str, ...]:

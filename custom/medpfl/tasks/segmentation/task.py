@@ -77,6 +77,7 @@ class Segmentation(Task):
     labels = "mask"
     network = "unet"
     loss_name = "Dice + cross-entropy"
+    least_cases = 20  # its gains are means of what a single case can move far
     for_few = ""  # Dice says how much of each mask is right: it takes any value on a single case
 
     def misfit(self, output: Sequence[int], images: Sequence[int], classes: int) -> str | None:
