@@ -12,6 +12,7 @@ With frequencies p = (n_c + s) / (n + s C) a class that a site has not seen keep
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Settings, setting
+from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.loop import Loss
 
@@ -95,6 +97,13 @@ class LabelPrior(Mechanism):
         name = f"{path}.bias" if path else "bias"
         state[name] = layer.bias.detach() + self._adjustment(round_)
         return state
+
+    def card(self, data: SiteData, classes: Sequence[str]) -> dict[str, Any]:
+        """The classes that the site's model never predicts, where frequencies are not smoothed."""
+        if self.settings.prior_smoothing:
+            return {}
+        counts = data.class_counts(len(classes)).tolist()
+        return {"never_predicted": [name for name, number in zip(classes, counts, strict=True) if not number]}
 
     def _adjustment(self, round_: LocalRound) -> Tensor:
         bias = _bias(round_.model, round_.split)

@@ -19,6 +19,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, Value
+from medpfl.core.site_data import SiteData
 from medpfl.training.loop import Loss
 from medpfl.training.part import Part
 
@@ -120,6 +121,15 @@ class Mechanism:
     def notes(self, run: Run, state: ServerState) -> list[str]:
         """What whoever reads the results must know."""
         return []
+
+    def card(self, data: SiteData, classes: Sequence[str]) -> dict[str, Any]:
+        """What the card of a site's model says of it.
+
+        Args:
+            data: the site's.
+            classes: names, as the model's outputs are in order.
+        """
+        return {}
 
     def privacy(self, run: Run) -> dict[str, dict[str, Any]]:
         """The account of its differential privacy, by what it covers."""

@@ -207,6 +207,8 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     model, site, algorithm = (_code(name) for name in (card["model"]["name"], card["site"], card["algorithm"]))
     classes = "\n".join(f"    {label}  {name}" for label, name in enumerate(inputs.classes))
     worth = f"\n{section(card)}" if card.get("verdict") else ""
+    lacking = "".join(f"    {name}\n" for name in card.get("never_predicted", ()))
+    never = f"\nThe site had no training sample of these, and the federation's model never predicts them:\n\n{lacking}"
     return f"""# {model} of {site}, by {algorithm}
 
 {INTENDED_USE}
@@ -218,7 +220,7 @@ Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms th
 training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
 
 {classes}
-
+{never if lacking else ""}
 Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.core.statefile.fingerprint`).
 
 Licence: {LICENCE}

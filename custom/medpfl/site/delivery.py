@@ -18,6 +18,7 @@ from medpfl.bundle.verdict import page
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.parameters import State
+from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint, write_bytes, write_state
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
@@ -49,6 +50,12 @@ class Delivery:
     config: RunConfig
     model: Mapping[str, Any]
     inputs: Inputs | None
+
+    def said(self, data: SiteData) -> dict[str, Any]:
+        """What the run's mechanisms say of the site's models, for the record of :meth:`write`."""
+        if self.inputs is None:
+            return {}
+        return {k: v for part in self.config.parts for k, v in part.card(data, self.inputs.classes).items()}
 
     def write(
         self,

@@ -258,12 +258,14 @@ class Ending:
         samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
         learned, people = self.config.learned, patients(self.data)
         one_sided = learned.for_one_sided and seen(learned, self.data, "test")["majority"] is not None
+        of_mechanisms = delivery.said(self.data)
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
                 predicted = self._used("validation", choice, alone, model)
                 validation = learned.measured(predicted, cases(self.data, "validation"))
-            record = {"samples": samples, "patients": people, "validation": validation, "test": metrics["test"][which]}
+            tested = {"validation": validation, "test": metrics["test"][which]}
+            record = {"samples": samples, "patients": people, **tested, **of_mechanisms}
             if one_sided:
                 record["lead"] = learned.for_one_sided
             if alone is not None:

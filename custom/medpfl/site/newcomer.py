@@ -22,19 +22,18 @@ from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.plain import plain_problem
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
 from medpfl.site.beginning import repeat_shared_heads, take_statistics
-from medpfl.site.candidates import Candidate, evidence, training_cases, used_predictions, used_state
-from medpfl.site.choice import chosen
+from medpfl.site.candidates import Candidate
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
+from medpfl.site.newcomers_choice import chosen_model, trained_alone, verdict
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
-from medpfl.tasks.evaluation import cases, patients
-from medpfl.training.loop import TrainingDiverged
+from medpfl.tasks.evaluation import patients
 
 logger = logging.getLogger(__name__)
 
@@ -179,66 +178,12 @@ class Newcomer:
             "epoch": epoch,
             "validation": validation,
         }
-        alone, rivals = self._rival(model, epochs)
-        adapted, own = Candidate("adapted", epoch, state), alone and Candidate("alone", rivals["alone_epoch"], alone)
-        state, used, validated = self._chosen(adapted, own, model)
-        worth = own and self._verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], model)
+        adapted = Candidate("adapted", epoch, state)
+        own, rivals = trained_alone(self.name, config, data, self.first, model, epochs)
+        state, used, validated = chosen_model(adapted, own, config, data, model)
+        worth = own and verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], config, data, model)
         self._deliver(message.round, state, found | used, validated, worth)
         return {}, found | rivals | used
-
-    def _rival(self, model: nn.Module, epochs: int) -> tuple[State | None, dict[str, Any]]:
-        """The model trained alone from the first one, and its measures; none where that diverges: the other stands."""
-        model.load_state_dict(self.first)
-        try:
-            epoch, validation = adapt(model, self.data, self.config, self.name, epochs)
-        except TrainingDiverged as error:
-            logger.warning("%s, trained alone: %s", self.name, error)
-            return None, {"alone": None, "alone_epoch": None, "alone_validation": []}
-        alone = self.config.learned.evaluate(model, self.data, "test")
-        logger.info("%s, trained alone: %s", self.name, alone)  # it leaves as the policy lets it
-        return {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}, {
-            "alone": alone,
-            "alone_epoch": epoch,
-            "alone_validation": validation,
-        }
-
-    def _chosen(
-        self, other: Candidate, own: Candidate | None, model: nn.Module
-    ) -> tuple[State, dict[str, Any], dict[str, Any] | None]:
-        """What the newcomer uses, by the rule of the sites that trained, and how that does if it had a choice.
-
-        On test data, and on validation data where that is another's than the adapted model's.
-        """
-        config, data, learned = self.config, self.data, self.config.learned
-        if config.resolved_use == "received" or own is None:
-            return other.state, {}, None
-
-        def used(part: Part, weight: float) -> dict[str, Any]:
-            predicted = used_predictions(part, config, data, model, own, other, weight)
-            return learned.measured(predicted, cases(data, part))
-
-        weight, validation = 0.0, None
-        if data.samples("validation"):
-            one, two = (c.predictions("validation", config, data, model) for c in (own, other))
-            train = training_cases(config, data, one)
-            told = evidence(data, "validation")
-            weight = chosen(config.resolved_use, lambda w: told(learned.mixed_losses(one, two, w)), train)
-            validation = used("validation", weight)
-        state = used_state(config, own, other, weight)
-        return state, {"used": used("test", weight), "weight": weight}, validation
-
-    def _verdict(
-        self, other: Candidate, own: Candidate, weight: float, alone: dict[str, Any], model: nn.Module
-    ) -> dict[str, Any]:
-        """What the newcomer gains over training alone, as of a site that trained; with epochs in place of rounds."""
-        predicted = used_predictions("test", self.config, self.data, model, own, other, weight)
-        by_itself = own.predictions("test", self.config, self.data, model)
-        return {
-            "alone": alone,
-            "alone_round": own.round,
-            "used": {"candidate": other.name, "round": other.round, "weight": weight},
-            "gain": self.config.learned.compared(predicted, by_itself, cases(self.data, "test")),
-        }
 
     def begin(self, model: nn.Module, shared: State) -> None:
         """Makes the model what the newcomer starts with: what it received, and its personal part by the rules."""
@@ -257,7 +202,7 @@ class Newcomer:
         state: State,
         found: Mapping[str, Any],
         validation: Mapping[str, Any] | None,
-        verdict: Mapping[str, Any] | None,
+        worth: Mapping[str, Any] | None,
     ) -> None:
         record = {
             "samples": found["samples"],
@@ -266,7 +211,8 @@ class Newcomer:
             "test": found.get("used", found["adapted"]),
             "joined": {"after_round": round_, "epochs": found["epoch"]}
             | {k: found[k] for k in ("weight",) if k in found},
-            **({"verdict": verdict} if verdict else {}),
+            **self.delivery.said(self.data),
+            **({"verdict": worth} if worth else {}),
         }
         try:
             self.delivery.write("selected", self.name, round_, state, record)

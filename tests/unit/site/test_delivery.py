@@ -218,3 +218,26 @@ def test_states_in_memory_are_not_delivered():
 def test_describing_a_bundle_needs_no_monai():
     code = "import sys, medpfl.site.delivery, medpfl.data.kinds.scans.scan_source; assert 'monai' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1.0])
+def test_classes_that_are_never_predicted_stand_in_the_card(tmp_path, smoothing):
+    settings = {"prior": 1.0, "prior_smoothing": smoothing}
+    fields = {"sites": 2, "rounds": 1, "train_fraction": 0.1, "partition": "equal-dirichlet:0.1", "device": "cpu"}
+    run_config = make_config(algorithm="fedavg", settings=settings, alone="no", **fields)
+    federation, sites, _ = trained(tmp_path, run_config)
+    for name, site in sites.items():
+        said, text = card(tmp_path / name / "selected"), tmp_path / name / "selected" / "bundle" / "docs" / "README.md"
+        lacking = [c for c, n in zip(said["classes"], site.data.class_counts(11).tolist(), strict=True) if not n]
+        assert lacking
+        assert said.get("never_predicted") == (None if smoothing else lacking)
+        assert ("never predicts them" in text.read_text()) == (not smoothing)
+        probabilities, _ = federation.config.learned.predict(model_of(federation, tmp_path / name), site.data, "test")
+        if not smoothing:
+            assert not {said["classes"][c] for c in probabilities.argmax(1)} & set(lacking)
+
+
+def model_of(federation, folder):
+    model = federation.model()
+    model.load_state_dict(read_state(folder / "selected" / "model.safetensors")[0])
+    return model

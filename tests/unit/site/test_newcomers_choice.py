@@ -12,6 +12,8 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models.blend import is_blend, restored
 from medpfl.server.newcomer import Welcome
+from medpfl.site import newcomer as newcomer_module
+from medpfl.site.newcomers_choice import trained_alone
 from medpfl.site.policy import HOSPITAL
 
 
@@ -73,21 +75,20 @@ def test_what_it_chose_is_the_hospitals_own(tmp_path):
     assert {"used", "weight"} <= metrics.keys()
 
 
-def test_where_training_alone_diverges_the_other_is_used(tmp_path):
+def test_where_training_alone_diverges_the_other_is_used(tmp_path, monkeypatch):
     """Alone from a first model of NaN; what came is finite."""
     federation = Federation.of(config("fedblend", alone="yes", rounds=2, settings=FEW_STEPS))
     plan = plan_of(federation)
     state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
     newcomer = federation.newcomer("new", federation.source, images(seed=7), tmp_path)
     message, _ = Welcome(plan, state, federation.input_format(), 1).offer(None)
-    first, newcomer._fits = dict(newcomer.first), True
-    rival = newcomer._rival
+    newcomer._fits = True
 
-    def broken(model, epochs):
-        newcomer.first = {name: t * float("nan") if t.is_floating_point() else t for name, t in first.items()}
-        return rival(model, epochs)
+    def broken(name, run_config, data, first, model, epochs):
+        first = {name: t * float("nan") if t.is_floating_point() else t for name, t in first.items()}
+        return trained_alone(name, run_config, data, first, model, epochs)
 
-    newcomer._rival = broken
+    monkeypatch.setattr(newcomer_module, "trained_alone", broken)
     metrics = newcomer.handle(message, federation.model()).metrics
     assert metrics["alone"] is None
     assert "used" not in metrics
