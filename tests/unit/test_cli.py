@@ -166,7 +166,7 @@ def test_compare_shows_local_and_resumes(medpfl, tmp_path):
     for name in ("Local training", "FedBN", "FedAP (mixing=uniform)"):
         assert f"| {name} |" in table
     again = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
-    assert "round 1/1" not in again.stdout
+    assert "round 1/1" not in again.stderr
     assert (tmp_path / "comparison.md").read_text() == table
 
 
@@ -175,3 +175,9 @@ def test_what_is_run_where_no_algorithm_is_named_is_this_packages_own():
     from medpfl.cli import main
 
     assert main.DEFAULT == algorithms.DEFAULT == algorithms.algorithm(main.DEFAULT).name
+
+
+def test_what_is_piped_begins_with_the_answer(medpfl, tmp_path):
+    done = medpfl("run", "--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--env", "inprocess", "--out", tmp_path)
+    assert done.stdout.split("\n")[0].startswith("Taking part ")
+    assert "fedblend: testing" in done.stderr

@@ -49,7 +49,7 @@ def join_run(
         else:
             from medpfl.runs.join_job import join_here, join_in_production
 
-            with progress(console, f"joining {algorithm}", 1) as watch:
+            with progress(Console(emoji=False, stderr=True), f"joining {algorithm}", 1) as watch:
                 if env == "prod":
                     real = {"kit": require_kit(kit), "gpus": gpus, "byoc": byoc}
                     results = join_in_production(algorithm, run, said, out, **real, watch=watch)

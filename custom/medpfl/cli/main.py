@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(site_app, name="site")
-console = Console(emoji=False)
+console, aside = Console(emoji=False), Console(emoji=False, stderr=True)  # what was asked for, and progress
 _INTERRUPTED = 130
 
 
@@ -104,7 +104,7 @@ def run(
         _refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
     else:
         _refuse(real, "is for runs where the sites are real (prod)")
-    with progress(console, algorithm, config.rounds) as watch:
+    with progress(aside, algorithm, config.rounds) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
             from medpfl.runs.real_sites import run_in_production
@@ -168,7 +168,7 @@ def compare(
             options.fields,
             out,
             said_in=options.naming_preset,
-            progress=lambda title, total: progress(console, title, total),
+            progress=lambda title, total: progress(aside, title, total),
             **how,
         )
         console.print(sweep_table(found))
@@ -182,7 +182,7 @@ def compare(
     comparison = run_comparison(
         options.configs(algorithms, seeds),
         out,
-        progress=lambda title, total: progress(console, title, total),
+        progress=lambda title, total: progress(aside, title, total),
         **how,
     )
     console.print(comparison_table(comparison, console.width))
