@@ -36,7 +36,7 @@ def _told(correlation: float | None) -> str:
 def _scatter(title: str, running: Sequence[float], inputs: Sequence[float]) -> Markup:
     """A dot for each channel, with the same scale on both axes."""
     left, top, bottom, width, height = 52, 26, 40, 320, 300
-    steps = ticks(min(*running, *inputs), max(*running, *inputs))
+    steps = ticks(min(*running, *inputs), max(*running, *inputs), 4)
     x, y = Scale(steps[0], steps[-1], left, width - 14), Scale(steps[0], steps[-1], height - bottom, top)
     parts = [text(0, 11, title, css="axis")]
     for step in steps:
