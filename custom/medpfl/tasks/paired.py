@@ -2,8 +2,9 @@
 
 Closed forms: the accuracy's is Bonett and Price's for paired proportions (British Journal of Mathematical and
 Statistical Psychology 65, 2012), the balanced accuracy's sums the same variance over classes, and the AUC's is DeLong's
-for two correlated curves (Biometrics 44, 1988), carried over to the mean over classes. The accuracies' hold from ten
-cases on, the AUC's from some hundred where both models are near 1 (of 20 to 50 cases 86 to 90 % hold there).
+for two correlated curves (Biometrics 44, 1988), carried over to the mean over classes. The accuracy's holds from ten
+cases on; the balanced accuracy's of four classes in 91 to 93 % with 10 to 30 cases, or patients of several images; the
+AUC's from some hundred where both models are near 1 (of 20 to 50 cases 86 to 90 % hold there).
 """
 
 from __future__ import annotations
