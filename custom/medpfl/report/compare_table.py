@@ -184,12 +184,15 @@ def comparison_note(comparison: Comparison) -> str:
 
 def _unequal_ends(comparison: Comparison) -> str:
     """Which methods train on after the last round where the local training that they are judged by does not."""
-    longer = [f"{g['label']} by {g['further']}" for g in comparison["groups"] if ends_unequally(g, comparison)]
+    unequal = [group for group in comparison["groups"] if ends_unequally(group, comparison)]
+    longer = [f"{group['label']} by {group['further']}" for group in unequal]
+    judged = all(group.get("to_own_rival") for group in unequal)
+    but = "none of that to the own rival" if judged else "local:finetune_steps=N is trained further, too"
     if not longer:
         return ""
     return (
         "Trained further on each site's own data at the end, which the local training beside it is not: "
-        f"{', '.join(longer)}. Part of the difference to local is that; local:finetune_steps=N is trained further, too."
+        f"{', '.join(longer)}. Part of the difference to local is that; {but}."
     )
 
 

@@ -246,6 +246,7 @@ def _ranks(comparison: Comparison) -> list[str]:
         short_head(begun),
         "Worst site",
         change_head("To local", begun),
+        change_head("To own rival", begun),
         worst_to_local(begun),
         together_head("new", surest),
         together_head("held_out", surest),
