@@ -10,6 +10,7 @@ import torch
 from joined_run import HELD_OUT, finished
 from rich.console import Console
 from tiny import Net, config, images, plan_of, same
+from torch.utils.data import DataLoader, TensorDataset
 
 from medpfl.algorithms.fedap.statistics import named_statistics
 from medpfl.config.run import make_config
@@ -17,6 +18,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import named
 from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.core.statefile import read_state, serialised_bytes
 from medpfl.data.inputs import stored_images
 from medpfl.engine.federation import Federation
@@ -148,6 +150,15 @@ def test_layers_that_are_registered_the_other_way_round_see_each_other_too():
     for path, layer in batch_norm_layers(model).items():
         assert torch.allclose(layer.running_mean.double(), seen[path][0], atol=1e-5), path
         assert torch.allclose(layer.running_var.double(), seen[path][1], rtol=1e-4), path
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+def test_training_loaders_that_shuffle_do_where_no_statistics_are_taken(tmp_path, algorithm):
+    data = images(train=12, seed=5)
+    shuffled = DataLoader(TensorDataset(scale(data.images["train"]), data.labels["train"]), 4, shuffle=True)
+    parts = {p: list(data.batches(p, 8)) for p in ("validation", "test")}
+    federation, state = finished(tmp_path, config(algorithm, rounds=2))
+    assert begun(federation, state, SiteLoaders(shuffled, **parts)).state
 
 
 def test_a_newcomers_running_statistics_are_as_torchs_own():

@@ -29,6 +29,9 @@ from medpfl.training.loop import Loss
 _NEVER = 1e-30
 """What a frequency of 0 counts as: its logarithm is finite, and no such class is ever predicted."""
 
+_ENOUGH = 0.5
+"""Of the prior: so much of that logarithm is taken from a logit that no image makes up for it."""
+
 
 class PriorSettings(Settings):
     """How much of it."""
@@ -100,7 +103,7 @@ class LabelPrior(Mechanism):
 
     def card(self, data: SiteData, classes: Sequence[str]) -> dict[str, Any]:
         """The classes that the site's model never predicts, where frequencies are not smoothed."""
-        if self.settings.prior_smoothing:
+        if self.settings.prior_smoothing or self.settings.prior < _ENOUGH:
             return {}
         counts = data.class_counts(len(classes)).tolist()
         return {"never_predicted": [name for name, number in zip(classes, counts, strict=True) if not number]}

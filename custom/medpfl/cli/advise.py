@@ -53,7 +53,7 @@ def advise(
     from medpfl.report.advice.answer import answers
     from medpfl.report.advice.counts import read_counts
     from medpfl.report.advice.known import OtherTask, measured
-    from medpfl.report.advice.numbers import features_of
+    from medpfl.report.advice.numbers import features_of, require_classes
     from medpfl.report.advice.regimes import shipped
     from medpfl.report.advice.words import advice_to_json, print_advice
     from medpfl.report.reading import write_text
@@ -89,6 +89,8 @@ def advise(
         write({"schema": 2, "notes": [str(reason)], "answers": []})
         console.print(str(reason), highlight=False, markup=False)
         return
+    if measure == "accuracy":
+        require_classes(sites)
     features, known = features_of(sites, shift), shipped()
     found = answers(features, known.of(measure))
     write(advice_to_json(sites, features, found, notes, known))

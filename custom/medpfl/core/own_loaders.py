@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice, zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
@@ -54,15 +57,31 @@ def told(loader: Iterable[Any]) -> int | None:
 
 
 def varies(loader: Iterable[Any], batches: int | None = None) -> bool:
-    """Whether it gives other samples each time, or in another order; what it draws for that moves no other numbers.
+    """Whether it gives other samples each time, or in another order.
+
+    What it draws for that from the global generators of torch, numpy and Python moves no other numbers.
 
     Args:
-        loader: it is read twice.
+        loader: it is read twice; no further than its first batch where that differs.
         batches: how many of its first are looked at; by default all.
     """
-    with torch.random.fork_rng(devices=[]):
-        first = [_digest(batch) for batch in islice(loader, batches)]
-        return any(one != two for one, two in zip_longest(first, map(_digest, islice(loader, batches))))
+    with torch.random.fork_rng(devices=[]), _others_restored():
+        return any(_differs(loader, number) for number in dict.fromkeys((1, batches)))
+
+
+def _differs(loader: Iterable[Any], batches: int | None) -> bool:
+    first = [_digest(batch) for batch in islice(loader, batches)]
+    return any(one != two for one, two in zip_longest(first, map(_digest, islice(loader, batches))))
+
+
+@contextmanager
+def _others_restored() -> Iterator[None]:
+    states = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(states[0])
+        random.setstate(states[1])
 
 
 def _digest(batch: Iterable[Tensor]) -> bytes:
@@ -70,7 +89,7 @@ def _digest(batch: Iterable[Tensor]) -> bytes:
     found = hashlib.blake2b(digest_size=16)
     for tensor in map(torch.as_tensor, batch):
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return found.digest()
 
 

@@ -17,6 +17,8 @@ from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain, 
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
+MOST_VALUES = 1 << 27
+"""Numbers in a batch that is looked at and not trained on, of whole volumes too."""
 
 
 class SiteData(Protocol):
@@ -164,7 +166,7 @@ class SiteLoaders:
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
-    _in_order: set[Part] = field(default_factory=set, init=False, repr=False)
+    _problem: dict[Part, str] = field(default_factory=dict, init=False, repr=False)
 
     def samples(self, part: Part) -> int:
         """See :class:`SiteData`: of an epoch, which is read for it unless the loader tells.
@@ -205,17 +207,18 @@ class SiteLoaders:
             NotPlain: the loader gives other samples at another reading; or these are the training samples, there is no
                 ``plain``, and ``train`` shuffles, augments or drops.
         """
-        if part == "train" and self.plain is None:
-            if varies(self.train) or drops(self.train):
-                raise NotPlain(NOT_PLAIN)
-            self.plain = self.train
-            self._in_order.add(part)
-        loader = self.plain if part == "train" else getattr(self, part)
-        if part not in self._in_order:
-            if varies(loader):
-                raise NotPlain(NOT_IN_ORDER)
-            self._in_order.add(part)
+        loader = self._plain_or_train if part == "train" else getattr(self, part)
+        if part not in self._problem:
+            made_for_training = part == "train" and self.plain is None
+            why = NOT_PLAIN if made_for_training else NOT_IN_ORDER
+            self._problem[part] = why if varies(loader) or (made_for_training and drops(loader)) else ""
+        if self._problem[part]:
+            raise NotPlain(self._problem[part])
         return self._moved(loader)
+
+    @property
+    def _plain_or_train(self) -> Iterable[Batch]:
+        return self.train if self.plain is None else self.plain
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in loader:

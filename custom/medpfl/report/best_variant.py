@@ -33,7 +33,7 @@ def advice(comparison: Comparison) -> list[str]:
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
         f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
-    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure, len(comparison['seeds']))}."
+    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure)}."
     own = [group["label"] for group in judged if group.get("to_own_rival")]
     if own:
         answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
@@ -45,57 +45,62 @@ def advice(comparison: Comparison) -> list[str]:
 
 
 def ends_unequally(group: dict[str, Any], comparison: Comparison) -> bool:
-    """Whether a method trains on after the last round and the local training that it is paired with does not."""
+    """Whether a method trains on after the last round and the local training that it is paired with not as long."""
     if not (group.get("further") and group["to_local"]):
         return False
-    return not any(
-        other.get("further") for other in comparison["groups"] if other["label"] == group["to_local"]["baseline"]
-    )
+    beside = {other["label"]: other.get("further", "") for other in comparison["groups"]}
+    return beside.get(group["to_local"]["baseline"]) != group["further"]
 
 
 def _unequal(groups: list[dict[str, Any]]) -> str:
     names = " and ".join(group["label"] for group in groups)
     train, them = ("trains", "it") if len(groups) == 1 else ("train", "them")
     return (
-        f"{names} {train} on at the end, and the local training beside {them} does not, so that the steps alone may be "
-        "what is gained; compare without --alone no"
+        f"{names} {train} on at the end, and the local training beside {them} not as long, so that the steps alone may "
+        "be what is gained; only sites that train alone with the same steps, in the run or as local:finetune_steps=N, "
+        "tell"
     )
 
 
-def _answer(
-    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, seeds: int
-) -> str:
+def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure) -> str:
     """By the method that gains most on average of those whose worst site surely does not lose."""
     if _mean(by_mean) <= 0:
         return "By these figures not: with no method do sites do better on average than alone"
-    if seeds == 1:
+    if all(_gain(group)["sd"] is None for group in paired):
         return f"One seed cannot tell; by it on average, with {by_mean['label']}. Three show how far seeds lie apart"
-    if not (ahead := [group for group in paired if _surely(_gain(group), seeds)]):
+    if not (ahead := [group for group in paired if _surely(_gain(group), _gain(group))]):
         return f"That cannot be told: {_within(measure, by_mean['label'], _gain(by_mean), 'sites gain', 'gain')}"
     by_mean = max(ahead, key=_mean)
-    least = _gain(by_worst)["worst"]
-    if _surely(least, seeds, -1):
+    if _surely(_gain(by_worst)["worst"], _gain(by_worst), -1):
         return f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses"
-    if not (sure := [group for group in ahead if _surely(_gain(group)["worst"], seeds)]):
+    if not (safe := [group for group in ahead if _loses_nowhere(_gain(group))]):
+        by_worst = max(ahead, key=lambda group: (_worst(group), _mean(group)))
+        least = _gain(by_worst)["worst"]
         does, its = ("gains", "gain") if least["mean"] >= 0 else ("loses", "loss")
         within = _within(measure, by_worst["label"], least, f"it {does}", its)
         return f"By these figures on average, with {by_mean['label']}; for the worst site that cannot be told: {within}"
-    safe = max(sure, key=_mean)
-    found = f"By these figures yes, with {safe['label']}, where the worst site does not lose either"
-    if _mean(by_mean) <= _mean(safe):
+    best = max(safe, key=_mean)
+    found = f"By these figures yes, with {best['label']}, where the worst site does not lose either"
+    if _mean(by_mean) <= _mean(best):
         return found
     verb = "loses" if _worst(by_mean) < 0 else "may lose"
     return f"{found}; {by_mean['label']} gives more on average, but its worst site {verb}"
 
 
-def _surely(gain: dict[str, float | None], seeds: int, sign: int = 1) -> bool:
+def _surely(over: dict[str, float | None], gain: dict[str, Any], sign: int = 1) -> bool:
     """Whether a mean over seeds is above 0 (or below, by the sign): Student's one-sided test at 5 %."""
-    mean, sd = gain["mean"], gain["sd"]
+    mean, sd, seeds = over["mean"], over["sd"], gain.get("seeds") or 2  # of earlier comparisons, the cautious end
     return mean is not None and sd is not None and sign * mean > stdtrit(seeds - 1, 0.95) * sd / sqrt(seeds)
 
 
-def _within(measure: Measure, label: str, gain: dict[str, float | None], does: str, its: str) -> str:
-    told = f"{measure.signed(gain['mean'])} ± {measure.told(gain['sd']).lstrip('+')}"
+def _loses_nowhere(gain: dict[str, Any]) -> bool:
+    """Surely not at the worst site; or never at all, as where sites that would lose use their own model."""
+    return _surely(gain["worst"], gain) or gain["worst"] == {"mean": 0, "sd": 0}
+
+
+def _within(measure: Measure, label: str, gain: dict[str, Any], does: str, its: str) -> str:
+    apart = "" if gain["sd"] is None else f" ± {measure.told(gain['sd']).lstrip('+')}"
+    told = f"{measure.signed(gain['mean'])}{apart}"
     return f"with {label} {does} on average over seeds, but the {its} ({told}) is within what seeds lie apart"
 
 

@@ -191,8 +191,8 @@ def _unequal_ends(comparison: Comparison) -> str:
     if not longer:
         return ""
     return (
-        "Trained further on each site's own data at the end, which the local training beside it is not: "
-        f"{', '.join(longer)}. Part of the difference to local is that; {but}."
+        "Trained further on each site's own data at the end, which the local training beside it is not, or not as long"
+        f": {', '.join(longer)}. Part of the difference to local is that; {but}."
     )
 
 

@@ -219,6 +219,7 @@ def _gains(scores: dict[Any, Any], baseline: dict[Any, Any], measure: Measure) -
     tolerated = _POINT if measure.share else 0
     return {
         **_over_seeds(fmean(values) if values else None for values in by_seed),
+        "seeds": sum(map(bool, by_seed)),
         "worst": _over_seeds(min(values, default=None) for values in by_seed),
         "below": sum(value < -tolerated for value in pairs) / len(pairs) if pairs else None,
         "better": sum(value > 0 for value in pairs),

@@ -121,13 +121,15 @@ def configs_of(
         return config_of(variants[i].algorithm, {**fields, "seed": seed, **own, **variants[i].choices}, said_in)
 
     # Local training is among the runs. Beside a run it is trained again where its sites choose between the two, or
-    # train on at the end as no local training of the comparison does.
+    # train on at the end: then the model trained alone does so, too.
     beside = [fields.get("alone") or ("no" if use == "received" else None) for use in uses]
-    first = [made(i, 0, alone) for i, alone in enumerate(beside)]
-    judged = {config.further for config in first if config.algorithm == LOCAL.name}
     if fields.get("alone") is None:
-        beside = [None if c.further not in judged else alone for c, alone in zip(first, beside, strict=True)]
+        beside = [None if _judged_longer(made(i, 0, alone)) else alone for i, alone in enumerate(beside)]
     return [(v.folder, made(i, seed, beside[i])) for seed in range(seeds) for i, v in enumerate(variants)]
+
+
+def _judged_longer(config: RunConfig) -> bool:
+    return bool(config.further) and config.algorithm != LOCAL.name
 
 
 def _whole_path(data: str | None) -> str | None:

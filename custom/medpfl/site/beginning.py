@@ -39,9 +39,13 @@ def take_statistics(model: nn.Module, data: SiteData, paths: set[str] | None = N
         data: its training part is used.
         paths: of the layers; by default all.
     """
-    for path, layer in batch_norm_layers(model, next(training_inputs(data), None)).items():
-        if (paths is None or path in paths) and layer.running_mean is not None:
-            found = input_statistics(model, {path: layer}, training_inputs(data), unbiased=True)
-            for mean, variance in found.values():
-                layer.running_mean.copy_(mean)
-                layer.running_var.copy_(variance)
+    layers = {path: layer for path, layer in batch_norm_layers(model).items() if layer.running_mean is not None}
+    if paths is not None:
+        layers = {path: layer for path, layer in layers.items() if path in paths}
+    if len(layers) > 1:
+        order = batch_norm_layers(model, next(training_inputs(data)))
+        layers = {path: layer for path, layer in order.items() if path in layers}
+    for path, layer in layers.items():
+        for mean, variance in input_statistics(model, {path: layer}, training_inputs(data), unbiased=True).values():
+            layer.running_mean.copy_(mean)
+            layer.running_var.copy_(variance)

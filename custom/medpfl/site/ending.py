@@ -30,7 +30,7 @@ from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, RECEIVED, USED, SiteStore, usable
 from medpfl.tasks.evaluation import cases, patients
 from medpfl.tasks.further import Drawn
-from medpfl.tasks.selection import seen
+from medpfl.tasks.selection import lead
 from medpfl.tasks.told import Measured
 
 logger = logging.getLogger(__name__)
@@ -257,17 +257,14 @@ class Ending:
     ) -> None:
         samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
         learned, people = self.config.learned, patients(self.data)
-        one_sided = learned.for_one_sided and seen(learned, self.data, "test")["majority"] is not None
-        of_mechanisms = delivery.said(self.data)
+        same = delivery.said(self.data) | lead(learned, self.data)
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
                 predicted = self._used("validation", choice, alone, model)
                 validation = learned.measured(predicted, cases(self.data, "validation"))
             tested = {"validation": validation, "test": metrics["test"][which]}
-            record = {"samples": samples, "patients": people, **tested, **of_mechanisms}
-            if one_sided:
-                record["lead"] = learned.for_one_sided
+            record = {"samples": samples, "patients": people, **tested, **same}
             if alone is not None:
                 said = metrics["verdict"]
                 gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)

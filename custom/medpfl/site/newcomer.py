@@ -30,10 +30,11 @@ from medpfl.site.beginning import repeat_shared_heads, take_statistics
 from medpfl.site.candidates import Candidate
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
-from medpfl.site.newcomers_choice import chosen_model, trained_alone, verdict
+from medpfl.site.newcomers_choice import chosen_model, measured, state_of, trained_alone, verdict
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.tasks.evaluation import patients
+from medpfl.tasks.selection import lead
 
 logger = logging.getLogger(__name__)
 
@@ -170,15 +171,14 @@ class Newcomer:
         epoch, validation = adapt(
             model, data, config, self.name, epochs, lambda order: method.train(model, data, 1, order)
         )
-        state = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
+        adapted = Candidate("adapted", epoch, state_of(model))
         found = {
             "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
             "received": received,
-            "adapted": self.config.learned.evaluate(model, data, "test"),
+            "adapted": measured(adapted, config, data, model),
             "epoch": epoch,
             "validation": validation,
         }
-        adapted = Candidate("adapted", epoch, state)
         own, rivals = trained_alone(self.name, config, data, self.first, model, epochs)
         state, used, validated = chosen_model(adapted, own, config, data, model)
         worth = own and verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], config, data, model)
@@ -212,6 +212,7 @@ class Newcomer:
             "joined": {"after_round": round_, "epochs": found["epoch"]}
             | {k: found[k] for k in ("weight",) if k in found},
             **self.delivery.said(self.data),
+            **lead(self.config.learned, self.data),
             **({"verdict": worth} if worth else {}),
         }
         try:

@@ -39,11 +39,20 @@ def trained_alone(
     except TrainingDiverged as error:
         logger.warning("%s, trained alone: %s", name, error)
         return None, {"alone": None, "alone_epoch": None, "alone_validation": []}
-    alone = config.learned.evaluate(model, data, "test")
+    own = Candidate("alone", epoch, state_of(model))
+    alone = measured(own, config, data, model)
     logger.info("%s, trained alone: %s", name, alone)  # it leaves as the policy lets it
-    state = {key: tensor.detach().cpu().clone() for key, tensor in model.state_dict().items()}
-    told = {"alone": alone, "alone_epoch": epoch, "alone_validation": validation}
-    return Candidate("alone", epoch, state), told
+    return own, {"alone": alone, "alone_epoch": epoch, "alone_validation": validation}
+
+
+def state_of(model: nn.Module) -> State:
+    """A copy of the whole state, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def measured(candidate: Candidate, config: RunConfig, data: SiteData, model: nn.Module) -> dict[str, Any]:
+    """A candidate's measures on the test data, whose predictions it keeps."""
+    return config.learned.measured(candidate.predictions("test", config, data, model), cases(data, "test"))
 
 
 def chosen_model(

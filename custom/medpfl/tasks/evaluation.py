@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import MOST_VALUES, Part, SiteData
 from medpfl.models import logits
 
 _IMAGES = 256
 """Images in a batch; a bag counts as many as it has."""
-_VALUES = 1 << 27
-"""Numbers in a batch, of whole volumes too."""
 
 Predictions = tuple[np.ndarray, np.ndarray]
 """Probabilities (n, classes) float64, and labels (n,) or (n, classes)."""
@@ -55,7 +53,7 @@ def predict(
 
 def _batch(data: SiteData) -> int:
     values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
-    return max(1, min(_IMAGES // data.images_per_sample, _VALUES // max(1, values)))
+    return max(1, min(_IMAGES // data.images_per_sample, MOST_VALUES // max(1, values)))
 
 
 class Cases(NamedTuple):

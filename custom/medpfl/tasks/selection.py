@@ -36,6 +36,12 @@ def seen(learned: Task, data: SiteData, part: Part = "validation") -> dict[str, 
     return counted(torch.bincount(labels).tolist())
 
 
+def lead(learned: Task, data: SiteData) -> dict[str, str]:
+    """``lead``, the measure that a site's page begins with where nearly all its test cases are of one class."""
+    one_sided = learned.for_one_sided and seen(learned, data, "test")["majority"] is not None
+    return {"lead": learned.for_one_sided} if one_sided else {}
+
+
 def counted(by_class: Sequence[int]) -> dict[str, Any]:
     """The same from numbers of cases by class."""
     cases = sum(by_class)

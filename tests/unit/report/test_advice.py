@@ -9,7 +9,15 @@ from pydantic import ValidationError
 
 from medpfl.core.errors import UserError
 from medpfl.report.advice.answer import EVEN, SKEWED, answers
-from medpfl.report.advice.numbers import Features, SiteNumbers, _mean_deviation, features_of, label_skew, unevenness
+from medpfl.report.advice.numbers import (
+    Features,
+    SiteNumbers,
+    _mean_deviation,
+    features_of,
+    label_skew,
+    require_classes,
+    unevenness,
+)
 from medpfl.report.advice.regimes import Regime, Regimes, Row, distance, parts_of_distance, shipped
 from medpfl.report.advice.words import LIMITS, advice_to_json, answer_in_words, left_open, regime_in_words
 
@@ -149,8 +157,8 @@ def test_what_numbers_leave_open():
 
 def test_one_class_in_all_is_nothing_to_learn():
     with pytest.raises(UserError, match="all samples are of class 'x', so that there is nothing to tell apart"):
-        features_of([SiteNumbers(name, 3, 0, 0, {"x": 3, "y": 0}) for name in "ab"])
-    features_of([SiteNumbers("a", 3, 0, 0, {"x": 3}), SiteNumbers("b", 3, 0, 0)])  # the other may have more
+        require_classes([SiteNumbers(name, 3, 0, 0, {"x": 3, "y": 0}) for name in "ab"])
+    require_classes([SiteNumbers("a", 3, 0, 0, {"x": 3}), SiteNumbers("b", 3, 0, 0)])  # the other may have more
 
 
 def test_without_validation_nothing_that_chooses_is_advised():

@@ -325,6 +325,47 @@ def test_what_is_best_on_average_may_not_be_what_is_safe(make_run):
     )
 
 
+def test_sites_that_would_lose_and_use_their_own_model_do_not_lose(make_run):
+    runs = [
+        make_run(name, {"a": a, "b": 0.8}, seed=seed)
+        for seed in (0, 1, 2)
+        for name, a in (("fedap", 0.9 + seed / 1000), ("local", 0.8))
+    ]
+    text = " ".join(advice(compare(runs)))
+    assert text.endswith("figures yes, with FedAP, where the worst site does not lose either.")
+
+
+def test_for_the_worst_site_those_count_that_gain_on_average(make_run):
+    """FedBN's worst site surely gains, and its mean does not."""
+    found = {"fedap": ((0.9, 0.78), (0.91, 0.79), (0.9, 0.81)), "fedbn": ((0.81, 0.81), (0.811, 0.99), (0.812, 0.812))}
+    found["local"] = ((0.8, 0.8),) * 3
+    runs = [
+        make_run(name, dict(zip("ab", of[seed], strict=True)), seed=seed)
+        for seed in range(3)
+        for name, of in found.items()
+    ]
+    assert "for the worst site that cannot be told: with FedAP it loses" in " ".join(advice(compare(runs)))
+
+
+def test_seeds_without_a_value_are_none(make_run):
+    """Of three seeds two have a value, and of two one: no yes by the seeds that are not there."""
+    for seeds, answer in ((3, "That cannot be told"), (2, "One seed cannot tell")):
+        runs = [
+            make_run(name, {"a": a, "b": a}, seed=seed)
+            for seed in range(seeds)
+            for name, a in (("fedap", 0.8 + 0.02 * seed), ("local", 0.8))
+        ]
+        for site in runs[0]["final"]["selected"]["sites"].values():
+            site["accuracy"] = None
+        assert f"Should a site take part? {answer}" in " ".join(advice(compare(runs)))
+
+
+def test_more_steps_alone_are_not_the_same_steps(make_run):
+    longer = fine_tuned(make_run, 5) | {"further": "5 epochs"}
+    alone = make_run("local", LOCAL[0], settings={"lr": 0.1, "finetune_epochs": 1}) | {"further": "1 epoch"}
+    assert "That cannot be told: FedAvg trains on" in " ".join(advice(compare([longer, alone])))
+
+
 def test_a_mean_within_the_seeds_spread_is_no_gain(make_run):
     runs = [
         make_run(name, {"a": a, "b": a}, seed=seed)
@@ -356,10 +397,14 @@ def test_what_is_trained_further_is_judged_by_local_training_that_is_too(make_ru
     plain = make_run("local", LOCAL[0], settings={"lr": 0.1})
     alone = make_run("local", LOCAL[1], settings={"lr": 0.1, "finetune_epochs": 5}) | {"further": "5 epochs"}
     unequal = compare([longer, plain])
-    assert "the local training beside it is not: FedAvg by 5 epochs. Part of the difference" in comparison_note(unequal)
+    assert (
+        "the local training beside it is not, or not as long: FedAvg by 5 epochs. Part of the difference"
+        in comparison_note(unequal)
+    )
     assert advice(unequal) == [
         "Should a site take part? That cannot be told: FedAvg trains on at the end, and the local training beside it "
-        "does not, so that the steps alone may be what is gained; compare without --alone no."
+        "not as long, so that the steps alone may be what is gained; only sites that train alone with the same steps, "
+        "in the run or as local:finetune_steps=N, tell."
     ]
     both = advice(compare([longer, plain, make_run("fedbn", FEDAP[0], settings={"lr": 0.1})]))
     assert both[0].startswith("Against training alone FedBN ")

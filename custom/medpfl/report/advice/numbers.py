@@ -73,18 +73,8 @@ class Features(BaseModel):
 
 
 def features_of(sites: Sequence[SiteNumbers], shift: bool | None = None) -> Features:
-    """The features of two sites or more, each with a training sample.
-
-    Raises:
-        UserError: all sites tell their classes, and all samples are of one.
-    """
+    """The features of two sites or more, each with a training sample."""
     told = [site.classes for site in sites if site.classes and sum(site.classes.values())]
-    there = {name for classes in told for name, number in classes.items() if number}
-    if len(there) == 1 and len(told) == len(sites):
-        raise UserError(
-            f"all samples are of class {there.pop()!r}, so that there is nothing to tell apart: give the numbers of "
-            "every class"
-        )
     return Features(
         sites=len(sites),
         train=median(site.train for site in sites),
@@ -93,6 +83,17 @@ def features_of(sites: Sequence[SiteNumbers], shift: bool | None = None) -> Feat
         unevenness=unevenness([site.train for site in sites]),
         shift=shift,
     )
+
+
+def require_classes(sites: Sequence[SiteNumbers]) -> None:
+    """UserError if all sites tell the classes of samples that have one each, and all samples are of the same."""
+    told = [site.classes for site in sites if site.classes and sum(site.classes.values())]
+    there = {name for classes in told for name, number in classes.items() if number}
+    if len(there) == 1 and len(told) == len(sites):
+        raise UserError(
+            f"all samples are of class {there.pop()!r}, so that there is nothing to tell apart: give the numbers of "
+            "every class"
+        )
 
 
 def label_skew(sites: Sequence[Mapping[str, int]]) -> float:
