@@ -33,7 +33,7 @@ def advice(comparison: Comparison) -> list[str]:
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
         f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
-    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure)}."
+    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure, len(comparison['seeds']))}."
     own = [group["label"] for group in judged if group.get("to_own_rival")]
     if own:
         answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
@@ -62,18 +62,20 @@ def _unequal(groups: list[dict[str, Any]]) -> str:
     )
 
 
-def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure) -> str:
+def _answer(
+    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, seeds: int
+) -> str:
     """By the method that gains most on average of those whose worst site surely does not lose."""
     if _mean(by_mean) <= 0:
         return "By these figures not: with no method do sites do better on average than alone"
     if all(_gain(group)["sd"] is None for group in paired):
         return f"One seed cannot tell; by it on average, with {by_mean['label']}. Three show how far seeds lie apart"
-    if not (ahead := [group for group in paired if _surely(_gain(group), _gain(group))]):
+    if not (ahead := [group for group in paired if _surely(_gain(group), _gain(group), seeds)]):
         return f"That cannot be told: {_within(measure, by_mean['label'], _gain(by_mean), 'sites gain', 'gain')}"
     by_mean = max(ahead, key=_mean)
-    if _surely(_gain(by_worst)["worst"], _gain(by_worst), -1):
+    if _surely(_gain(by_worst)["worst"], _gain(by_worst), seeds, -1):
         return f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses"
-    if not (safe := [group for group in ahead if _loses_nowhere(_gain(group))]):
+    if not (safe := [group for group in ahead if _loses_nowhere(_gain(group), seeds)]):
         by_worst = max(ahead, key=lambda group: (_worst(group), _mean(group)))
         least = _gain(by_worst)["worst"]
         does, its = ("gains", "gain") if least["mean"] >= 0 else ("loses", "loss")
@@ -87,15 +89,15 @@ def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dic
     return f"{found}; {by_mean['label']} gives more on average, but its worst site {verb}"
 
 
-def _surely(over: dict[str, float | None], gain: dict[str, Any], sign: int = 1) -> bool:
+def _surely(over: dict[str, float | None], gain: dict[str, Any], seeds: int, sign: int = 1) -> bool:
     """Whether a mean over seeds is above 0 (or below, by the sign): Student's one-sided test at 5 %."""
-    mean, sd, seeds = over["mean"], over["sd"], gain.get("seeds") or 2  # of earlier comparisons, the cautious end
+    mean, sd, seeds = over["mean"], over["sd"], gain.get("seeds", seeds)  # earlier comparisons do not say of how many
     return mean is not None and sd is not None and sign * mean > stdtrit(seeds - 1, 0.95) * sd / sqrt(seeds)
 
 
-def _loses_nowhere(gain: dict[str, Any]) -> bool:
+def _loses_nowhere(gain: dict[str, Any], seeds: int) -> bool:
     """Surely not at the worst site; or never at all, as where sites that would lose use their own model."""
-    return _surely(gain["worst"], gain) or gain["worst"] == {"mean": 0, "sd": 0}
+    return _surely(gain["worst"], gain, seeds) or gain["worst"] == {"mean": 0, "sd": 0}
 
 
 def _within(measure: Measure, label: str, gain: dict[str, Any], does: str, its: str) -> str:
