@@ -1,7 +1,7 @@
 """Batch norm's running statistics in the sites' models beside those of the layers' inputs over the training data.
 
-Lu et al., IEEE Trans. Big Data 2022, figure 4: where there is no pretrained model the former are taken for the latter. To
-see how near they are needs the sites' models and data in one place, which only a simulation has.
+Lu et al., IEEE Trans. Big Data 2022, figure 4: where there is no pretrained model the former are taken for the latter.
+To see how near they are needs the sites' models and data in one place, which only a simulation has.
 """
 
 from __future__ import annotations
