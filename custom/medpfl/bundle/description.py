@@ -187,6 +187,9 @@ def _window(inputs: Inputs) -> str:
     return f"{inputs.channels}×{_shape(inputs)[0]} (channels, samples)"
 
 
+_NEVER = "The site had no training sample of these, and the federation's model never predicts them:"
+
+
 def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     """``docs/README.md``."""
     size = inputs.settings.get("size")
@@ -208,7 +211,7 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     classes = "\n".join(f"    {label}  {name}" for label, name in enumerate(inputs.classes))
     worth = f"\n{section(card)}" if card.get("verdict") else ""
     lacking = "".join(f"    {name}\n" for name in card.get("never_predicted", ()))
-    never = f"\nThe site had no training sample of these, and the federation's model never predicts them:\n\n{lacking}"
+    never = lacking and f"\n{_NEVER}\n\n{lacking}"
     return f"""# {model} of {site}, by {algorithm}
 
 {INTENDED_USE}
@@ -220,7 +223,7 @@ Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms th
 training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
 
 {classes}
-{never if lacking else ""}
+{never}
 Weights: SHA-256 {card["sha256"]} over names, types, shapes and values (`medpfl.core.statefile.fingerprint`).
 
 Licence: {LICENCE}

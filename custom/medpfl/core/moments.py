@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from medpfl.core.site_data import MOST_VALUES, SiteData
+from medpfl.core.site_data import SiteData, looked_at_once
 
 
 class _Moments:
@@ -66,7 +66,5 @@ def input_statistics(
 
 def training_inputs(data: SiteData) -> Iterator[Tensor]:
     """The inputs of the training part, in batches of about 256 images, or of as many volumes as memory has room for."""
-    values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
-    most = min(256 // data.images_per_sample, MOST_VALUES // max(1, values))
-    at_once = max(1, min(most, data.samples("train")))
+    at_once = max(1, min(looked_at_once(data), data.samples("train")))
     return (x for x, _ in data.batches("train", at_once))

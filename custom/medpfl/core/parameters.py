@@ -27,6 +27,11 @@ from medpfl.core.layers import any_linear, classification_layer
 State = dict[str, Tensor]
 
 
+def on_cpu(model: nn.Module) -> State:
+    """A copy of a model's whole state, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
 class StateError(ValueError):
     """Tensors that do not fit the split: missing, extra, misshapen or non-finite, each by name."""
 

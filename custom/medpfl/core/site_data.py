@@ -17,8 +17,10 @@ from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain, 
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
-MOST_VALUES = 1 << 27
-"""Numbers in a batch that is looked at and not trained on, of whole volumes too."""
+_IMAGES = 256
+"""Images in a batch that is looked at and not trained on; a bag counts as many as it has."""
+_VALUES = 1 << 27
+"""Numbers in it, of whole volumes too."""
 
 
 class SiteData(Protocol):
@@ -207,7 +209,7 @@ class SiteLoaders:
             NotPlain: the loader gives other samples at another reading; or these are the training samples, there is no
                 ``plain``, and ``train`` shuffles, augments or drops.
         """
-        loader = self._plain_or_train if part == "train" else getattr(self, part)
+        loader = self.plain if part == "train" and self.plain is not None else getattr(self, part)
         if part not in self._problem:
             made_for_training = part == "train" and self.plain is None
             why = NOT_PLAIN if made_for_training else NOT_IN_ORDER
@@ -215,10 +217,6 @@ class SiteLoaders:
         if self._problem[part]:
             raise NotPlain(self._problem[part])
         return self._moved(loader)
-
-    @property
-    def _plain_or_train(self) -> Iterable[Batch]:
-        return self.train if self.plain is None else self.plain
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in loader:
@@ -250,6 +248,12 @@ def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: 
     while True:
         for chosen in torch.randperm(len(labels), generator=generator).to(labels.device).split(batch_size):
             yield images[chosen].float(), labels[chosen]
+
+
+def looked_at_once(data: SiteData) -> int:
+    """Samples in a batch that is looked at and not trained on."""
+    values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
+    return max(1, min(_IMAGES // data.images_per_sample, _VALUES // max(1, values)))
 
 
 def labels_of(data: SiteData, part: Part) -> Tensor:

@@ -20,7 +20,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import first_line
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
-from medpfl.core.parameters import ParameterSplit, State, StateError
+from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
@@ -30,7 +30,7 @@ from medpfl.site.beginning import repeat_shared_heads, take_statistics
 from medpfl.site.candidates import Candidate
 from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
-from medpfl.site.newcomers_choice import chosen_model, measured, state_of, trained_alone, verdict
+from medpfl.site.newcomers_choice import chosen_model, measured, trained_alone, verdict
 from medpfl.site.noise import noise_source
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.tasks.evaluation import patients
@@ -171,7 +171,7 @@ class Newcomer:
         epoch, validation = adapt(
             model, data, config, self.name, epochs, lambda order: method.train(model, data, 1, order)
         )
-        adapted = Candidate("adapted", epoch, state_of(model))
+        adapted = Candidate("adapted", epoch, on_cpu(model))
         found = {
             "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
             "received": received,

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from medpfl.config.run import RunConfig
-from medpfl.core.parameters import State
+from medpfl.core.parameters import State, on_cpu
 from medpfl.core.site_data import Part, SiteData
 from medpfl.site.adapt import adapt
 from medpfl.site.candidates import Candidate, evidence, training_cases, used_predictions, used_state
@@ -39,15 +39,10 @@ def trained_alone(
     except TrainingDiverged as error:
         logger.warning("%s, trained alone: %s", name, error)
         return None, {"alone": None, "alone_epoch": None, "alone_validation": []}
-    own = Candidate("alone", epoch, state_of(model))
+    own = Candidate("alone", epoch, on_cpu(model))
     alone = measured(own, config, data, model)
     logger.info("%s, trained alone: %s", name, alone)  # it leaves as the policy lets it
     return own, {"alone": alone, "alone_epoch": epoch, "alone_validation": validation}
-
-
-def state_of(model: nn.Module) -> State:
-    """A copy of the whole state, on the CPU."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
 def measured(candidate: Candidate, config: RunConfig, data: SiteData, model: nn.Module) -> dict[str, Any]:

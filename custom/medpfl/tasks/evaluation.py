@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from medpfl.core.site_data import MOST_VALUES, Part, SiteData
+from medpfl.core.site_data import Part, SiteData, looked_at_once
 from medpfl.models import logits
-
-_IMAGES = 256
-"""Images in a batch; a bag counts as many as it has."""
 
 Predictions = tuple[np.ndarray, np.ndarray]
 """Probabilities (n, classes) float64, and labels (n,) or (n, classes)."""
@@ -41,7 +38,7 @@ def predict(
     model.eval()
     probabilities, labels = [], []
     with torch.inference_mode():
-        for x, y in data.batches(part, _batch(data)):
+        for x, y in data.batches(part, looked_at_once(data)):
             probabilities.append(probabilities_of(logits(model(x)).double()).cpu())
             labels.append(y.cpu())
     model.train(was_training)
@@ -49,11 +46,6 @@ def predict(
     if (bags := data.bags(part)) is not None:
         scores, classes = _by_patient(scores, classes, bags.cpu())
     return scores.numpy(), classes.numpy()
-
-
-def _batch(data: SiteData) -> int:
-    values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
-    return max(1, min(_IMAGES // data.images_per_sample, MOST_VALUES // max(1, values)))
 
 
 class Cases(NamedTuple):

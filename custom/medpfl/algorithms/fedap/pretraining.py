@@ -16,7 +16,7 @@ from torch import nn
 
 from medpfl.algorithms.mechanism import Run
 from medpfl.core.errors import UserError
-from medpfl.core.parameters import State
+from medpfl.core.parameters import State, on_cpu
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import SiteData
 from medpfl.core.threads import intra_op_threads
@@ -37,7 +37,7 @@ def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State
         torch.manual_seed(derive_seed(run.seed, "pretraining"))
         order = generator(run.seed, "pretraining", "shuffle")
         train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    return on_cpu(model)
 
 
 def load_pretrained(path: Path, model: nn.Module) -> State:
@@ -60,4 +60,4 @@ def load_pretrained(path: Path, model: nn.Module) -> State:
     except (RuntimeError, TypeError, AttributeError) as error:
         first = str(error).splitlines()[-1].strip()
         raise UserError(f"pretrain: {path} does not fit {type(model).__name__}: {first}") from None
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    return on_cpu(model)
