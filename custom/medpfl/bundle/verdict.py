@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, in_use, verdict
+from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, in_use, verdict
 from medpfl.core.measure import Measure
 
 KEPT = (
@@ -110,7 +110,8 @@ def means(card: Mapping[str, Any]) -> str:
             f"by how much the used model's measure is better than that of the model trained alone{told}: above 0 is "
             "better, also where less of a measure is"
         )
-    return f"{_TESTED}A gain is {what}. {MISSES} {CONTAINS_0}"
+    more = "" if _in_points(card) else f"{MISSES_MORE} "  # what is no share is a mean of cases' values
+    return f"{_TESTED}A gain is {what}. {MISSES} {more}{CONTAINS_0}"
 
 
 def uses(card: Mapping[str, Any]) -> str:

@@ -15,9 +15,10 @@ ALONE = "alone"
 FEW = 5
 """Of so many independent cases some outcomes show at 5 % that one model is better: the signs of four that all agree
 do so by chance in a 16th."""
-MISSES = (
-    "An interval of 95 % misses the true difference in about one case of 20; in far more where it is of a mean over "
-    "few patients (of Dice, say, over fewer than 20) and some of these differ much from the others."
+MISSES = "An interval of 95 % misses the true difference in about one case of 20."
+MISSES_MORE = (
+    "Of a mean over few patients (of Dice, say, over fewer than 20) it misses it far more often, where some of these "
+    "differ much from the others."
 )
 CONTAINS_0 = "An interval that contains 0 means that no difference was found, not that there is none."
 

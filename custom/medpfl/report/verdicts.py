@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from medpfl.core.gain import CONTAINS_0, MISSES, in_use
+from medpfl.core.gain import CONTAINS_0, MISSES, MISSES_MORE, in_use
 from medpfl.core.measure import Measure
 from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
@@ -17,7 +17,7 @@ from medpfl.report.words import site_name
 
 _WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
-    f"{CONTAINS_0} {MISSES} Uses: what share each model has in the prediction; as published is the method's own; "
+    f"{CONTAINS_0} Uses: what share each model has in the prediction; as published is the method's own; "
     "partly fine-tuned has weights between those before and after fine-tuning."
 )
 _NAMED = 5
@@ -47,9 +47,9 @@ def gains_part(run: Results) -> Iterator[Part]:
 def _units(measures: list[Measure]) -> str:
     """What gains are in."""
     if all(m.share and m.better == "higher" for m in measures):
-        return f"In percentage points: {_WHAT}."
+        return f"In percentage points: {_WHAT}. {MISSES}"
     units = [f"{m.title} in {'percentage points' if m.share else m.unit}" for m in measures if m.gained_in]
-    return f"{capital(_WHAT)}: above 0 is better. {capital(', '.join(units))}."
+    return f"{capital(_WHAT)}: above 0 is better. {capital(', '.join(units))}. {MISSES} {MISSES_MORE}"
 
 
 def _judged(run: Results) -> list[Measure]:
