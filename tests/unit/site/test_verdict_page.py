@@ -8,7 +8,7 @@ import torch
 from tiny import config
 
 from medpfl.bundle.description import readme
-from medpfl.bundle.verdict import KEPT, lead, page, section, uses
+from medpfl.bundle.verdict import KEPT, lead, means, page, section, uses
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.site.store import DiskStore
@@ -194,3 +194,13 @@ def test_what_was_seen_of_the_test_stands_on_the_page():
     assert 'alt="worst test case (number 3), Dice 0.123" src="data:image/png' in shown
     assert '<td class="n">7</td><td class="n">0.95</td><td class="n">0.50</td>' in shown
     assert "img" not in page(card()).replace("img-src", "")
+
+
+def test_where_means_of_cases_are_judged_it_is_said_what_few_do_to_their_intervals():
+    shares = means(card())
+    measures = TASKS["segmentation"].described()
+    gains = {m["name"]: {"difference": 0.1, "low": 0.0, "high": 0.2} for m in measures}
+    of_masks = card(measures=measures, task="segmentation")
+    of_masks["verdict"] = of_masks["verdict"] | {"gain": gains}
+    assert "misses the true difference in about one case of 20" in shares and "of Dice" not in shares
+    assert "Of a mean over few patients (of Dice, say, over fewer than 20)" in means(of_masks)
