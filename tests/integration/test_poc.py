@@ -60,6 +60,7 @@ def test_installed_package(system, tmp_path):
     seen = []
 
     def interrupt(now):
+        seen.append(now)
         raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="goes on at the server"):
@@ -71,7 +72,9 @@ def test_installed_package(system, tmp_path):
     assert flat(results["verdict"]) == pytest.approx(flat(here["verdict"]), abs=1e-6)
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
     assert (tmp_path / "run" / "report.html").exists()
-    assert {"submitted", "prepare", "train"} <= {now.phase for now in seen}
+    phases = [now.phase for now in seen]  # as they stood every two seconds: a short one may pass between two looks
+    assert phases[0] == "submitted"
+    assert set(phases) & {"prepare", "train", "validate", "test"}
     [events] = (tmp_path / "run" / "flare").glob("*/workspace/tb_events")
     assert series.tensorboard(events) == series.expected(results)
     kits = system.folder.parent
