@@ -14,10 +14,15 @@ import numpy as np
 import pytest
 from nvflare.recipe import ProdEnv
 
+from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.npz.catalog import open_dataset
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import FedAvgRecipe
+from medpfl.site.policy import HOSPITAL
+from medpfl.site.store import DiskStore
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("north-hospital", "south-clinic", "east-institute")
@@ -70,6 +75,24 @@ def own_file(folder: Path, third: int) -> Path:
     return folder / f"own-{third}.npz"
 
 
+def in_one_process(config: RunConfig, files: dict[str, Path], folder: Path) -> None:
+    """The hospitals' run, each with its file, by `medpfl site init`'s policy; its state in a folder of its name."""
+    config = config.model_copy(update={"names": tuple(files), "sites": len(files)})
+    parties = {}
+    for name, file in files.items():
+        federation = Federation.of(config, file)
+        site = federation.site(name, DiskStore(folder / name, durable=False), HOSPITAL)
+        parties[name] = federation.guarded(site, policy=HOSPITAL)
+    federation = Federation.of(config)
+    run_in_process(federation.plan(), parties, federation.model, workers=1)
+
+
+def verdict_of(folder: Path) -> dict:
+    """Of the model that a site has."""
+    [card] = folder.rglob("selected/card.json")
+    return json.loads(card.read_text())["verdict"]
+
+
 def wait_for_all(system: System) -> None:
     deadline = time.monotonic() + 120
     while True:
@@ -101,8 +124,9 @@ def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(
         )
     )
     medpfl("site", "init", kits / "localhost")
-    for third, name in enumerate(HOSPITALS):
-        medpfl("site", "init", kits / name, "--data", f"organs={own_file(tmp_path, third)}")
+    files = {name: own_file(tmp_path, third) for third, name in enumerate(HOSPITALS)}
+    for name, file in files.items():
+        medpfl("site", "init", kits / name, "--data", f"organs={file}")
     for name in ("localhost", *HOSPITALS):
         start(kits / name)
     wait_for_all(System(kits / "admin@example.org"))  # FLARE would begin with as many as are needed
@@ -138,9 +162,14 @@ def test_provisioned_hospitals_train_with_their_own_data_and_their_policy_rules(
     assert personal == {"north-hospital", "south-clinic"}
     # What taking part was worth is the hospitals' own to know, unless their policy says otherwise.
     assert not {"verdict", "reference"} & results.keys()
-    for name in ("north-hospital", "south-clinic"):
-        [card] = (kits / name).rglob("selected/card.json")
-        said = json.loads(card.read_text())["verdict"]
+    here = ("north-hospital", "south-clinic")
+    in_one_process(recipe.config, {name: files[name] for name in here}, tmp_path / "one-process")
+    for name in here:
+        said = verdict_of(kits / name)
         assert said["alone"]["n"] == 508
         assert said["gain"]["accuracy"]["low"] <= said["gain"]["accuracy"]["difference"]
-        assert "508" in (card.parent / "verdict.html").read_text()
+        again = verdict_of(tmp_path / "one-process" / name)
+        assert said["gain"].keys() == again["gain"].keys()
+        for measure, gained in said["gain"].items():
+            assert gained == pytest.approx(again["gain"][measure], abs=1e-6)
+        assert "508" in next((kits / name).rglob("selected/verdict.html")).read_text()
