@@ -1,7 +1,7 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
-    python benchmarks/regimes_table.py [--compact | --summary]   # the tables, of those lines
+    python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0]   # the tables, of those lines
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
@@ -214,12 +214,13 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
+    parser.add_argument("--seeds", type=int, nargs="*", help="of these alone, in which more methods may have been run")
     asked = parser.parse_args()
     if asked.add:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
-    found = of_whole_seeds(read())
+    found = of_whole_seeds(line for line in read() if asked.seeds is None or line.seed in asked.seeds)
     if asked.json:
         from regimes_json import write
 
