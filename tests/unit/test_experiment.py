@@ -9,6 +9,7 @@ from tiny import figures, same
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
+from medpfl.runs import experiment
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.store import DiskStore
 from medpfl.tasks.further import NAMES as FURTHER
@@ -164,6 +165,26 @@ def test_a_finished_run_is_only_read(finished):
 
     assert start(out, small(alone="yes"), resume=True, watch=watch) == json.loads(json.dumps(results))
     assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_a_kill_during_the_further_tests_loses_none(tmp_path, monkeypatch):
+    """Not asked for, and made again in the same way; what is there, or said not to be, is not."""
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiment, "running_statistics", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path / "run", small())
+    resumed = start(tmp_path / "run", small(), resume=True)
+    whole = start(tmp_path / "whole", small())
+    assert {"new", "running_statistics"} <= resumed.keys()
+    for part in ("new", "running_statistics", "notes"):
+        assert resumed[part] == whole[part]
+    for part in ("running_statistics", "new_test", "forgetting"):
+        monkeypatch.setattr(experiment, part, killed)
+    assert start(tmp_path / "run", small(), resume=True) == json.loads(json.dumps(resumed))
 
 
 def test_results_of_other_data_are_not_taken_for_these(tmp_path):

@@ -237,3 +237,9 @@ def test_from_python(tmp_path):
     assert found.report() == tmp_path / "out" / "report.html" and "FedProx" in repr(found)
     assert "FedProx" in repr(found.table()) and "<td" in found._repr_html_()
     assert (tmp_path / "out" / "local" / "seed-0").is_dir() and (tmp_path / "out" / "fedprox" / "mu=0.1").is_dir()
+
+
+def test_twins_are_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(UserError, match=r"are the same run at local_epochs=1; give each once"):
+        swept(tmp_path, ["fedap", "fedap:lambda=0.5"], "local_epochs=1,2")
+    assert not list(tmp_path.rglob("results.json"))

@@ -17,6 +17,9 @@ from medpfl.core.settings import Value, extra
 DATA, METHOD, TRAINING = "Data", "Method", "Network and training"
 RUN, PLACE, FAULTS = "Run and results", "Where it runs", "Faults and protection"
 
+CIRCUMSTANCES = frozenset({"device", "timeout", "grace", "min_sites"})
+"""Fields that do not touch what is computed."""
+
 _SITE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 

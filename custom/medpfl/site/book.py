@@ -63,7 +63,7 @@ class Book:
             raise StateError("contract: the experiment belongs to another submitter here; choose another name")
         if self._record.contract != contract.hash and contract.joined and self._record.joined == contract.joined:
             # Its model is archived, and nobody trains on it.
-            self._record = self._record.joining_again(contract)
+            self._record = self._record.anew(contract)
         if self._record.contract != contract.hash:
             theirs = self._record.contract[:12]
             raise StateError(

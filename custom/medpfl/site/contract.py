@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from medpfl.config.fields import CIRCUMSTANCES
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
@@ -21,7 +22,7 @@ from medpfl.core.parameters import StateError
 from medpfl.core.statefile import fingerprint
 from medpfl.training.settings import Training
 
-_MAY_DIFFER = {"device", "timeout", "grace", "min_sites", "intra_op_threads"}
+_MAY_DIFFER = {*CIRCUMSTANCES, "intra_op_threads"}
 """Fields of a configuration that are no part of the agreement: they do not touch what leaves."""
 
 
@@ -100,10 +101,12 @@ class Record:
     joined: str = ""
     step: float = 0.0
 
-    def joining_again(self, contract: Contract) -> Record:
-        """Of a site that joins the same run in another way, by which it says no more: its hello counts as answered."""
-        answered = {0: self.answered[0]} if 0 in self.answered else {}
-        return Record(contract.hash, self.submitter, self.run + 1, answered, once=self.once, joined=self.joined)
+    def anew(self, contract: Contract) -> Record:
+        """Of another run under a contract. Who joins again says no more by it: its hello counts as answered."""
+        more: dict[str, Any] = {}
+        if contract.joining:
+            more = {"answered": {0: self.answered[0]} if 0 in self.answered else {}, "once": self.once}
+        return Record(contract.hash, self.submitter, self.run + 1, joined=self.joined, **more)
 
     @property
     def last(self) -> int:
@@ -172,7 +175,7 @@ def admitted(
         raise StateError(f"contract: task '{message.task}' before the hello")
     # Whoever begins anew begins with the hello: what was answered is another run's then.
     if where == 0 and record.last > 0:
-        record = Record(record.contract, record.submitter, record.run + 1, joined=record.joined)
+        record = record.anew(contract)
     record = _with_once(record, channels, message, asked, where, repeats)
     if where > record.last:
         return replace(record, answered={**record.answered, where: asked})

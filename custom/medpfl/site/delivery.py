@@ -103,6 +103,14 @@ class Delivery:
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
+    def holds(self, state: State) -> bool:
+        """Whether ``selected`` is this very model."""
+        try:
+            card = json.loads((self.folder / "selected" / CARD).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(card, dict) and card.get("sha256") == fingerprint(state)
+
     def put_aside(self) -> None:
         """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
         kept = [self.folder / which for which in get_args(Which) if (self.folder / which).exists()]

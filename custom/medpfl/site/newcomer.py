@@ -216,6 +216,8 @@ class Newcomer:
             **({"verdict": worth} if worth else {}),
         }
         try:
+            if not self.delivery.holds(state):
+                self.delivery.put_aside()  # of an earlier joining, which may be in use
             self.delivery.write("selected", self.name, round_, state, record)
         except OSError as error:
             reason = error.strerror or type(error).__name__  # without the path, which is the site's own business

@@ -10,6 +10,8 @@ from medpfl.algorithms.mechanism import ServerParts, Turn
 from medpfl.algorithms.scaffold import own_control
 from medpfl.core.errors import UserError
 from medpfl.core.server_state import ServerState
+from medpfl.engine.federation import Federation
+from medpfl.server.rounds import next_round
 
 
 def test_a_corrected_step_by_hand():
@@ -67,6 +69,19 @@ def test_with_all_sites_the_controls_sum_to_the_servers():
 
     for name, common in state.common["control"].items():
         torch.testing.assert_close(common, torch.stack([c[name] for c in own]).mean(0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "channel", "comes"), [("scaffold", "control", True), ("fedcurv", "curvature", False)]
+)
+def test_what_comes_in_a_round_after_the_last(algorithm, channel, comes):
+    """A control of the round before corrects still; sums that hold a site's own part of another round do not."""
+    run_config = tiny_config(algorithm)
+    state, _ = run(run_config)
+    for message in next_round(Federation.of(run_config).plan(), state).values():
+        brought = message.brought(channel)
+        assert bool(brought) == comes
+        assert all(torch.equal(brought[name], state.common[channel][name]) for name in brought)
 
 
 def test_controls_count_in_the_traffic():

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from tiny import config
 
-from medpfl.engine.results import _hardly_tested
+from medpfl.core.server_state import ServerState
+from medpfl.engine.results import _hardly_tested, _notes
 from medpfl.tasks import TASKS
 
 
@@ -41,3 +43,22 @@ def test_without_a_verdict_nothing_is_said(site):
 
 def test_shares_of_cases_have_intervals_that_hold():
     assert notes("classification", a=final(3, 0.1, 0.3, "accuracy")) == []
+
+
+def test_sites_whose_policy_tells_nothing_are_not_said_to_lack_data_or_to_have_been_away():
+    run = config("fedavg", sites=3)
+    none = {"test": {"selected": None, "last": None}}
+    final = {
+        "site-1": none | {"tested": {"selected": 1, "last": 2}},
+        "site-2": none | {"tested": {"selected": 2, "last": 2}},
+        "site-3": {"test": {"selected": {"n": 30}}, "tested": {"selected": 1, "last": 2}},
+    }
+    sites = {"site-1": {"validation": None}, "site-2": {"validation": None}, "site-3": {"validation": {"n": 3}}}
+    state = ServerState(phase="done", round=2, best_round=2, final=final, history=({"sites": sites},))
+    said = _notes(run, state, {"sites": {"site-2": {"test": 0}}})
+    assert said == [
+        "No test data at site-2: no row in the tables, and not counted over sites.",
+        "No test data, or a policy that tells no figures, at site-1: no row in the tables, and not counted over sites.",
+        "site-1 tells no validation and uses its model of round 1.",
+        "site-3 was absent when round 2 was validated, or its file is damaged; its last model was tested instead.",
+    ]

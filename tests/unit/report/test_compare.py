@@ -260,3 +260,9 @@ def test_no_run_takes_the_place_of_another(make_run):
 def test_every_group_has_a_label_of_its_own(make_run, other):
     runs = [make_run("fedavg", FEDAVG[0]), make_run("fedavg", FEDAVG[0], **other)]
     assert [list(by_seed.values()) for by_seed in grouped(runs).values()] == [[run] for run in runs]
+
+
+def test_how_long_a_server_waited_does_not_tell_runs_apart(make_run):
+    waits = {"timeout": 5.0, "grace": 60.0, "min_sites": 1, "device": "cpu"}
+    runs = [make_run("fedavg", FEDAVG[0]), make_run("fedavg", FEDAVG[1], seed=1, **waits)]
+    assert {label: list(by_seed) for label, by_seed in grouped(runs).items()} == {"FedAvg": [0, 1]}

@@ -56,6 +56,29 @@ def test_who_joins_again_in_another_way_gives_no_other_statistics(tmp_path):
     assert all(torch.equal(given.tensors[name], once_more.tensors[name]) for name in given.tensors)
 
 
+def test_joining_between_two_questions_gives_no_other_statistics(tmp_path):
+    joining = Joining(tmp_path, "f-fedap")
+    given = joining.ask("statistics", joining.weights(), asked=["statistics"])
+    for turn in range(2):
+        assert not isinstance(joining.ask("join", joining.weights(), epochs=turn), Failure)
+        other = joining.ask("statistics", joining.weights(0.1 + turn), asked=["statistics"])
+        assert "repeats 0 times" in other.reason
+        again = joining.ask("statistics", joining.weights(), asked=["statistics"])
+        assert all(torch.equal(given.tensors[name], again.tensors[name]) for name in given.tensors)
+
+
+def test_the_model_of_an_earlier_joining_is_archived(tmp_path):
+    first = Joining(tmp_path, "fedbn")
+    first.ask("join", first.weights(), epochs=1)
+    then = (tmp_path / "selected" / "model.safetensors").read_bytes()
+    first.ask("join", first.weights(), epochs=1)  # the same question: the same model
+    assert not (tmp_path / "archive").exists()
+    again = Joining(tmp_path, "fedbn", own={"lr": 0.2})
+    again.ask("join", again.weights(0.3), epochs=1)
+    assert (tmp_path / "archive" / "1" / "selected" / "model.safetensors").read_bytes() == then
+    assert (tmp_path / "selected" / "model.safetensors").read_bytes() != then
+
+
 def test_another_run_is_not_joined_under_the_same_name(tmp_path):
     first = Joining(tmp_path, "f-fedap")
     first.ask("statistics", first.weights(), asked=["statistics"])

@@ -99,6 +99,14 @@ def test_a_ledger_that_is_gone_is_not_begun_again(tmp_path):
         found.append(entry(), update())
 
 
+def test_an_emptied_ledger_is_not_gone_on_with(tmp_path):
+    found = filled(tmp_path)
+    found.file.write_bytes(b"")
+    with pytest.raises(SealBroken, match="its entries are gone"):
+        found.append(entry(), update())
+    assert found.file.read_bytes() == b""
+
+
 def test_anothers_key_reads_nothing(tmp_path):
     filled(tmp_path)
     with pytest.raises(SealBroken, match=r"ledger\.head is not as this site wrote it"):

@@ -236,3 +236,14 @@ def test_grades_between_that_nobody_has_do_not_amplify_a_rare_one():
     assert TASKS["ordinal"].measured((always, labels)).told(LEAST)["mae"] is None
     near = np.arange(400) % 5
     assert TASKS["ordinal"].measured((probabilities(np.random.default_rng(0), 400, 5), near)).told(LEAST)["mae"]
+
+
+def test_accuracy_of_labels_and_what_it_gains_leave_by_one_rule():
+    """One patient has six of 105 pictures, and so over a twentieth of the known labels."""
+    rng = np.random.default_rng(0)
+    labels, scores, others = (rng.random((105, 3)) > 0.5).astype(int), rng.random((105, 3)), rng.random((105, 3))
+    for whose, leaves in ((np.r_[np.zeros(6, int), np.arange(1, 100)], False), (np.arange(105), True)):
+        of = Cases("patient", whose)
+        accuracy = TASKS["multi-label"].measured((scores, labels), of).told(LEAST)["accuracy"]
+        gain = TASKS["multi-label"].compared((scores, labels), (others, labels), of).told(LEAST)["accuracy"]
+        assert (accuracy is not None, gain is not None) == (leaves, leaves)

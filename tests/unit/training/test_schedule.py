@@ -9,6 +9,7 @@ from torch.optim import lr_scheduler
 from medpfl.core.errors import UserError
 from medpfl.training.schedule import rate
 from medpfl.training.settings import Training
+from medpfl.training.trainer import Trainer
 
 
 def rates(rounds, **settings):
@@ -72,3 +73,10 @@ def test_the_trainer_of_a_round_has_its_rate_and_outside_of_rounds_the_full_one(
 def test_what_is_no_schedule(settings, words):
     with pytest.raises(UserError, match=words):
         config("fedavg", settings=settings)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "poly", "step"])
+def test_a_round_after_the_last_has_the_rate_of_the_last(schedule):
+    trainer = Trainer.of({"lr": 0.1, "schedule": schedule}, rounds=5)
+    assert trainer.at(6).lr == trainer.at(5).lr > 0
+    assert trainer.at("end").lr == 0.1
