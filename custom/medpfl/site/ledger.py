@@ -164,6 +164,8 @@ class Ledger:
                 file.truncate(size - (len(tail) - len(whole)))
         count, last = self._recorded_head()
         if not whole:
+            if (count, last) != (0, _BEGIN):
+                raise SealBroken(f"{self.file}: its entries are gone")
             return count, last
         entry = json.loads(whole.splitlines()[-1])
         # A kill between the entry and its head leaves the head one behind.

@@ -86,14 +86,16 @@ class MultiLabel(Task):
         return self.pooled([predictions]) | _interval(predictions, of)
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
-        """The AUC of the labels that enough patients have and enough have not; accuracy if known ones are of enough."""
+        """The AUC of the labels that enough patients have and enough have not; accuracy if known ones are of enough.
+
+        A patient with more known labels counts for more in it, so none may have more of them than one of enough equals.
+        """
         probabilities, labels = predictions
         if not enough.patients(len(labels)):
             return None
         may, sure = _counting(labels, enough), filled(probabilities)
         found = _measures(sure, labels, None, may) | _interval((sure, labels), enough.of, may)
-        spread = enough.share((labels >= 0).sum(1).astype(float))  # a patient with more known labels counts for more
-        return found | {"accuracy": _right(probabilities, labels) if spread else None}
+        return found | {"accuracy": _right(probabilities, labels) if _spread(labels, enough) else None}
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -104,7 +106,7 @@ class MultiLabel(Task):
             return None
         new, old = ((filled(p), y) for p, y in (new, old))
         found = self.gained(new, old, enough.of)
-        accuracy = found["accuracy"] if enough((labels >= 0).any(1, keepdims=True)).all() else None
+        accuracy = found["accuracy"] if _spread(labels, enough) else None
         counts = _counting(labels, enough)
         return {"auroc": found["auroc"] and _auroc_gain(new, old, enough.of.whose, counts), "accuracy": accuracy}
 
@@ -188,6 +190,11 @@ def _right(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
     """The share of known labels that are predicted rightly; what is not finite is wrong."""
     right = ((probabilities > 0.5) == (labels == 1)) & np.isfinite(probabilities)
     return float(right[labels >= 0].mean()) if (labels >= 0).any() else None
+
+
+def _spread(labels: np.ndarray, enough: Enough) -> bool:
+    """Whether no patient has more of the known labels than one of enough equals."""
+    return enough.share((labels >= 0).sum(1).astype(float))
 
 
 def _counting(labels: np.ndarray, enough: Enough) -> np.ndarray:
