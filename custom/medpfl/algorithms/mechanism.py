@@ -60,6 +60,7 @@ class Mechanism:
         replaces: ``forward`` and ``train``, if its :class:`~medpfl.training.part.Part` has them, and ``use``, if what
             the site uses is another model than the one that is trained in common: a run can have one of each.
         words: patterns of its own reasons for a site not to answer (:mod:`medpfl.site.words`).
+        lasts: what its server step made for one round serves the next where nothing newer was made.
     """
 
     name: ClassVar[str]
@@ -72,6 +73,7 @@ class Mechanism:
     resists_forgetting: ClassVar[bool] = False
     replaces: ClassVar[tuple[Literal["forward", "train", "use"], ...]] = ()
     words: ClassVar[tuple[str, ...]] = ()
+    lasts: ClassVar[bool] = False
 
     def __init__(self, settings: Settings):
         self.settings: Any = settings

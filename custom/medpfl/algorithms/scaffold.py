@@ -8,7 +8,9 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled 
 3. After it c_i+ = c_i - c + (x - y) / (K lr) (eq. 4, option II), and c_i+ - c_i goes to the server.
 4. All sites count the same: x <- mean of the y, c <- c + (sites in the round / all sites) * mean of c_i+ - c_i (eq. 5).
 
-Controls are of what is shared and trained. Their differences are gradients, and may tell what an update tells.
+Controls are of what is shared and trained. Their differences are gradients, and may tell what an update tells. A site
+moves its c_i before the server has its answer: one that comes too late or is refused, or whose change is scaled back,
+leaves c behind the mean of the c_i by as much.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class ControlVariates(Mechanism):
     name = "control"
     switch = "control"
     newcomer = Rule("no control variate", "it adapts alone, and there is nothing to correct for")
+    lasts = True
 
     def refuses(self, run: Run) -> str | None:
         """What eq. 4 does not hold for, and what would leave unprotected."""

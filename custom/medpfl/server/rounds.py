@@ -93,7 +93,8 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
-    travelled = [*sizes.values(), *_sizes_of_refused(expected, refused, usable)]
+    unable = [r.site for r in replies if isinstance(r, Failure)]
+    travelled = [*sizes.values(), *_sizes_of_unused(expected, refused, unable, usable)]
     traffic = {k: n + sum(of_one[k] for of_one in travelled) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)
     match state.phase:
@@ -110,8 +111,13 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
 
 
 def next_round(plan: Plan, state: ServerState) -> dict[str, Message]:
-    """The training messages that would follow the last round, with what the mechanisms' steps make of it."""
-    state = _with_steps(plan, replace(state, common={}), {}, 0)
+    """The training messages that would follow the last round, with what the mechanisms' steps make of it.
+
+    Nothing that sites send beside their models is joined after the last round: of what rests on it, sites get what the
+    round before brought if that lasts (a control variate), else nothing.
+    """
+    lasting = {part.name: state.common[part.name] for part in plan.steps if part.lasts and part.name in state.common}
+    state = _with_steps(plan, replace(state, common=lasting), {}, 0)
     return {s: _train_message(plan, state, s) for s in plan.config.site_names if s in state.samples}
 
 
@@ -169,16 +175,19 @@ def _sizes(message: Message, update: Update) -> dict[str, int]:
     return {"sent_bytes": serialised_bytes(update.tensors), "received_bytes": serialised_bytes(message.tensors)}
 
 
-def _sizes_of_refused(
-    expected: Mapping[str, Message], refused: Sequence[Update], usable: Sequence[Update]
+def _sizes_of_unused(
+    expected: Mapping[str, Message], refused: Sequence[Update], unable: Sequence[str], usable: Sequence[Update]
 ) -> list[dict[str, int]]:
-    """What is not used has travelled, too; a message counts once, however many answers a site gives to it."""
+    """What is not used has travelled, too; a message counts once, however many answers a site gives to it.
+
+    A site that was unable to answer has received it; of one that is silent nobody knows.
+    """
     told, counted = [], {u.site for u in usable}
-    for update in refused:
-        here = update.site in expected and update.site not in counted
-        counted.add(update.site)
-        received = serialised_bytes(expected[update.site].tensors) if here else 0
-        told.append({"sent_bytes": bytes_of(update.tensors), "received_bytes": received})
+    for site, sent in [*((u.site, bytes_of(u.tensors)) for u in refused), *((site, 0) for site in unable)]:
+        here = site in expected and site not in counted
+        counted.add(site)
+        received = serialised_bytes(expected[site].tensors) if here else 0
+        told.append({"sent_bytes": sent, "received_bytes": received})
     return told
 
 

@@ -46,9 +46,13 @@ class Trainer:
         return cls(settings, rounds, augment, settings.lr)
 
     def at(self, when: int | str) -> Trainer:
-        """With the rate of a round; outside of rounds (``join``, ``end``) it is ``lr`` as given."""
-        within = isinstance(when, int) and when > 0
-        return self.with_lr(schedule.rate(self.settings, when, self.rounds) if within else self.settings.lr)
+        """With the rate of a round; outside of rounds (``join``, ``end``) it is ``lr`` as given.
+
+        A round after the last, in which forgetting is measured, has the last one's.
+        """
+        if not isinstance(when, int) or when < 1:
+            return self.with_lr(self.settings.lr)
+        return self.with_lr(schedule.rate(self.settings, min(when, self.rounds), self.rounds))
 
     def with_lr(self, lr: float) -> Trainer:
         """With another rate."""
