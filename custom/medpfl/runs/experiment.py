@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,13 +91,8 @@ def run_experiment(
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             _require_same_data(config, finished, out)
-            asked = {"new": together, "forgetting": forgotten}
-            missing = {part: bool(yes) and part not in finished for part, yes in asked.items()}
-            return (
-                _with_further_tests(Federation.of(config), finished, out, missing)
-                if any(missing.values())
-                else finished
-            )
+            missing = _missing(finished, _wanted(config, together, forgotten))
+            return _with_further_tests(Federation.of(config), finished, out, missing) if missing else finished
         started = time.perf_counter()
         federation = begun or Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
@@ -119,11 +114,29 @@ def run_experiment(
         write_results(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
-        if forgotten is None and not config.resists_forgetting:
-            forgotten = False
-        statistics = None if config.mixer.by_statistics else False
-        wanted = {"new": together, "forgetting": forgotten, "running_statistics": statistics}
-        return _with_further_tests(federation, results, out, wanted)
+        return _with_further_tests(federation, results, out, _wanted(config, together, forgotten))
+
+
+_REASONS = {"running_statistics": NOT_HELD_AGAINST, "new": NO_TEST, "forgetting": NOT_MEASURED}
+"""Of further tests, how a note begins that says why there are none."""
+
+
+def _wanted(config: RunConfig, together: bool | None, forgotten: bool | None) -> dict[str, bool | None]:
+    """Of the further tests those that a run has: if asked, True, or None for if they are cheap."""
+    if forgotten is None and not config.resists_forgetting:
+        forgotten = False
+    statistics = None if config.mixer.by_statistics else False
+    wanted = {"running_statistics": statistics, "new": together, "forgetting": forgotten}
+    return {part: yes for part, yes in wanted.items() if yes is not False}
+
+
+def _missing(finished: dict[str, Any], wanted: Mapping[str, bool | None]) -> dict[str, bool | None]:
+    """Of these those that finished results have not, nor a note why not, unless they were asked for: after a kill."""
+
+    def said(part: str) -> bool:
+        return any(note.startswith(_REASONS[part]) for note in finished["notes"])
+
+    return {part: yes for part, yes in wanted.items() if part not in finished and (yes or not said(part))}
 
 
 def _require_same_data(config: RunConfig, finished: dict[str, Any], out: Path) -> None:
@@ -147,19 +160,16 @@ def _with_further_tests(
         federation: of the finished run.
         results: of the run.
         out: its folder.
-        wanted: of ``new``, ``forgetting`` and ``running_statistics``: yes, no, or None for if it is cheap; what is not
-            named is not wanted.
+        wanted: of ``running_statistics``, ``new`` and ``forgetting`` those that are: True, or None for if it is cheap.
     """
-    kinds = {
-        "running_statistics": (NOT_HELD_AGAINST, lambda _: running_statistics(federation, out / "models")),
-        "new": (NO_TEST, lambda asked: new_test(federation, out / "models", asked=asked)),
-        "forgetting": (NOT_MEASURED, lambda asked: forgetting(federation, out / "state", asked=asked)),
+    measured: dict[str, Callable[[bool], Any]] = {
+        "running_statistics": lambda _: running_statistics(federation, out / "models"),
+        "new": lambda asked: new_test(federation, out / "models", asked=asked),
+        "forgetting": lambda asked: forgetting(federation, out / "state", asked=asked),
     }
-    for part, (reason, measured) in kinds.items():
-        if wanted.get(part, False) is False:
-            continue
-        found = measured(bool(wanted[part]))
-        notes = [note for note in results["notes"] if not note.startswith(reason)]
+    for part, asked in wanted.items():
+        found = measured[part](bool(asked))
+        notes = [note for note in results["notes"] if not note.startswith(_REASONS[part])]
         results = results | ({"notes": [*notes, found]} if isinstance(found, str) else {"notes": notes, part: found})
         write_results(out / RESULTS, results)
         write_report([results], out / "report.html")
