@@ -169,18 +169,32 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     if state.phase == "done" and not state.best_round:
         notes.append(_unselected(config, state))
     notes += _nothing_told_rounds_apart(config, state)
-    if untested := [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]:
-        notes.append(f"No test data at {', '.join(untested)}: no row in the tables, and not counted over sites.")
-    notes += _hardly_chosen(config, state, data.get("sites") or {})
+    sites = data.get("sites") or {}
+    untested = [site for site, metrics in (state.final or {}).items() if metrics["test"]["selected"] is None]
+    without = [site for site in untested if sites.get(site, {}).get("test") == 0]
+    for what, of in {
+        "No test data at": without,
+        "No test data, or a policy that tells no figures, at": [site for site in untested if site not in without],
+    }.items():
+        if of:
+            notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")
+    notes += _hardly_chosen(config, state, sites)
     notes += _hardly_tested(config, state)
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
+            if not _told_validation(state, site):
+                notes.append(f"{site} tells no validation and uses its model of round {tested['selected']}.")
+                continue
             notes.append(
                 f"{site} was absent when round {state.best_round} was validated, or its file is damaged; its last "
                 "model was tested instead."
             )
     return notes
+
+
+def _told_validation(state: ServerState, site: str) -> bool:
+    return any(record["sites"].get(site, {}).get("validation") for record in state.history)
 
 
 def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[str]:

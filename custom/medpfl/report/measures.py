@@ -9,6 +9,7 @@ from medpfl.core.measure import LOSS, Measure
 
 NONE = "–"
 BETTER = "+ is better"
+_FEW = 5
 _CLASSIFICATION = ("accuracy", "balanced_accuracy", "auroc")
 
 
@@ -135,6 +136,12 @@ def classes_in(measure: Measure, entry: Mapping[str, Any], known: int) -> str:
 def capital(text: str) -> str:
     """With a capital letter in front."""
     return text[:1].upper() + text[1:]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
 
 
 def listed(words: Sequence[str]) -> str:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from medpfl.report.measures import capital, first, measures_of
+from medpfl.report.measures import capital, first, measures_of, some_of
 from medpfl.report.reading import Results, selected, site_scores
 
 _OF_CLASSES = ("accuracy", "balanced_accuracy")
 """The measures that say nothing there. The AUC is not defined there, and so does not count these sites."""
-_NAMED = 5
 
 
 def one_class_sites(results: Results) -> list[str]:
@@ -40,7 +37,7 @@ def one_class_note(results: Results) -> list[str]:
         return []
     title, number = first(results).title, len((selected(results) or {"sites": {}})["sites"])
     return [
-        f"At {len(names)} of {number} sites ({listed(names)}) all test cases are of one class: "
+        f"At {len(names)} of {number} sites ({some_of(names)}) all test cases are of one class: "
         f"{title} there says how often that class is said, not whether classes are told apart."
     ]
 
@@ -55,9 +52,3 @@ def instead(results: Results) -> str:
         return f"No site's test cases can tell how well classes are told apart, so no mean {title} is given."
     others = "the other site" if len(values) == 1 else f"the other {len(values)} sites"
     return f"{capital(auroc.title)} at {others}: {auroc.said(sum(values.values()) / len(values))}."
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first few names."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from medpfl.config.fields import CIRCUMSTANCES
 from medpfl.core.errors import UserError
 from medpfl.report.measures import of_task
 from medpfl.report.reading import Results
 from medpfl.report.words import algorithm_name
 
 # They say where and when a run was made, not what it computes.
-_CIRCUMSTANCES = frozenset(
-    ("algorithm", "seed", "out", "experiment", "resume", "device", "threads", "intra_op_threads", "timeout", "kit")
-)
+_CIRCUMSTANCES = CIRCUMSTANCES | {
+    *("algorithm", "seed", "out", "experiment", "resume", "threads", "intra_op_threads", "kit")
+}
 # The objective and the server's steps follow from settings; a label begins with the model where there are several.
 _NAMED_OTHERWISE = frozenset({"objective", "server", "model"})
 

@@ -10,7 +10,7 @@ from medpfl.core.gain import CONTAINS_0, MISSES, MISSES_MORE, in_use
 from medpfl.core.measure import Measure
 from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
-from medpfl.report.measures import NONE, capital, head, measures_of
+from medpfl.report.measures import NONE, capital, head, measures_of, some_of
 from medpfl.report.page_parts import Part, Table
 from medpfl.report.reading import Results, selected
 from medpfl.report.words import site_name
@@ -20,8 +20,6 @@ _NOTE = (
     f"{CONTAINS_0} Uses: what share each model has in the prediction; as published is the method's own; "
     "partly fine-tuned has weights between those before and after fine-tuning."
 )
-_NAMED = 5
-"""Sites that lose and are named on the terminal."""
 
 
 def gains_part(run: Results) -> Iterator[Part]:
@@ -86,9 +84,8 @@ def gain_lines(run: Results) -> list[str]:
         for name, site in reversed(_by_gain(run))
         if site["verdict"] == "loses"
     ]
-    more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     unit = f" ({measure.gained_in})" if measure.gained_in else ""
-    return [said, *([f"Harmed{unit}: {', '.join(lost[:_NAMED])}{more}"] if lost else [])]
+    return [said, *([f"Harmed{unit}: {some_of(lost)}"] if lost else [])]
 
 
 def _by_gain(run: Results) -> list[tuple[str, dict[str, Any]]]:

@@ -195,7 +195,7 @@ def run_comparison(
     """
     first: dict[str, str] = {}
     for name, config in runs:
-        if (twin := first.setdefault(_in_full(config), name)) != name:
+        if (twin := first.setdefault(in_full(config), name)) != name:
             raise UserError(f"{name} and {twin} are the same run; give each once")
     results, unfinished = all_results(
         runs,
@@ -224,7 +224,7 @@ def _others(runs: Sequence[tuple[str, RunConfig]], out: Path) -> list[str]:
     return sorted(set(there) - known)
 
 
-def _in_full(config: RunConfig) -> str:
+def in_full(config: RunConfig) -> str:
     """What a run is, with what was left out for the default as if it had been given."""
     resolved = {"settings": config.all_settings, "personal": config.resolved_personal, "mixing": config.resolved_mixing}
     return json.dumps(config.model_dump(mode="json") | resolved | {"use": config.resolved_use}, sort_keys=True)

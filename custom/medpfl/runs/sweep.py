@@ -23,7 +23,7 @@ from medpfl.report.reading import write_text
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
-from medpfl.runs.comparison import ShowProgress, Variant, all_results, with_local
+from medpfl.runs.comparison import ShowProgress, Variant, all_results, in_full, with_local
 from medpfl.runs.experiment import Env
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
@@ -186,7 +186,7 @@ def _folders(
     for index, runs in enumerate(points):
         at = sweeping.folder(index)
         for i, (name, config) in enumerate(runs):
-            if twin := next((other for other, known in runs[:i] if known == config), None):
+            if twin := next((other for other, known in runs[:i] if in_full(known) == in_full(config)), None):
                 raise UserError(f"{name} and {twin} are the same run at {sweeping.label(index)}; give each once")
         found.append([(name if name in same else f"{name}/{at}", config) for name, config in runs])
     return found

@@ -14,15 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medpfl.config.fields import CIRCUMSTANCES
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import TornFile, read_state, write_state
-
-_MAY_CHANGE = {"device", "timeout", "grace", "min_sites"}
-"""Settings that may differ when a run is resumed: they do not touch its figures."""
 
 
 def checkpoint_exists(path: Path) -> bool:
@@ -177,7 +175,7 @@ def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:
     # Not checked again: an earlier version may have allowed what is now refused.
     then = RunConfig.model_construct(**before).model_dump(mode="json", warnings=False)
     for name, value in config.model_dump(mode="json").items():
-        if name not in _MAY_CHANGE and then[name] != value:
+        if name not in CIRCUMSTANCES and then[name] != value:
             return f"{name} = {then[name]!r}, not {value!r}"
     return None
 

@@ -55,8 +55,8 @@ class SitePolicy(BaseModel):
         experiments: how many experiments may use one data set; 0 for any number.
         rounds: how many rounds of training one data set may serve over all experiments; 0 for any number.
         repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
-        largest_jump: how many times as far as the site's longest update so far what it receives next may lie from what it
-            received before; 0 for any distance.
+        largest_jump: how many times as far as the site's longest update so far what it receives next may lie from what
+            it received before; 0 for any distance.
         copied_rows: the share of a layer's rows that may copy each other in what the site receives
             (:mod:`medpfl.site.copied_rows`); 1 for any.
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data

@@ -16,7 +16,7 @@ from medpfl.report.advice.answer import SEEDS, Answer, Found
 from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
-from medpfl.report.measures import NONE
+from medpfl.report.measures import NONE, some_of
 from medpfl.report.words import count
 
 LIMITS = (
@@ -29,7 +29,7 @@ UNITS_IN_WORDS = (
     f"{UNITS['validation']:g} times the validation samples, {UNITS['skew']:g} of label skew, "
     f"{UNITS['unevenness']:g} of unevenness, or images that look different and such that do not."
 )
-_MOST_SITES, _MOST_REGIMES, _MOST_ROWS, _SOME = 12, 5, 6, 5
+_MOST_SITES, _MOST_REGIMES, _MOST_ROWS = 12, 5, 6
 
 
 def regime_in_words(f: Features) -> str:
@@ -59,7 +59,7 @@ def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> li
             "have, and if they have not."
         )
     elif silent and measure == "accuracy":
-        lines.append(f"Not all sites tell their classes ({_some(silent)} not): the label skew is of the others.")
+        lines.append(f"Not all sites tell their classes ({some_of(silent)} not): the label skew is of the others.")
     if f.shift is None:
         lines.append(
             "Whether the same class looks different from site to site (scanner, stain, protocol) no number says: if "
@@ -67,7 +67,7 @@ def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> li
         )
     if without := [site.name for site in sites if not site.validation]:
         lines.append(
-            f"No validation samples: {_some(without)}. There no round and no weight can be chosen, and a blend is "
+            f"No validation samples: {some_of(without)}. There no round and no weight can be chosen, and a blend is "
             "the model trained alone" + ("." if f.validation else ": below are the methods that choose nothing.")
         )
     elif f.validation < 30:
@@ -75,10 +75,6 @@ def left_open(f: Features, sites: Sequence[SiteNumbers], measure: Measure) -> li
             f"Validation samples are few (median {f.validation:g}): whatever a site chooses by them is partly chance."
         )
     return lines
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SOME]) + (f" and {len(names) - _SOME} more" if len(names) > _SOME else "")
 
 
 def answer_in_words(a: Answer) -> list[str]:
