@@ -89,6 +89,7 @@ class Record:
         trained: the round of the last update that left.
         joined: :attr:`Contract.joined`.
         step: length of the longest update so far: Euclidean distance over all that is shared.
+        greeted: the hello was not only admitted but done: what lay here of an earlier run is put aside.
     """
 
     contract: str
@@ -100,12 +101,14 @@ class Record:
     trained: int = 0
     joined: str = ""
     step: float = 0.0
+    greeted: bool = False
 
     def anew(self, contract: Contract) -> Record:
         """Of another run under a contract. Who joins again says no more by it: its hello counts as answered."""
         more: dict[str, Any] = {}
         if contract.joining:
-            more = {"answered": {0: self.answered[0]} if 0 in self.answered else {}, "once": self.once}
+            answered = {0: self.answered[0]} if 0 in self.answered else {}
+            more = {"answered": answered, "once": self.once, "greeted": self.greeted}
         return Record(contract.hash, self.submitter, self.run + 1, joined=self.joined, **more)
 
     @property
@@ -119,8 +122,8 @@ class Record:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Record:
-        """From :meth:`to_json`'s."""
-        return cls(**{**content, "answered": {int(k): v for k, v in content["answered"].items()}})
+        """From :meth:`to_json`'s; one of an earlier version does not tell whether the site was greeted."""
+        return cls(**{"greeted": True, **content, "answered": {int(k): v for k, v in content["answered"].items()}})
 
 
 def digest(message: Message) -> str:
@@ -171,7 +174,7 @@ def admitted(
     repeats = 0 if contract.joining else repeats
     asked_first = any(channel.to_server and "statistics" in channel.tasks for channel in channels)
     first = 0 if message.task != "join" or asked_first else 1
-    if record.last < first and where > first:
+    if where > first and (record.last < first or (first == 0 and not record.greeted)):
         raise StateError(f"contract: task '{message.task}' before the hello")
     # Whoever begins anew begins with the hello: what was answered is another run's then.
     if where == 0 and record.last > 0:

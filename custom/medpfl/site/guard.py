@@ -101,6 +101,9 @@ class Guarded:
             self.book.write(record)
         found = self.party.handle(message, model)
         update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+        if message.task in ("prepare", "statistics") and not record.greeted:
+            with self.book.open(self.contract) as now:
+                self.book.write(replace(now, greeted=True))
         if message.task == "train" and self.gate.shared:
             length = distance(there, update.tensors)
             with self.book.open(self.contract) as now:
@@ -169,8 +172,9 @@ class Guarded:
         if message.task in ("prepare", "statistics", "join", "train"):
             whole = message.task != "train"
             try:
-                self._served = self.ledger.served(
-                    self.contract.data, record.contract, self.experiment, record.run, verify=whole
+                run = (self.contract.data, record.contract, self.experiment, record.run)
+                self._served = (
+                    self.ledger.begin(*run, most=limits[0]) if whole else self.ledger.served(*run, verify=False)
                 )
             except SealBroken as error:
                 logger.warning("%s: %s", self.name, error)

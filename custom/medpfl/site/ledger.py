@@ -24,7 +24,8 @@ from medpfl.core.messages import Update
 from medpfl.core.statefile import fingerprint, serialised_bytes, write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
-FILE, HEAD = "ledger.jsonl", "ledger.head"
+FILE, HEAD, BEGUN = "ledger.jsonl", "ledger.head", "ledger.begun"
+"""The entries; number and seal of the last; runs that were let begin, of which some have no entry yet."""
 _BEGIN = "0" * 64
 
 
@@ -85,10 +86,7 @@ class Ledger:
                 "before": last,
             }
             line = json.dumps(content | {"seal": self.seal.tag(FILE, _text(content))})
-            with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                file.write(line.encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            self._write_on(self.file, line)
             self._write_head(count + 1, json.loads(line)["seal"])
 
     def entries(self) -> Iterator[dict[str, Any]]:
@@ -115,6 +113,34 @@ class Ledger:
         if head not in ((number, last), (number - 1, before)):
             raise SealBroken(f"{self.file}: it has {number} entries, and its head says otherwise: some were cut off")
 
+    def begin(self, data: str, contract: str, experiment: str, run: int, *, most: int) -> Served:
+        """Lets a run begin on a data set unless so many have; of runs that ask at once each counts for the next.
+
+        Args:
+            data, contract, experiment, run: as in :meth:`served`.
+            most: experiments that the data may serve; 0 for any number.
+
+        Returns:
+            What was served before. The run may begin if it is known or there are fewer experiments than ``most``.
+
+        Raises:
+            OSError: it cannot be written; then nothing may begin.
+            SealBroken: the ledger is not as the site wrote it.
+        """
+        with self._locked():
+            found = self.served(data, contract, experiment, run)
+            if not found.known and (not most or found.experiments < most):
+                line = json.dumps({"data": data, "contract": contract, "experiment": experiment, "run": run})
+                self._write_on(self.folder / BEGUN, line)
+            return found
+
+    @staticmethod
+    def _write_on(file: Path, line: str) -> None:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as opened:
+            opened.write(line.encode() + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+
     def served(self, data: str, contract: str, experiment: str, run: int, *, verify: bool = True) -> Served:
         """What a data set has served, and whether a run is among it.
 
@@ -132,6 +158,9 @@ class Ledger:
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
                 rounds += entry["task"] == "train"
+        for begun in map(json.loads, self._lines(BEGUN)):
+            if begun["data"].casefold() == data.casefold():
+                runs.add((begun["contract"], begun["experiment"], begun["run"]))
         asked = (contract, experiment, run)
         return Served(len(runs - {asked}), rounds, asked in runs)
 
@@ -143,9 +172,10 @@ class Ledger:
             if head == before:
                 return lines, head
 
-    def _lines(self) -> list[bytes]:
+    def _lines(self, name: str = FILE) -> list[bytes]:
         """The whole ones; one that a kill left unfinished had not left the site."""
-        content = self.file.read_bytes() if self.file.exists() else b""
+        file = self.folder / name
+        content = file.read_bytes() if file.exists() else b""
         return content[: content.rfind(b"\n") + 1].splitlines()
 
     def _head(self) -> tuple[int, str]:

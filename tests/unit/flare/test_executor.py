@@ -1,6 +1,8 @@
 """What a site's log may say, since FLARE can stream the error log to the server."""
 
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
@@ -51,3 +53,20 @@ def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp
     assert len(secrets[0]) == 32
     monkeypatch.setenv(REHEARSAL, "1")
     assert Place.of(at_site(tmp_path / "a", "north"), None, "mine").secret is None
+
+
+def test_tasks_that_come_at_once_are_done_one_after_the_other(tmp_path, at_site, monkeypatch):
+    """FLARE gives an executor what a server sends besides in other threads; a tested model would leave as an update."""
+    executor, inside, most = PersonalizedExecutor({}), [], []
+
+    def done(self, task, *_):
+        inside.append(task)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.remove(task)
+
+    monkeypatch.setattr(PersonalizedExecutor, "_execute", done)
+    context = at_site(tmp_path)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda task: executor.execute(task, Shareable(), context, Signal()), executor.tasks))
+    assert most == [1, 1, 1, 1]

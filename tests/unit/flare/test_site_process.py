@@ -1,6 +1,9 @@
 """What a site's FLARE process refuses whoever asks, on FLARE's own processors."""
 
+import io
 import shutil
+import zipfile
+from types import SimpleNamespace
 
 import pytest
 from nvflare.apis.event_type import EventType
@@ -12,6 +15,7 @@ from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.app.default_app_validator import SiteType
 from nvflare.private.fed.app.fl_app_validator import FLAppValidator
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.utils.app_authz import AppAuthzService
 
 from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
 from medpfl.flare.admin.site_process import CLOSED, NoCode, SiteGuard
@@ -24,8 +28,10 @@ def answer(monkeypatch):
     """What a site's FLARE process answers to a message, guarded or not."""
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", [*ClientRequestProcessors.request_processors])
 
-    def call(topic, body="", job=None, engine=None):
+    def call(topic, body="", job=None, engine=None, meta=None):
         message = Message(topic, body)
+        if meta is not None:
+            message.set_header(RequestHeader.JOB_META, meta)
         if job is not None:
             message.set_header(RequestHeader.JOB_ID, job)
         [processor] = [p for p in ClientRequestProcessors.request_processors if topic in p.get_topics()]
@@ -54,13 +60,23 @@ def test_no_file_is_served(answer, tmp_path):
 
 
 class Engine:
-    """Deletes a job's folder as FLARE's client does."""
+    """Deletes a job's folder as FLARE's client does, and takes what is deployed or started."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def delete_run(self, job):
         shutil.rmtree(Workspace(str(self.folder)).get_run_dir(job))
+
+    def get_client_name(self):
+        return "site-1"
+
+    @property
+    def args(self):
+        return SimpleNamespace(workspace=str(self.folder))
+
+    def deploy_app(self, **_):
+        (self.folder / "deployed").touch()
 
 
 @pytest.fixture
@@ -84,6 +100,55 @@ def test_no_folder_but_jobs_is_touched(answer, engine, tmp_path, job):
     answer(TrainingTopic.DELETE_RUN, job=JOB, engine=engine)
     assert not (tmp_path / JOB).exists()
     assert answer(TrainingTopic.DEPLOY, job="local", engine=engine).endswith("is no job's id")
+
+
+OTHER = "0b7f2f5a-93f3-4a7b-a8a4-96be2a9e2f3c"
+
+
+@pytest.mark.parametrize("topic", [TrainingTopic.DEPLOY, TrainingTopic.START_JOB])
+@pytest.mark.parametrize("meta", [{"job_id": OTHER}, {}, [], "job", {"job_id": [JOB]}])
+def test_no_job_is_started_as_another(answer, engine, topic, meta):
+    """FLARE would take the code in the folder of the job that its record names."""
+    guard()
+    assert answer(topic, b"", JOB, engine, meta) == "the job is said to be another one"
+    assert answer(topic, b"", None, engine, {"job_id": JOB}) == "the job is said to be another one"
+
+
+def app(*names):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in ("config/config_fed_client.json", *names):
+            archive.writestr(name, "no JSON")
+    return content.getvalue()
+
+
+CODE = (
+    "custom/sitecustomize.py",
+    "CUSTOM/a.py",
+    "./custom/a.py",
+    "config/../custom/a.py",
+    "a\\custom\\a.py",
+    "custom/",
+)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_code_is_not_even_unpacked(answer, engine, tmp_path, monkeypatch, name):
+    validator = FLAppValidator(site_type=SiteType.CLIENT, custom_validators=[NoCode()])
+    monkeypatch.setattr(AppAuthzService, "app_validator", validator)
+    guard()
+    said = answer(TrainingTopic.DEPLOY, app(name), JOB, engine, {"job_id": JOB})
+    assert said.startswith("this site takes no code from jobs (BYOC)")
+    assert not (tmp_path / "deployed").exists()
+    answer(TrainingTopic.DEPLOY, app("config/customs.json"), JOB, engine, {"job_id": JOB})
+    assert (tmp_path / "deployed").exists()
+
+
+def test_a_site_that_takes_code_takes_it(answer, engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(AppAuthzService, "app_validator", FLAppValidator(site_type=SiteType.CLIENT))
+    guard()
+    answer(TrainingTopic.DEPLOY, app("custom/net.py"), JOB, engine, {"job_id": JOB})
+    assert (tmp_path / "deployed").exists()
 
 
 def test_a_job_that_brings_code_is_refused_by_flares_own_check(tmp_path):

@@ -30,7 +30,7 @@ HONEST += [asked("validate", ROUNDS), asked("test", ROUNDS, selected_round=2)]
 def after(*messages, contract=CONTRACT, repeats=3, channels=()):
     record = Record(contract.hash)
     for message in messages:
-        record = admitted(record, contract, message, repeats, channels)
+        record = replace(admitted(record, contract, message, repeats, channels), greeted=True)  # it was done
     return record
 
 
@@ -50,6 +50,15 @@ def test_a_server_one_step_behind_gets_its_answers(done):
     messages = HONEST[:done]
     again = messages[-2:] if done > 2 else messages[-1:]
     assert after(*messages, *again, repeats=0).last == after(*messages).last
+
+
+def test_a_hello_that_was_not_done_is_none():
+    """What lies at the site is another run's then."""
+    for before in (Record(CONTRACT.hash), after(*HONEST)):
+        record = admitted(before, CONTRACT, HONEST[0], 3)
+        with pytest.raises(StateError, match="task 'train' before the hello"):
+            admitted(record, CONTRACT, HONEST[1], 3)
+        assert admitted(record, CONTRACT, HONEST[0], 0).answered == record.answered
 
 
 def test_rounds_that_a_site_missed_are_no_hindrance():

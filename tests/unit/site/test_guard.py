@@ -45,7 +45,7 @@ class Guarded:
         self.model = self.federation.model()
 
     def ask(self, task, round_=0, shared=None, **info):
-        info |= {"split": self.federation.split.description()} if task == "prepare" else {}
+        info = ({"split": self.federation.split.description()} if task == "prepare" else {}) | info
         tensors = {} if shared is None and task in ("prepare", "test") else shared or self.federation.initial_shared
         return answer(self.site, Message(task, round_, tensors, info), self.model)
 

@@ -5,6 +5,7 @@ import logging
 import torch
 from test_guard import KEY, Guarded
 
+from medpfl.core.messages import Failure
 from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
 
@@ -50,6 +51,42 @@ def test_a_run_that_begins_anew_archives_the_models_and_counts_as_an_experiment(
     assert words == "policy: the data have served 1 experiments, which is the limit (experiments)"
     other = Guarded("fedavg", folder=tmp_path / "b", key=KEY, policy=policy)
     assert "(experiments)" in other.refused("prepare")
+
+
+def test_a_refused_hello_begins_no_run_on_what_an_earlier_one_left(tmp_path):
+    first = Guarded(folder=tmp_path / "a", rounds=2).hello()
+    for round_ in (1, 2):
+        first.train(round_, None if round_ == 1 else first.near())
+    for task in ("validate", "test"):
+        shared = first.near() if task == "validate" else {}
+        assert not isinstance(first.ask(task, 2, shared, selected_round=2), Failure)
+    kept = {file: file.read_bytes() for file in tmp_path.rglob("*.safetensors")}
+    assert tmp_path / "a" / "selected" / "model.safetensors" in kept
+    again = Guarded(folder=tmp_path / "a", rounds=2)
+    assert "disagree on what is shared" in again.refused("prepare", split=["nonsense"])
+    assert "before the hello" in again.refused("train", 1)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.safetensors")} == kept
+    again.hello().train(1)
+    assert (tmp_path / "a" / "archive" / "1" / "selected" / "card.json").exists()
+
+
+def test_runs_that_begin_at_once_are_counted(tmp_path):
+    """Each is asked while the other is at its work, and so before that has left a trace in the ledger."""
+    policy, said = SitePolicy(experiments=1), []
+    first = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+    second = Guarded("fedavg", folder=tmp_path / "b", key=KEY, policy=policy)
+    party = first.site.party
+    handle = type(party).handle
+
+    def meanwhile(message, model):
+        said.append(second.refused("prepare"))
+        return handle(party, message, model)
+
+    party.handle = meanwhile
+    first.hello()
+    assert said == ["policy: the data have served 1 experiments, which is the limit (experiments)"]
+    party.handle = lambda message, model: handle(party, message, model)
+    first.train(1)
 
 
 def test_the_same_run_under_another_name_counts_too(tmp_path):

@@ -2,25 +2,31 @@
 
 FLARE 2.9's client looks at ``authorization.json`` only where the server's message wishes it, and takes the user's role
 from that message: a server whose code was changed is bound by none of it. These two stand in the site's own
-``local/resources.json`` (``medpfl site init``) and ask nobody.
+``local/resources.json`` (``medpfl site init``) and ask nobody. They guard the process that the site starts; a job's own
+process answers a server of its job too, about that job's errors and how much it logs.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zipfile import BadZipFile, ZipFile
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import WorkspaceConstants
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import InfoCollectorTopic, RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.utils.app_authz import AppAuthzService
 
 CLOSED = (
     SysCommandTopic.SHELL,
@@ -32,13 +38,16 @@ CLOSED = (
 """Messages whose answers hold files, folders or log lines, or that change what is logged."""
 
 
+_NO_CODE = "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`"
+
+
 class NoCode(AppValidator):
     """Refuses jobs that bring code, FLARE's BYOC, whoever submitted them."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
         """FLARE's word for a deployed app: why it is refused. Called by FLARE."""
         if (Path(app_folder) / WorkspaceConstants.CUSTOM_FOLDER_NAME).exists():
-            return "this site takes no code from jobs (BYOC); it opens that with `medpfl site init --allow-byoc`", {}
+            return _NO_CODE, {}
         return "", {}
 
 
@@ -66,7 +75,30 @@ class _Guarded(RequestProcessor):
         job = req.get_header(RequestHeader.JOB_ID)
         if job is not None and not _is_job(job):
             return error_reply(f"{str(job)[:80]!r} is no job's id")
+        # FLARE starts the process of the job that this names, with the code in that one's folder.
+        meta = req.get_header(RequestHeader.JOB_META)
+        if meta is not None and not (isinstance(meta, dict) and job == meta.get(JobMetaKey.JOB_ID.value)):
+            return error_reply("the job is said to be another one")
+        # FLARE looks for code once it has unpacked the job, and leaves it there if it fails before it has looked.
+        if req.topic == TrainingTopic.DEPLOY and not _takes_code() and _brings_code(req.body):
+            return error_reply(_NO_CODE)
         return self.processor.process(req, app_ctx)
+
+
+def _takes_code() -> bool:
+    validator = AppAuthzService.app_validator
+    return not any(isinstance(v, NoCode) for v in (validator, *getattr(validator, "validators", ())))
+
+
+def _brings_code(app: Any) -> bool:
+    """Whether a zipped job has a folder of code, wherever it may be unpacked to."""
+    try:
+        with ZipFile(io.BytesIO(app)) as archive:
+            names = archive.namelist()
+    except (BadZipFile, TypeError, ValueError):
+        return False  # FLARE refuses what is none
+    parts = {part.strip(" .").casefold() for name in names for part in re.split(r"[/\\]", name)}
+    return WorkspaceConstants.CUSTOM_FOLDER_NAME in parts
 
 
 def _is_job(job: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -47,11 +48,16 @@ class PersonalizedExecutor(Executor):
         self.state_dir = state_dir
         self._ready: tuple[Guarded, nn.Module] | None = None
         self._tidy_up = RoundEnd()
+        self._one_at_a_time = threading.Lock()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Does one task. Called by FLARE."""
+        """Does one task. Called by FLARE, by several threads if the server sends tasks besides: they share a model."""
         if task_name not in self.tasks:
             return self._refused(fl_ctx, "unknown task")
+        with self._one_at_a_time:
+            return self._execute(task_name, shareable, fl_ctx)
+
+    def _execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         # Imported here: a job's processes should not pay for torch before they have work.
         from medpfl.core.messages import Failure
         from medpfl.flare.transport.filter import GATE
