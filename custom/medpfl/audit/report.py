@@ -20,11 +20,18 @@ def passed(findings: list[Finding]) -> bool:
     return all(finding.verdict in ("passes", "not tried") for finding in findings)
 
 
-def require_writable(folder: Path) -> None:
-    """Makes the report's folder, 0700, before minutes of attacks; UserError if that cannot be."""
+def require_own_folder(folder: Path) -> None:
+    """Makes the report's folder, 0700, before minutes of attacks.
+
+    Raises:
+        UserError: it cannot be made, or it is there, not empty, and no report's.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if any(folder.iterdir()) and not (folder / FILE).exists():
+            raise UserError(f"--out {folder}: it holds something else than an audit's report: give a folder of its own")
+        write_bytes(folder / FILE, b"{}\n", mode=0o600)  # also after a kill it is the report's
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
 
@@ -39,7 +46,7 @@ def write_audit(
     thresholds: AuditThresholds,
     seconds: float,
 ) -> Path:
-    """Writes the report and the pictures; the folder is made 0700 and the files 0600.
+    """Writes the report and the pictures into the report's folder (:func:`require_own_folder`), for its owner alone.
 
     Raises:
         UserError: the folder cannot be written.
@@ -53,14 +60,12 @@ def write_audit(
         "thresholds": thresholds.model_dump(),
         "attacks": [finding.as_json() for finding in findings],
     }
-    require_writable(folder)
     try:
-        for old in folder.glob("*.png"):
-            old.unlink()
         for finding in findings:
-            write_pairs(finding.pairs, folder / f"{finding.attack.replace(' ', '-')}.png")
-        write_bytes(folder / FILE, (json.dumps(content, indent=2) + "\n").encode())
-        (folder / FILE).chmod(0o600)
+            picture = folder / f"{finding.attack.replace(' ', '-')}.png"
+            picture.unlink(missing_ok=True)  # of an earlier audit
+            write_pairs(finding.pairs, picture)
+        write_bytes(folder / FILE, (json.dumps(content, indent=2) + "\n").encode(), mode=0o600)
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
     return folder / FILE

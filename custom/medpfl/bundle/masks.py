@@ -53,7 +53,7 @@ class Segmentation:
         """Segments, prints and writes; returns what it prints.
 
         Raises:
-            UserError: a mask would overwrite a file of the images' folder; nothing is written.
+            UserError: a mask would overwrite a file of the images' folder, or another image's; nothing is written.
         """
         if self.output_path:
             self._require_no_overwriting()
@@ -109,9 +109,12 @@ class Segmentation:
         return mask.numpy().round().astype(np.uint8), tuple(map(float, header.header.get_zooms()[:3]))
 
     def _require_no_overwriting(self) -> None:
+        whose: dict[Path, Path] = {}
         for item in self.dataset.data:
             source, name = Path(item["image"]), Path(item["name"])
             file = self._file(item, source)
+            if (other := whose.setdefault(file, source)) != source:
+                raise UserError(f"{other} and {source} would have one mask, {file.name}: name one of them otherwise")
             given = source.parents[len(name.parts) - 1]  # the folder below which it was found
             if file.exists() and file.parent.resolve() in {given.resolve(), source.parent.resolve()}:
                 raise UserError(

@@ -43,12 +43,22 @@ def audit(
 
     Nothing leaves this machine. Exit code 1 if an attack finds more than the limits allow.
     """
-    from medpfl.audit.report import lines_of, passed, require_writable, summary, write_audit
+    from medpfl.audit.report import lines_of, passed, require_own_folder, summary, write_audit
     from medpfl.flare.job.folder import read_job
-    from medpfl.site.local_file import local_of, read_policy, read_site_manifest
+    from medpfl.site.local_file import local_of, permit_code, read_policy, read_site_manifest
     from medpfl.site.policy import HOSPITAL
 
-    config = read_job(job).config
+    read = read_job(job)
+    config = read.config
+    if read.joining:
+        raise UserError(
+            f"{job}: sites join a finished run by it, and the attacks here are on sites of a run: none can be tried"
+        )
+    if config.init:
+        raise UserError(
+            f"{job}: its run begins with start weights, which are the server's and not in the folder: no attack can be "
+            "tried without them"
+        )
     named = dict(named_path(item) for item in data or [])
     if unknown := [name for name in named if name != config.data]:
         raise UserError(f"--data {unknown[0]}: the job's data are called {config.data}: {config.data}=PATH")
@@ -56,10 +66,11 @@ def audit(
     if kit is not None:
         local = local_of(kit)
         policy = read_policy(local, rehearsal=False)
+        permit_code(local, config)
         named = read_site_manifest(local) | named
     thresholds = policy.audit
     attacks = open_audit(config, named.get(config.data), site, policy, thresholds, 60 * minutes)
-    require_writable(out)
+    require_own_folder(out)
     with console.status("Attacking") as status:
         attacks.watch = lambda name: status.update(f"Attacking: {name}")
         findings = attacks.run()
@@ -87,8 +98,9 @@ def open_audit(
     """The audit of a site of a run, on the CPU with the run's own number of threads.
 
     Raises:
-        UserError: the run has no such site, the data cannot be used or are no images, or the site has no training
-            sample.
+        NetworkTooLarge: the network is beyond the policy's limits.
+        UserError: the run has no such site, the data cannot be used or are no images of one class each, or the site has
+            no training sample.
     """
     import torch
 
@@ -100,7 +112,12 @@ def open_audit(
     name = site or config.site_names[0]
     if name not in config.site_names:
         raise UserError(f"--site {name}: the job has {', '.join(config.site_names)}")
-    federation = Federation.of(config, own)
+    if not config.learned.one_class:
+        raise UserError(
+            f"{config.data}: {config.task}, and the attacks here look for images of one class each: none can "
+            "be tried, which says nothing of what an update gives away"
+        )
+    federation = Federation.of(config, own, limits=policy.network)
     held = federation.source.site(name, federation.device)
     if not held.samples("train"):
         raise UserError(f"{name} has no training sample: there is nothing to attack")

@@ -27,8 +27,9 @@ def review(
     from medpfl.site.local_file import local_of, read_policy
     from medpfl.site.policy import HOSPITAL
 
-    policy = HOSPITAL if kit is None else read_policy(local_of(kit), rehearsal=False)
-    found = read(require_job(job), policy.network)
+    local = None if kit is None else local_of(kit)
+    policy = HOSPITAL if local is None else read_policy(local, rehearsal=False)
+    found = read(require_job(job), policy.network, local)
     if as_json:
         print(json.dumps(found.to_json(policy), indent=1))
     else:

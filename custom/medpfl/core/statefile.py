@@ -71,7 +71,7 @@ def write_state(
     durable: bool = True,
     info: dict | str | None = None,
     seal: Sealing | None = None,
-    mode: int = 0o666,
+    mode: int | None = None,
 ) -> None:
     """Writes tensors and a JSON value as one safetensors file, atomically, with a checksum.
 
@@ -139,11 +139,20 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     return deserialise(content), json.loads(content[8 : 8 + length]).get("__metadata__", {})
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
-    """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part."""
+def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: all of it.
+        durable: wait for the disk.
+        mode: who may read and write it, from the first moment on; by default as the process makes files.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # whatever the process takes away
             file.write(content)
             if durable:
                 file.flush()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy, policy_of
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
 
 FILE = "medpfl.json"
 
@@ -35,6 +38,15 @@ def read_content(file: Path) -> dict[str, Any]:
     if not isinstance(code, list) or not all(isinstance(module, str) and module for module in code):
         raise UserError(f'{file}: code must be a list of modules, e.g. {{"code": ["hospital_nets"]}}')
     return content
+
+
+def permit_code(local: Path, config: RunConfig) -> None:
+    """Permits, in this process, what code a configuration names, as far as the site's file lists it."""
+    from medpfl.config.named_code import named_code
+    from medpfl.core.permitted_code import permit
+
+    listed = read_content(local / FILE).get("code", [])
+    permit(*(module for _, spec in named_code(config) if (module := spec.partition(":")[0]) in listed))
 
 
 def read_policy(local: Path, *, rehearsal: bool) -> SitePolicy:

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.core.statefile import write_bytes
 
 FILE = "medpfl.key"
 _BYTES = 32
@@ -93,14 +94,21 @@ def make_key(local: Path) -> Path:
         UserError: it cannot be written.
     """
     file = local / FILE
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if file.exists():
         return file
+    whole = file.with_name(f".{FILE}.{os.getpid()}.new")
+    try:
+        write_bytes(whole, (secrets.token_hex(_BYTES) + "\n").encode(), mode=0o600)
+        try:
+            os.link(whole, file)
+        except FileExistsError:
+            pass  # another process was first
+        except OSError:  # a file system without links
+            os.replace(whole, file)
     except OSError as error:
         raise UserError(f"{file}: the site's key cannot be written: {error.strerror}") from None
-    with open(descriptor, "w") as opened:
-        opened.write(secrets.token_hex(_BYTES) + "\n")
+    finally:
+        whole.unlink(missing_ok=True)
     return file
 
 

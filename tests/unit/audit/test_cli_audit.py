@@ -1,4 +1,5 @@
 import json
+import shutil
 import stat
 from pathlib import Path
 
@@ -6,9 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from medpfl.audit.finding import Finding
-from medpfl.audit.report import lines_of, passed, summary
+from medpfl.audit.report import lines_of, passed, require_own_folder, summary, write_audit
+from medpfl.cli.audit import open_audit
 from medpfl.cli.main import app
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.site.policy import HOSPITAL
 
 ROOT = Path(__file__).parents[3]
 FEDAVG = ROOT / "jobs" / "organamnist-fedavg"
@@ -80,3 +84,62 @@ def test_what_was_only_refused_is_said():
     assert "refused every question of all of them: " in summary([refused, none], 1)[2]
     assert summary([refused, none], 1)[-1] == "Passes: every attack stayed within its limit."
     assert summary([Finding("d", "", "", "fails")], 1)[-1] == "Fails: d."
+
+
+def changed(tmp_path, change):
+    """A copy of a job whose executor has other arguments."""
+    job = Path(shutil.copytree(FEDAVG, tmp_path / "job"))
+    file = job / "app" / "config" / "config_fed_client.json"
+    content = json.loads(file.read_text())
+    change(content["executors"][0]["executor"]["args"])
+    file.write_text(json.dumps(content))
+    return job
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda args: args.update(newcomers=args["run_config"]), "sites join a finished run by it"),
+        (lambda args: args["run_config"].update(init=f"sha256:{'0' * 64}"), "begins with start weights"),
+    ],
+)
+def test_jobs_that_cannot_be_attacked_are_refused_at_once(tmp_path, change, words):
+    with pytest.raises(UserError, match=words):
+        raise audit(changed(tmp_path, change), "--out", tmp_path / "out").exception
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_job_of_masks_is_refused_before_the_attacks():
+    masks = make_config(algorithm="fedavg", task="segmentation", data="sarcoma-sample", partition="natural", sites=3)
+    with pytest.raises(
+        UserError, match="sarcoma-sample: segmentation, and the attacks here look for images"
+    ):
+        open_audit(masks, None, None, HOSPITAL, HOSPITAL.audit, 1)
+
+
+def test_no_network_is_built_that_the_site_would_not_build(careless, tmp_path):
+    file = careless / "local" / "medpfl.json"
+    file.write_text(json.dumps({"policy": {"network_parameters": 1000}}))
+    with pytest.raises(UserError, match=r"1e\+03 is the limit \(network_parameters\)"):
+        raise audit(FEDAVG, "--kit", careless, "--out", tmp_path / "out").exception
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(tmp_path):
+    folder = tmp_path / "fundus"
+    folder.mkdir(mode=0o755)
+    (folder / "patient1.png").write_bytes(b"a picture")
+    with pytest.raises(UserError, match="it holds something else than an audit's report"):
+        raise audit(FEDAVG, "--out", folder).exception
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert [file.name for file in folder.iterdir()] == ["patient1.png"]
+
+
+def test_a_report_takes_the_place_of_its_own_pictures_alone(tmp_path):
+    require_own_folder(tmp_path / "audit")
+    for name in ("imprint.png", "slide.png"):
+        (tmp_path / "audit" / name).write_bytes(b"a picture")
+    require_own_folder(tmp_path / "audit")
+    found = {"job": "job", "site": "north", "policy": HOSPITAL, "thresholds": HOSPITAL.audit, "seconds": 1.0}
+    write_audit(tmp_path / "audit", [Finding("imprint", "", "", "passes")], **found)
+    assert {file.name for file in (tmp_path / "audit").iterdir()} == {"audit.json", "slide.png"}
+    assert {stat.S_IMODE((tmp_path / "audit" / name).stat().st_mode) for name in (".", "audit.json")} == {0o700, 0o600}

@@ -1,6 +1,7 @@
 """A site's own policy, key and approvals, and what review and ledger say of them."""
 
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -330,3 +331,56 @@ def test_review_builds_no_network_that_the_site_would_not(prepared):
     refused = site("review", FEDAVG, "--kit", prepared)
     assert isinstance(refused.exception, UserError)
     assert "operations or more, 1e+03 is the limit (network_operations)" in str(refused.exception)
+
+
+def test_review_builds_a_network_that_the_site_permits(kit, tmp_path, monkeypatch):
+    net = "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, num_classes=11):\n"
+    net += "        super().__init__()\n        self.fc = nn.Linear(784, num_classes)\n\n"
+    net += "    def forward(self, x):\n        return self.fc(x.flatten(1))\n"
+    (tmp_path / "reviewed_nets.py").write_text(net)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def name(content):
+        content["executors"][0]["executor"]["args"]["run_config"]["model"] = "reviewed_nets:Net"
+
+    job = changed(tmp_path, "app/config/config_fed_client.json", name)
+    assert "which nobody here has permitted" in str(site("review", job).exception)
+    assert "which nobody here has permitted" in str(site("review", job, "--kit", kit).exception)
+    write(kit, "medpfl.json", {"code": ["reviewed_nets"]})
+    assert "network: reviewed_nets:Net, 8,635 parameters" in site("review", job, "--kit", kit).output
+
+
+@pytest.mark.parametrize(
+    ("meta", "gpus", "launchers"),
+    [
+        ({"resource_spec": {"@default": {"num_of_gpus": 0}, "north": {"process": {"num_of_gpus": 8}}}}, 8, ()),
+        ({"resource_spec": {"north": {"docker": {"image": "mine"}}}}, 0, ("docker",)),
+        ({"launcher_spec": {"default": {"docker": {"image": "mine"}}}}, 0, ("launcher_spec",)),
+    ],
+)
+def test_review_says_how_a_job_is_started(tmp_path, meta, gpus, launchers):
+    found = review(changed(tmp_path, "meta.json", lambda content: content.update(meta)))
+    assert (found.gpus, found.launchers) == (gpus, launchers)
+    said = [reason for reason in found.refusals(HOSPITAL) if "how its process is to be started" in reason]
+    assert bool(said) == bool(launchers)
+
+
+def test_review_names_gpus_that_are_no_number(tmp_path):
+    many = {"resource_spec": {"@default": {"num_of_gpus": "many"}}}
+    job = changed(tmp_path, "meta.json", lambda content: content.update(many))
+    with pytest.raises(UserError, match="num_of_gpus must be a whole number, not 'many'"):
+        review(job)
+
+
+def test_a_private_file_is_never_open(kit, monkeypatch):
+    done(kit, "--policy", "rounds=6")
+    (kit / "local" / "medpfl.json").chmod(0o600)
+    modes, replace = [], os.replace
+
+    def replaced(new, old):
+        modes.append((Path(old).name, stat.S_IMODE(Path(new).stat().st_mode)))
+        replace(new, old)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    done(kit, "--policy", "rounds=7")
+    assert ("medpfl.json", 0o600) in modes

@@ -101,3 +101,39 @@ def test_tags_hang_on_name_place_and_content():
         with pytest.raises(SealBroken):
             seal.require("n", "text", tag)
     assert seal.secret("x") != seal.secret("y") != Seal(OTHER, "a/b").secret("y")
+
+
+def test_a_kill_leaves_a_whole_key_or_none(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make_key(tmp_path)
+    assert not list(tmp_path.iterdir())
+    make_key(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
+
+
+def test_of_two_that_make_a_key_the_first_ones_stays(tmp_path, monkeypatch):
+    link, first = os.link, []
+
+    def late(new, file):
+        file.write_text("00" * 32)
+        file.chmod(0o600)
+        first.append(file)
+        link(new, file)
+
+    monkeypatch.setattr(os, "link", late)
+    make_key(tmp_path)
+    assert first and read_key(tmp_path) == bytes(32)
+
+
+def test_a_key_is_made_where_there_are_no_links(tmp_path, monkeypatch):
+    def none(*_):
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", none)
+    make_key(tmp_path)
+    assert len(read_key(tmp_path)) == 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 from medpfl.core.errors import UserError
@@ -44,9 +45,7 @@ class KitPlan:
         for file, content in self.contents.items():
             like = file if file.exists() else file.with_name(RESOURCES + ".default")
             try:
-                mode = like.stat().st_mode if like.exists() else None
-                write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
-                if mode is not None:
-                    file.chmod(mode)
+                mode = S_IMODE(like.stat().st_mode) if like.exists() else None
+                write_bytes(file, (json.dumps(content, indent=2) + "\n").encode(), mode=mode)
             except OSError as error:
                 raise UserError(f"{file}: cannot be written: {error.strerror}") from None

@@ -16,7 +16,7 @@ from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.report.words import size
 from medpfl.site.contract import Contract
-from medpfl.site.local_file import read_object
+from medpfl.site.local_file import permit_code, read_object
 from medpfl.site.policy import HOSPITAL, SitePolicy
 
 _REVEALS = {
@@ -63,7 +63,8 @@ class Review:
         foreign: those that no job of this package needs.
         code: files that it brings.
         unread: further files: FLARE looks for configurations at any depth, and in other forms than JSON.
-        gpus: what it asks of each site.
+        gpus: the most that it asks of a site.
+        launchers: what it says of other ways to start its process than FLARE's plain one.
         leaving: what leaves a site.
         parameters: of its network.
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
@@ -81,6 +82,7 @@ class Review:
     code: tuple[str, ...]
     unread: tuple[str, ...]
     gpus: int
+    launchers: tuple[str, ...]
     leaving: tuple[Leaving, ...]
     parameters: int
     steering: str
@@ -117,6 +119,8 @@ class Review:
             )
         if self.code:
             found.append(f"it brings code (BYOC): {_some(self.code)}")
+        if self.launchers:
+            found.append(f"it says how its process is to be started: {_some(self.launchers)}")
         return found
 
     def to_json(self, policy: SitePolicy) -> dict[str, Any]:
@@ -187,12 +191,13 @@ class Review:
         yield from (f"  {reason}" for reason in refusals)
 
 
-def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
+def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None = None) -> Review:
     """Reads a job folder. Nothing of it is run.
 
     Args:
         folder: the job's.
         limits: on its network.
+        local: of the site's kit, whose file lists the code of others that it permits.
 
     Raises:
         NetworkTooLarge: the network is beyond them, so that it is not built here either.
@@ -210,6 +215,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
     newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
+    if local is not None:
+        permit_code(local, config)
     joining = newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
@@ -231,7 +238,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network) -> Review:
         unread=tuple(
             str(f.relative_to(folder)) for f in sorted(folder.rglob("*")) if not f.is_dir() and f not in known
         ),
-        gpus=int(next(iter(_values(meta.get("resource_spec", {}), "num_of_gpus")), 0)),
+        gpus=max(map(_whole, _values(meta.get("resource_spec", {}), "num_of_gpus")), default=0),
+        launchers=tuple(sorted(_launchers(meta))),
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
@@ -281,6 +289,20 @@ def _classes(content: Any) -> Iterator[str]:
     elif isinstance(content, list):
         for value in content:
             yield from _classes(value)
+
+
+def _whole(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise UserError(f"meta.json: num_of_gpus must be a whole number, not {str(number)[:80]!r}")
+    return number
+
+
+def _launchers(meta: Mapping[str, Any]) -> set[str]:
+    """What a job says of how its process is started, at any site: a container's image is code, too."""
+    spec = meta.get("resource_spec")
+    of_sites = [site for site in spec.values() if isinstance(site, Mapping)] if isinstance(spec, Mapping) else []
+    ways = {str(key) for site in of_sites for key, value in site.items() if isinstance(value, Mapping)}
+    return {str(key) for key in meta if "launcher" in str(key)} | ways - {"process"}
 
 
 def _values(content: Any, wanted: str) -> Iterator[Any]:

@@ -26,12 +26,14 @@ class Job:
         config: the run.
         allowed: names and shapes of the tensors that leave.
         contract: its hash.
+        joining: sites join a finished run by it; ``config`` is then of what data they have.
     """
 
     name: str
     config: RunConfig
     allowed: dict[str, list[int] | None]
     contract: str = ""
+    joining: bool = False
 
 
 def place_for(job: Path) -> Path:
@@ -81,8 +83,9 @@ def read_job(folder: Path) -> Job:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
         if len(named) != 1 or named[0] not in AT_SITE:
             raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
-        contract = Contract(run, config if "newcomers" in given[0] else None).hash
-        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract))
+        joining = "newcomers" in given[0]
+        contract = Contract(run, config if joining else None).hash
+        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract, joining))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
