@@ -95,7 +95,7 @@ def trained_further(config: RunConfig, model: torch.nn.Module, data, order: torc
     part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
     torch.manual_seed(order.initial_seed())
     objective = plain_objective(model, config.trainer.loss(config.learned.loss, data))
-    train_epochs(model, data, config.trainer, part.epochs(data.samples("train"), config.trainer), order, objective)
+    train_epochs(model, data, config.trainer, part.epochs(data, config.trainer), order, objective)
     return [before, Candidate("fine-tuned", 0, copied(model))]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.core.settings import Settings, setting
-from medpfl.core.site_data import batch_sizes
+from medpfl.core.site_data import SiteData
 from medpfl.training.loop import plain_objective, train_epochs
 from medpfl.training.trainer import Trainer
 
@@ -41,9 +41,9 @@ class FineTuning(Mechanism):
         told = {"epoch": self.settings.finetune_epochs, "step": self.settings.finetune_steps}
         return " or ".join(f"{number:,} {what}{'s' * (number != 1)}" for what, number in told.items() if number)
 
-    def epochs(self, samples: int, trainer: Trainer) -> int:
+    def epochs(self, data: SiteData, trainer: Trainer) -> int:
         """How many; the larger number of the two settings."""
-        steps = trainer.steps_in(len(batch_sizes(samples, trainer.batch_size)))
+        steps = trainer.steps_in(data.batches_in_epoch(trainer.batch_size))
         return max(self.settings.finetune_epochs, -(-self.settings.finetune_steps // steps))
 
     def finish(self, round_: LocalRound) -> bool:
@@ -52,6 +52,6 @@ class FineTuning(Mechanism):
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         objective = plain_objective(round_.model, round_.loss)
         trainer = round_.trainer.with_lr(self.settings.finetune_lr or round_.trainer.lr)
-        epochs = self.epochs(round_.data.samples("train"), trainer)
+        epochs = self.epochs(round_.data, trainer)
         train_epochs(round_.model, round_.data, trainer, epochs, order, objective)
         return True

@@ -118,6 +118,10 @@ class MaskedVolumes:
             images, masks = (torch.stack(tensors).to(self.device) for tensors in zip(*pieces, strict=True))
             yield scale(images), masks
 
+    def batches_in_epoch(self, batch_size: int) -> int:
+        """See :class:`SiteData`: of patches."""
+        return len(batch_sizes(self.samples("train") * self.patches, batch_size))
+
     def _patch(self, volume: int, generator: torch.Generator) -> Batch:
         image, mask = self.images["train"][volume], self.masks["train"][volume]
         draw = torch.rand(1 + len(self.window), generator=generator)

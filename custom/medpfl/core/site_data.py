@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal, Protocol
@@ -42,6 +42,9 @@ class SiteData(Protocol):
 
         Balanced: as many samples, drawn with replacement so that every class is as frequent as every other.
         """
+
+    def batches_in_epoch(self, batch_size: int) -> int:
+        """How many :meth:`training_batches` gives."""
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, each sample once, unaugmented."""
@@ -110,6 +113,10 @@ class ImageTensors:
         order = order.to(images.device)
         for chosen in order.split(batch_sizes(len(order), batch_size)):
             yield scale(images[chosen]), labels[chosen]
+
+    def batches_in_epoch(self, batch_size: int) -> int:
+        """See :class:`SiteData`."""
+        return len(batch_sizes(self.samples("train"), batch_size))
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`."""
@@ -201,6 +208,13 @@ class SiteLoaders:
             raise UserError("sampling=balanced: loaders of one's own draw their samples themselves; balance them there")
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         return self._moved(self.train)
+
+    def batches_in_epoch(self, batch_size: int) -> int:
+        """See :class:`SiteData`: the loader's own, which is read for it unless it tells."""
+        if isinstance(self.train, Sized):
+            return len(self.train)
+        with torch.random.fork_rng(devices=[]):
+            return sum(1 for _ in self.train)
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`.

@@ -8,7 +8,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State
-from medpfl.core.site_data import SiteData, batch_sizes
+from medpfl.core.site_data import SiteData
 
 
 def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: SiteData) -> Iterator[State]:
@@ -28,7 +28,7 @@ def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: 
     if not gradients:
         return
     trainer = config.trainer.at(message.round)
-    steps = config.local_epochs * trainer.steps_in(len(batch_sizes(data.samples("train"), trainer.batch_size)))
+    steps = config.local_epochs * trainer.steps_in(data.batches_in_epoch(trainer.batch_size))
     for count in (1, (steps + 1) // 2, steps):
         way = count * trainer.lr
         moved = {name: message.shared[name] - way * tensor for name, tensor in gradients.items()}

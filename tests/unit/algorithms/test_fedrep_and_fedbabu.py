@@ -2,16 +2,19 @@
 
 import pytest
 import torch
-from tiny import Net, last_models, run, same, sites_of
+from tiny import Net, images, last_models, run, same, sites_of
 from tiny import config as tiny_config
+from torch.utils.data import DataLoader
 
 from medpfl.algorithms.fedrep import HeadFirst
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import generator
+from medpfl.core.site_data import SiteLoaders
 from medpfl.engine.federation import Federation
 from medpfl.site.store import FINISHED, MODEL
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
@@ -101,7 +104,34 @@ def test_fine_tuning_is_training_of_what_was_received_and_changes_no_round():
 )
 def test_steps_are_as_many_whole_epochs_as_have_them(settings, samples, accumulate, epochs):
     trainer = Trainer(Training(batch_size=32, accumulate=accumulate))
-    assert FineTuning(FineTuningSettings(**settings)).epochs(samples, trainer) == epochs
+    data = images(train=samples)
+    assert FineTuning(FineTuningSettings(**settings)).epochs(data, trainer) == epochs
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_steps_are_counted_as_they_are_made(accumulate):
+    """Volumes train in patches, and loaders of one's own have batches of their own size."""
+    pixels, masks = [torch.rand(1, 8, 8, 8) for _ in range(10)], [torch.zeros(8, 8, 8, dtype=torch.uint8)] * 10
+    volumes = MaskedVolumes({"train": pixels}, {"train": masks}, window=(4, 4, 4), patches=4)
+    pairs = [(torch.rand(1, 4, 4), k % 3) for k in range(40)]
+    own = SiteLoaders(DataLoader(pairs, batch_size=5, shuffle=True))
+    unsized = SiteLoaders(Unsized(own.train))
+    trainer = Trainer(Training(batch_size=2, accumulate=accumulate))
+    for data, batches in ((volumes, 20), (own, 8), (unsized, 8)):
+        found = list(data.training_batches(trainer.batch_size, generator(0, "order")))
+        assert len(found) == data.batches_in_epoch(trainer.batch_size) == batches
+        steps = -(-batches // accumulate)
+        assert FineTuning(FineTuningSettings(finetune_steps=200)).epochs(data, trainer) == -(-200 // steps)
+
+
+class Unsized:
+    """Batches without a length."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
 
 
 def test_asked_twice_a_site_fine_tunes_once():

@@ -111,9 +111,7 @@ def test_jobs_that_cannot_be_attacked_are_refused_at_once(tmp_path, change, word
 
 def test_a_job_of_masks_is_refused_before_the_attacks():
     masks = make_config(algorithm="fedavg", task="segmentation", data="sarcoma-sample", partition="natural", sites=3)
-    with pytest.raises(
-        UserError, match="sarcoma-sample: segmentation, and the attacks here look for images"
-    ):
+    with pytest.raises(UserError, match="sarcoma-sample: segmentation, and the attacks here look for images"):
         open_audit(masks, None, None, HOSPITAL, HOSPITAL.audit, 1)
 
 
