@@ -90,7 +90,7 @@ class PseudoData(Mechanism):
 
     def begin(self, round_: LocalRound) -> Part:
         """Pseudo data, and all four steps."""
-        model, loss = round_.model, round_.run.learned.loss
+        model = round_.model
         received = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         made = cycle(pseudo_data(round_, self.settings.pseudo_size, self.settings.perturbed_size))
 
@@ -105,7 +105,7 @@ class PseudoData(Mechanism):
         def take_back() -> None:
             x_s, known, x_p, y = (tensor.to(round_.device) for tensor in next(made))
             with batch_norm_for(model, y, round_.data.images_per_sample):
-                project(model, moving(), received, [(x_s, known, cross_entropy), (x_p, y, loss)])
+                project(model, moving(), received, [(x_s, known, cross_entropy), (x_p, y, round_.loss)])
 
         return Part(forward=forward, after_step=take_back)
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 
+NIFTI = (".nii", ".nii.gz")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 """How the names of image files end, in lower case."""
 
 UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl")
 """How those of images end that are not read."""
 
-_VOLUMES = (".dcm", ".nii", ".nii.gz")
+_VOLUMES = (".dcm", *NIFTI)
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -110,3 +111,9 @@ def _is_special(path: Path) -> bool:
     except OSError:  # whoever reads it says why it cannot be
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def nifti_stem(name: str) -> str:
+    """The name of a NIfTI file without its ending, in whatever case that is written."""
+    ending = next((ending for ending in NIFTI if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]

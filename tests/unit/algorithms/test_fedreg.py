@@ -28,7 +28,9 @@ ONE, FIRST = torch.ones(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64)
 def local_round(model, own, run_config, when=2):
     split = ParameterSplit(model, Nothing())
     message = Message("train", when, split.shared_state(model))
-    return LocalRound("site-1", run_config, when, message, model, split, own, lambda: None, lambda: None)
+    found = LocalRound("site-1", run_config, when, message, model, split, own, lambda: None, lambda: None)
+    found.loss = run_config.learned.loss
+    return found
 
 
 def test_signed_steps_by_hand():

@@ -1,5 +1,7 @@
 """The impression as it leaves the server."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny import Net
@@ -58,3 +60,12 @@ def test_it_can_be_stopped_from_the_first_look_at_the_images_on(personal):
     impress, shared = maker(9, personal, stop=lambda: True)
     with pytest.raises(Stopped):
         impress(shared)
+
+
+@pytest.mark.parametrize("value", [9.0, float("inf"), float("nan")])
+def test_pixels_that_no_site_takes_are_a_failed_step_and_no_failed_round(value, monkeypatch):
+    impress, shared = maker(3)
+    made = SimpleNamespace(images=torch.full((3, 1, 4, 4), value), labels=torch.zeros(3, dtype=torch.int64))
+    monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", lambda *_: made)
+    tensors, report = impress(shared)
+    assert tensors == {} and report["failed"].startswith("pixels of the impression are beyond 8, which no site takes")

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from medpfl.core.errors import UserError
-from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
+from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture, upright
 
 
 def gradient(mode="RGB"):
@@ -58,3 +58,15 @@ def test_a_turned_picture_stands_upright(tmp_path):
 def test_values_of_no_known_range(tmp_path):
     with pytest.raises(UserError, match=r"x.tif: cannot be read \(values from 0 to 2, mode F: 8 or 16 bits are needed"):
         read(tmp_path, Image.fromarray(np.linspace(0, 2, 64, dtype=np.float32)[None].repeat(9, 0)), "x.tif")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_white_as_zero_is_turned_over_in_every_depth(tmp_path, dtype):
+    """Film digitisers write so (TIFF, PhotometricInterpretation 0). Pillow turns 8 bits itself, in writing too."""
+    ramp = np.linspace(0, np.iinfo(dtype).max, 64).astype(dtype).reshape(8, 8)
+    for name, tag in (("black.tif", 1), ("white.tif", 0)):
+        Image.fromarray(ramp).save(tmp_path / name, tiffinfo={262: tag})
+        assert Image.open(tmp_path / name).tag_v2[262] == tag
+    black, white = (np.asarray(upright(tmp_path / name, "L")) for name in ("black.tif", "white.tif"))
+    assert (black[0, 0], black[-1, -1]) == (0, 255)
+    assert np.array_equal(white, black if dtype == np.uint8 else 255 - black)

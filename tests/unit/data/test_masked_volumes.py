@@ -5,10 +5,11 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from masked import CPU, PARTS, config, save_nifti, volume, write_datalist, write_volumes
+from masked import CPU, PARTS, config, save_nifti, volume, write_datalist, write_picture, write_volumes
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.data.kinds.masks.datalist import read_datalist
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.masks.reading import Reading
@@ -278,6 +279,19 @@ def test_a_datalist_names_images_sites_and_parts(home):
         "validation": ["p3"],
         "test": ["p4", "p5"],
     }
+
+
+def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
+    write_picture(home / "train" / "001.png", home / "train" / "001_m.png", 1)
+    write_picture(home / "test" / "001.png", home / "test" / "001_m.png", 2)
+    write_picture(home / "train" / "002.png", home / "train" / "002_m.png", 3)
+    names = ("train/001", "test/001", "train/002")
+    entries = {name: {"image": f"{name}.png", "label": f"{name}_m.png"} for name in names}
+    lists = {"training": [entries["train/001"], entries["train/002"]], "test": [entries["test/001"]]}
+    layout = read_datalist(write_datalist(home / "list.json", **lists), Reading())
+    [pairs] = layout.centres.values()
+    assert [pair.patient for pair in pairs] == ["train/001", "002", "test/001"]
+    assert [pair.split for pair in pairs] == ["train", "train", "test"]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,15 @@ def test_several_labels_a_picture_are_a_task_of_their_own(tmp_path):
     assert any("labels, several a picture: effusion, nodule" in f.message for f in check(root))
 
 
+def test_a_centres_division_does_not_hang_on_other_centres(tmp_path):
+    """Of several labels the rarest divides: the rarest at the centre, which alone is at a hospital."""
+    write_table(tmp_path / "one" / "north", SEVERAL, head="picture,labels,patient")
+    for centre, rows in (("north", SEVERAL), ("south", [f"{n}.png,nodule,p{n}" for n in range(40)])):
+        write_table(tmp_path / "two" / centre, rows, head="picture,labels,patient")
+    alone, among = (read_layout(tmp_path / root).centres["north"] for root in ("one", "two"))
+    assert [(p.id, p.label) for p in alone] == [(p.id, p.label) for p in among]
+
+
 def test_labels_of_a_picture_may_be_unknown(tmp_path):
     rows = ["0.png,1,0", "1.png,,1", "2.png,0,NA", "3.png,0,0"]
     root = write_table(tmp_path / "chest", rows, head="picture,label: effusion,label: nodule")

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from monai.bundle import ConfigWorkflow
 from recordings import series, write_series
 
@@ -186,6 +188,13 @@ def test_similarity_rests_on_every_sample_of_every_window(home):
     torch.testing.assert_close(found["blocks.0.1/mean"], into.mean(1))
     torch.testing.assert_close(found["blocks.0.1/variance"], into.var(1, correction=0))
     assert len(found) == 6
+
+
+@given(st.floats(-2000, 2000, width=32), st.integers(2, 5000))
+@example(-920.85, 187)
+def test_a_constant_channel_becomes_nothing(value, length):
+    """Whatever rounding makes of its mean."""
+    assert not as_input(torch.full((1, length), value), "window", ()).any()
 
 
 def test_windows_are_normalised_and_divided():

@@ -51,6 +51,15 @@ def test_rescaling_comes_before_the_window(tmp_path):
     assert grey(file) == [[0, round(255 * 0.3), 255]]
 
 
+def test_a_negative_slope_turns_an_image_over_with_a_window_too(tmp_path):
+    """Stored 0 is 4095 and bright; the window spans the whole range and so changes nothing."""
+    values, fields = [[0, 1000, 2000, 3000, 4095]], {"RescaleSlope": -1, "RescaleIntercept": 4095}
+    plain = grey(write_xray(tmp_path / "plain.dcm", values, **fields))
+    assert plain == [[255, 193, 130, 68, 0]]
+    windowed = grey(write_xray(tmp_path / "windowed.dcm", values, **fields, WindowCenter=2048, WindowWidth=4096))
+    assert np.abs(np.subtract(plain, windowed)).max() <= 1
+
+
 def test_a_voi_lut_is_used_before_a_window(tmp_path):
     fields = {"VOILUTSequence": voi_lut([0, 1023, 204, 511], 10), "WindowCenter": 2, "WindowWidth": 2}
     file = write_xray(tmp_path / "a.dcm", [[0, 1, 2, 3, 9]], **fields)

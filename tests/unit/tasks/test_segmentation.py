@@ -9,10 +9,11 @@ from monai.metrics import DiceMetric
 from torch import nn
 
 from medpfl.core.errors import UserError
-from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.segmentation.judging import Judged, judge, surface_distances
+from medpfl.tasks.segmentation.outlines import _picture
 
 TASK = TASKS["segmentation"]
 PARTS = ("train", "validation", "test")
@@ -161,3 +162,8 @@ def test_networks_that_give_no_mask_are_refused():
     assert TASK.misfit((2, 3, 8, 8), (2, 1, 8, 8), 3) is None
     assert "a map of 3 classes" in TASK.misfit((2, 3), (2, 1, 8, 8), 3)
     assert "a map of 3 classes" in TASK.misfit((2, 2, 8, 8), (2, 1, 8, 8), 3)
+
+
+def test_a_volume_of_one_slice_is_drawn():
+    case = Case(torch.rand(1, 1, 1, 6, 8), torch.zeros(1, 6, 8, dtype=torch.uint8), None)
+    assert _picture(case, torch.rand(2, 1, 6, 8)).startswith("data:image/png")

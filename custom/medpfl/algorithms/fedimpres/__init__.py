@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.algorithms.base import Algorithm
-from medpfl.algorithms.fedimpres.impress import impression_maker
+from medpfl.algorithms.fedimpres.impress import BRIGHTEST, impression_maker
 from medpfl.algorithms.fedimpres.picture import picture
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Run, ServerParts, ServerStep, Step, Turn
@@ -33,9 +33,6 @@ from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import endless_batches
 from medpfl.models import logits
 from medpfl.training.part import Beside, Part
-
-_BRIGHTEST = 8.0
-"""What a pixel of an impression may be at most; those that it starts from lie in [-1, 1]."""
 
 
 class ImpressionSettings(Settings):
@@ -99,7 +96,7 @@ class Impression(Mechanism):
         _, layer = split.classification_layer(model)
         many = self.settings.images
         entries = {
-            "images": Entry((None, -1, -1, -1), (torch.float16,), -_BRIGHTEST, _BRIGHTEST, longest=many),
+            "images": Entry((None, -1, -1, -1), (torch.float16,), -BRIGHTEST, BRIGHTEST, longest=many),
             "labels": Entry((None,), (torch.uint8, torch.int64), 0, layer.out_features - 1, longest=many),
         }
         what = "images to train with that the server has made of its model"

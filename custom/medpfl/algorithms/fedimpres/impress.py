@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medpfl.algorithms.fedimpres.synthesis import Synthesis, SynthesisDiverged, all_finite, synthesise
+from medpfl.algorithms.fedimpres.synthesis import Synthesis, SynthesisDiverged, synthesise
 from medpfl.core.errors import Stopped
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Value
 from medpfl.core.site_data import batch_sizes
 
+BRIGHTEST = 8.0
+"""What a pixel of an impression may be at most; of images that it starts from most lie in [-1, 1]."""
 _IMAGES = 256
 """Images in a batch of which statistics are taken."""
 
@@ -71,8 +73,11 @@ def impression_maker(
             "images": made.images.to(torch.float16),
             "labels": made.labels.to(torch.uint8 if int(made.labels.max()) < 256 else torch.int64),
         }
-        if not all_finite(tensors["images"]):
-            reason = "the impression's pixels left the range of float16; lower pixel_lr"
+        if not tensors["images"].abs().amax() <= BRIGHTEST:  # nor where one is no number
+            reason = (
+                f"pixels of the impression are beyond {BRIGHTEST:g}, which no site takes: lower pixel_lr, or start "
+                "from images that are not"
+            )
             return {}, {"failed": reason, "seconds": time.perf_counter() - started}
         return tensors, made.report() | {"seconds": time.perf_counter() - started}
 

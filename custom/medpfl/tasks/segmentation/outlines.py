@@ -53,7 +53,7 @@ def _cases(data: MaskedData, part: Part, wanted: set[int]) -> Iterator[tuple[int
 def _picture(case: Case, probabilities: Tensor) -> str:
     true, guess = case.mask.cpu(), most_probable(probabilities).cpu()
     slice_ = int((true > 0).flatten(1).sum(1).argmax())
-    slices = case.images if len(case.images) == len(true) else case.images[0].transpose(0, 1)
+    slices = case.images if case.images.ndim == 4 else case.images[0].transpose(0, 1)
     pixels = _grey_or_rgb(slices[slice_].float().cpu())
     times = max(1, -(-_EDGE // max(pixels.shape[:2])))
     pixels = pixels.repeat(times, 0).repeat(times, 1)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from make_dicom import chest
 
 from medpfl.data.kinds.scans.preprocessing import AIR
-from medpfl.data.kinds.scans.transforms import LoadScand
+from medpfl.data.kinds.scans.transforms import LoadScand, RaiseToAird
 from medpfl.data.kinds.scans.values import EDGES, histogram, odd_values
 
 PADDINGS = (-32768, -3024, -2000, -1024, -1000, 0)
@@ -70,3 +71,8 @@ def test_a_histogram_counts_shares():
     shares = histogram(np.array([-3000, -1075, 20, 30, 9000, np.nan]))
     assert len(shares) == len(EDGES) - 1 and shares[0] == 0.4 and shares[-1] == 0.2
     assert shares[int((0 + 1100) / 50)] == 0.4
+
+
+def test_what_is_infinite_becomes_air():
+    volume = torch.tensor([[[[float("inf"), float("nan"), -float("inf"), -5000.0, 40.0]]]])
+    assert RaiseToAird("image")({"image": volume})["image"].flatten().tolist() == [AIR, AIR, AIR, AIR, 40.0]

@@ -186,15 +186,14 @@ def _by_tables(root: Path, found: dict[str, Path], classes: Sequence[str], patie
     if problem := plain_problem(names, "classes"):
         raise UserError(f"{root}: {problem}")
     centres, known = {}, bool(patient)
-    classes_of = iter(strata([target for rows in labelled.values() for _, target, _ in rows], len(names)))
     for centre, rows in labelled.items():
         folder, pictures = found[centre].parent, []
-        for file, target, row in rows:
+        for (file, target, row), stratum in zip(rows, strata([of for _, of, _ in rows], len(names)), strict=True):
             said = row.patient or (patient_in(file, patient) if patient else is_dicom(file) and person(file))
             known = known or bool(said)
             ident = file.relative_to(folder).as_posix()
             labels = None if isinstance(target, int) else target
-            pictures.append(Picture(centre, composed(said or ident), next(classes_of), ident, file, row.split, labels))
+            pictures.append(Picture(centre, composed(said or ident), stratum, ident, file, row.split, labels))
         centres[centre] = tuple(sorted(pictures, key=lambda picture: picture.id))
     files, people, without = _pictures(root)
     used = {

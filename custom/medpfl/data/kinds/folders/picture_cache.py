@@ -20,7 +20,7 @@ from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 from medpfl.data.places import private_folder
 
-_VERSION = 1
+_VERSION = 2
 """Part of every key; a change of reading that changes its output changes this number."""
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 Fit = Literal["crop", "pad", "stretch"]
+_PHOTOMETRIC = 262
+"""TIFF's tag for whether 0 is black or white."""
 
 
 class Reading(BaseModel):
@@ -65,7 +67,9 @@ def upright(file: Path, mode: Literal["RGB", "L"]) -> Image:
         if is_dicom(file):
             return xray(file).convert(mode)
         with Image.open(file) as opened:
-            return _eight_bits(ImageOps.exif_transpose(opened)).convert(mode)
+            # Pillow turns images of 8 bits so that 0 is black, and leaves those of 16 as they are.
+            white_is_zero = getattr(opened, "tag_v2", {}).get(_PHOTOMETRIC) == 0
+            return _eight_bits(ImageOps.exif_transpose(opened), white_is_zero).convert(mode)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
@@ -100,8 +104,8 @@ def picture_size(file: Path) -> tuple[int, int]:
         return image.size[::-1] if turned else image.size
 
 
-def _eight_bits(image: Image) -> Image:
-    """Any picture as one of 8 bits, without transparency."""
+def _eight_bits(image: Image, white_is_zero: bool) -> Image:
+    """Any picture as one of 8 bits, without transparency; of 16 bits with black as 0, if the file has white so."""
     from PIL import Image as images
 
     if image.mode.startswith("I") or image.mode == "F":
@@ -109,6 +113,7 @@ def _eight_bits(image: Image) -> Image:
         low, high = values.min(), values.max()
         if not (low >= 0 and high <= 65535) or image.mode == "F":
             raise ValueError(f"values from {low:g} to {high:g}, mode {image.mode}: 8 or 16 bits are needed")
+        values = 65535 - values if white_is_zero else values
         return images.fromarray(np.rint(values / 257).astype(np.uint8))
     if image.has_transparency_data:
         coloured = image.convert("RGBA")

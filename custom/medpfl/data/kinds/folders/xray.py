@@ -85,8 +85,8 @@ def xray(file: Path) -> Image:
             values = apply_voi_lut(apply_modality_lut(dataset.pixel_array, dataset), dataset)
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.
             raise ValueError(f"its pixels cannot be decoded: {first_line(error)}") from None
-        low, high = _range(dataset)
-    shares = (values.astype(np.float64) - low) / (high - low)
+        dark, bright = _range(dataset)
+    shares = (values.astype(np.float64) - dark) / (bright - dark)
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shares = 1 - shares
     return images.fromarray(np.rint(255 * shares.clip(0, 1)).astype(np.uint8))
@@ -181,7 +181,10 @@ def _require_xray(dataset: Dataset) -> None:
 
 
 def _range(dataset: Dataset) -> tuple[float, float]:
-    """The least and the highest value that an image can have after pydicom's LUTs and windows."""
+    """What is dark and what is bright, of the values that an image can have after pydicom's LUTs and windows.
+
+    A window maps low values to what the least stored number is rescaled to, which with a negative slope is the highest.
+    """
     voi, modality = dataset.get("VOILUTSequence"), dataset.get("ModalityLUTSequence")
     if table := voi or modality:
         return 0.0, 2.0 ** int(table[0].LUTDescriptor[2]) - 1
@@ -193,4 +196,5 @@ def _range(dataset: Dataset) -> tuple[float, float]:
     low, high = sorted(ends)
     if not low < high:
         raise ValueError(f"values from {low:g} to {high:g}: its bits or its rescaling are wrong")
-    return low, high
+    windowed = None not in (dataset.get("WindowCenter"), dataset.get("WindowWidth"))
+    return (ends[0], ends[1]) if windowed else (low, high)

@@ -7,8 +7,9 @@ used. ``labels`` may name the classes by number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medpfl.core.errors import UserError
@@ -35,6 +36,18 @@ def is_datalist(path: Path) -> bool:
     return isinstance(first, dict) and isinstance(first.get("label"), str) and is_image(first["label"])
 
 
+def _known(image: Path) -> str:
+    """What an image is called: its file, or the folder of one that is called ``image``."""
+    named = stem(image)
+    return image.parent.name if named.lower() in ("image", "img") else named
+
+
+def _placed(image: str, known: str) -> str:
+    """The same with the folders above it, where several are called so: nothing says that they are one patient's."""
+    folder = PurePosixPath(image).parent
+    return (folder if folder.name == known else folder / known).as_posix()
+
+
 def read_datalist(path: Path, reading: Reading) -> Layout:
     """The pairs that a datalist names.
 
@@ -49,15 +62,15 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
     given = reading.fold is not None or any(part != "train" for _, part, _ in entries)
     centres: dict[str, list[Pair]] = {}
     seen: set[Path] = set()
+    names = Counter(_known(path.parent / entry["image"]) for _, _, entry in entries if not _said(entry, "patient"))
     for where, part, entry in entries:
         image, mask = (path.parent / entry[key] for key in ("image", "label"))
         if image in seen:
             raise UserError(f"{where}: {entry['image']} is listed twice")
         seen.add(image)
-        named = stem(image)
-        known = image.parent.name if named.lower() in ("image", "img") else named
+        known = _known(image)
         centre = _said(entry, "site") or path.parent.resolve().name
-        patient = _said(entry, "patient") or known
+        patient = _said(entry, "patient") or (known if names[known] == 1 else _placed(entry["image"], known))
         case = entry["image"] if is_volume(image) or "patient" not in entry else patient
         if reading.fold is not None and part == "train":
             part = "test" if entry.get("fold") == reading.fold else "train"

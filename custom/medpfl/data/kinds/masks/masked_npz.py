@@ -64,7 +64,7 @@ def read_index(path: Path, official: bool) -> Layout:
         for key, part in zip(_KEYS, PARTS, strict=True):
             if key not in masks:
                 continue
-            number = len(file[f"{key}_images"])
+            number = _shape(file.zip, f"{key}_images")[0]
             sites, patients = (_names(path, file, f"{key}_{what}", number) for what in ("sites", "patients"))
             for row in range(start, start + number):
                 name = f"{row:07d}"

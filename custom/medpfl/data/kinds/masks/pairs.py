@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from medpfl.data.files import PICTURES, walk
+from medpfl.data.files import NIFTI, PICTURES, nifti_stem, walk
 
-VOLUMES = (".nii", ".nii.gz")
 """How NIfTI files' names end, in lower case."""
 
 _IMAGES = ("images", "image", "imgs", "img", "cxr", "imagestr", "imagests")
@@ -62,17 +61,17 @@ class Pairs:
 
 def is_volume(path: Path | str) -> bool:
     """Whether a file is called like NIfTI."""
-    return str(path).lower().endswith(VOLUMES)
+    return str(path).lower().endswith(NIFTI)
 
 
 def is_image(path: Path | str) -> bool:
     """Whether a file is called like a picture or NIfTI."""
-    return str(path).lower().endswith(PICTURES + VOLUMES)
+    return str(path).lower().endswith(PICTURES + NIFTI)
 
 
 def stem(path: Path) -> str:
     """A file's name without what tells its format."""
-    return path.name.removesuffix(".gz").removesuffix(".nii") if is_volume(path) else path.stem
+    return nifti_stem(path.name) if is_volume(path) else path.stem
 
 
 def holds_masks(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import first_line
-from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below
+from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below, nifti_stem
 from medpfl.data.kinds.folders.xray import MODALITIES, is_dicom, read_head
 from medpfl.data.kinds.masks.pairs import pair
 from medpfl.data.kinds.scans.dicomdir import incomplete
@@ -231,7 +231,7 @@ def _volume(volume: Volume, root: Path) -> Found:
         where=volume.path,
         place=place,
         name=place,
-        patient=composed(volume.path.name.lower().removesuffix(".gz").removesuffix(".nii")),
+        patient=composed(nifti_stem(volume.path.name)),
         files=(volume.path,),
         slices=volume.shape[2] if len(volume.shape) > 2 else 0,
         spacing=volume.spacing,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import below, composed, existing, files_below
+from medpfl.data.files import below, composed, existing, files_below, nifti_stem
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
@@ -201,7 +201,7 @@ def _add(reading: Reading, row: Row, target: Target, found: Series | Volume, bas
     if isinstance(found, Series):
         patient, kind, files, ident = row.patient or found.patient, "dicom", found.files, found.uid
     else:
-        patient, kind, files = row.patient or composed(_stem(found.path)), "nifti", (found.path,)
+        patient, kind, files = row.patient or composed(nifti_stem(found.path.name)), "nifti", (found.path,)
         ident = found.path.relative_to(base).as_posix() if found.path.is_relative_to(base) else row.series
     if not patient:
         reading.errors.append(f"{row.where}: no patient: the files have no PatientID, so the table must name one")
@@ -225,10 +225,6 @@ def _two_labels(reading: Reading, manifest: Manifest) -> None:
         else:
             words = f"has scans with different labels{more}: is tested once for each set of them"
         reading.notes.append(f"patient {patient} {words}")
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".nii")
 
 
 def _patients(reading: Reading, rows: list[Row]) -> None:

@@ -103,13 +103,13 @@ class PlausibleValuesd(MapTransform):
 
 
 class RaiseToAird(MapTransform):
-    """What is below air, or not a number, becomes air: scanners and converters mark what they did not see so."""
+    """What is below air, no number or infinite becomes air: scanners and converters mark what they did not see so."""
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
         out = dict(data)
         for key in self.key_iterator(out):
-            out[key] = torch.nan_to_num(out[key], nan=AIR).clamp_(min=AIR)
+            out[key] = torch.nan_to_num(out[key], nan=AIR, posinf=AIR, neginf=AIR).clamp_(min=AIR)
         return out
 
 

@@ -63,6 +63,8 @@ def as_input(values: Tensor, normalise: str, divide: tuple[float, ...]) -> Tenso
         values = values / torch.tensor(divide, dtype=torch.float32)[:, None]
     if normalise == "none":
         return values
+    # The mean of equal numbers is not always that number; taken from the first of them it is.
+    values = values - values[..., :1]
     centred = values - values.mean(-1, keepdim=True)
     spread = centred.square().mean(-1, keepdim=True).sqrt()
     return torch.where(spread > 1e-8, centred / spread.clamp_min(1e-8), torch.zeros_like(centred))
