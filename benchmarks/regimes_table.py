@@ -1,7 +1,7 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
-    python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0]   # the tables, of those lines
+    python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]   # the tables, of those lines
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
@@ -215,12 +215,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
     parser.add_argument("--seeds", type=int, nargs="*", help="of these alone, in which more methods may have been run")
+    parser.add_argument("--regimes", nargs="*", help="these alone")
     asked = parser.parse_args()
     if asked.add:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
-    found = of_whole_seeds(line for line in read() if asked.seeds is None or line.seed in asked.seeds)
+    wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
+    lines = (line for line in read() if all(only is None or getattr(line, name) in only for only, name in wanted))
+    found = of_whole_seeds(lines)
     if asked.json:
         from regimes_json import write
 
