@@ -1,7 +1,7 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
-    python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]   # the tables, of those lines
+    python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]  # the tables
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
