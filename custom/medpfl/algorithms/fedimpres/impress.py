@@ -74,7 +74,7 @@ def impression_maker(
             "labels": made.labels.to(torch.uint8 if int(made.labels.max()) < 256 else torch.int64),
         }
         darkest, brightest = tensors["images"].aminmax()  # which copies nothing; no number where one is none
-        if not (-BRIGHTEST <= darkest and brightest <= BRIGHTEST):
+        if not (darkest >= -BRIGHTEST and brightest <= BRIGHTEST):
             reason = (
                 f"pixels of the impression are beyond {BRIGHTEST:g}, which no site takes: lower pixel_lr, or start "
                 "from images that are not"
