@@ -114,12 +114,8 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
         differs = option in published or ((len(values) > 1 or added) and not off)
         if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")
-    # Where sites choose they train alone too.
-    return [o for o in options if not o.startswith("alone=")] if "use" in own and _differ(alike, "use") else options
-
-
-def _differ(groups: list[dict[str, str]], option: str) -> bool:
-    return len({own.get(option) for own in groups}) > 1
+    # It moves no figure but where sites choose, which is named: sites train alone beside what is trained further, too.
+    return [o for o in options if not o.startswith("alone=")]
 
 
 def settings_of(run: Results) -> dict[str, str]:

@@ -239,6 +239,14 @@ def test_what_sites_use_is_named_where_it_is_not_as_published(make_run):
     assert list(grouped(runs)) == ["Ditto", "Ditto (use=blend)"]
 
 
+def test_training_alone_beside_is_named_where_nothing_else_tells_apart(make_run):
+    plain = make_run("fedavg", FEDAVG[0], alone="no", settings={})
+    further = make_run("fedavg", FEDAVG[0], alone="yes", settings={"finetune_steps": 200})
+    assert list(grouped([plain, further])) == ["FedAvg", "FedAvg (finetune_steps=200)"]
+    beside = make_run("fedavg", FEDAVG[0], alone="yes", settings={})
+    assert list(grouped([plain, beside])) == ["FedAvg (alone=no)", "FedAvg"]
+
+
 def test_a_setting_that_does_nothing_is_not_named(make_run):
     runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
     assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]
