@@ -15,7 +15,7 @@ COLUMNS = {
     "brain MR": ("brain-mri",),
     "lungs": ("chest-xray",),
     "tuberculosis": ("chest-tuberculosis",),
-    "sarcoma MR": ("sarcoma-mr", "sarcoma-mr-more"),
+    "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
         "bloodmnist-published",
         "bloodmnist-fine-tuned",
