@@ -9,6 +9,7 @@ from tiny import figures, same
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
+from medpfl.data.kinds.npz.catalog import find
 from medpfl.runs import experiment
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.store import DiskStore
@@ -357,3 +358,20 @@ def test_a_run_that_is_refused_leaves_no_new_folder(tmp_path):
         with pytest.raises(UserError, match="NoSuchLayer"):
             start(out, config)
     assert not list(tmp_path.iterdir())
+
+
+def test_finished_results_are_read_where_the_data_are_not(tmp_path, caplog):
+    """Though they lack a test that they would have today."""
+    file = tmp_path / "mine.npz"
+    with np.load(find("organamnist-sample")) as sample:
+        np.savez(file, **{key: sample[key][:60] for key in sample})
+    config = small("fedavg", data=str(file))
+    start(tmp_path / "run", config)
+    there = tmp_path / "run" / "results.json"
+    without = {key: value for key, value in json.loads(there.read_text()).items() if key != "new"}
+    there.write_text(json.dumps(without))
+    file.rename(tmp_path / "elsewhere.npz")
+    assert start(tmp_path / "run", config, resume=True) == without
+    assert "fedavg not tested further" in caplog.text
+    with pytest.raises(UserError):
+        start(tmp_path / "run", config, resume=True, together=True)

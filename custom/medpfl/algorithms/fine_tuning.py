@@ -43,6 +43,8 @@ class FineTuning(Mechanism):
 
     def epochs(self, data: SiteData, trainer: Trainer) -> int:
         """How many; the larger number of the two settings."""
+        if not self.settings.finetune_steps:
+            return self.settings.finetune_epochs  # a loader may have to be read to be counted
         steps = trainer.steps_in(data.batches_in_epoch(trainer.batch_size))
         return max(self.settings.finetune_epochs, -(-self.settings.finetune_steps // steps))
 

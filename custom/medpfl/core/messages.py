@@ -73,6 +73,10 @@ class Failure:
     reason: str
 
 
+class NotAsked(Failure):
+    """Of a site that the question did not reach."""
+
+
 Value = TypeVar("Value")
 
 

@@ -56,6 +56,15 @@ def told(loader: Iterable[Any]) -> int | None:
     return drawn - drawn % loader.batch_sampler.batch_size if loader.batch_sampler.drop_last else drawn
 
 
+def number_of_batches(loader: Iterable[Any]) -> int:
+    """In an epoch. A loader that does not tell is read for it, which moves no other numbers (see :func:`varies`)."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:  # as torch's own over a stream, which has a len() that raises
+        with torch.random.fork_rng(devices=[]), _others_restored():
+            return sum(1 for _ in loader)
+
+
 def varies(loader: Iterable[Any], batches: int | None = None) -> bool:
     """Whether it gives other samples each time, or in another order.
 

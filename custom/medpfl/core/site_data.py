@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal, Protocol
@@ -13,7 +13,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from medpfl.core.errors import UserError
-from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain, drops, told, used_up, varies
+from medpfl.core.own_loaders import (
+    NOT_IN_ORDER,
+    NOT_PLAIN,
+    USED_UP,
+    NotPlain,
+    drops,
+    number_of_batches,
+    told,
+    used_up,
+    varies,
+)
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
@@ -174,6 +184,7 @@ class SiteLoaders:
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
+    _batches: int | None = field(default=None, init=False, repr=False)
     _samples: dict[Part, int] = field(default_factory=dict, init=False, repr=False)
     _problem: dict[Part, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -210,11 +221,10 @@ class SiteLoaders:
         return self._moved(self.train)
 
     def batches_in_epoch(self, batch_size: int) -> int:
-        """See :class:`SiteData`: the loader's own, which is read for it unless it tells."""
-        if isinstance(self.train, Sized):
-            return len(self.train)
-        with torch.random.fork_rng(devices=[]):
-            return sum(1 for _ in self.train)
+        """See :class:`SiteData`: the loader's own, which is read for it once unless it tells."""
+        if self._batches is None:
+            self._batches = number_of_batches(self.train)
+        return self._batches
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`.

@@ -11,6 +11,8 @@ from pathlib import Path
 from medpfl.core.errors import UserError
 
 NIFTI = (".nii", ".nii.gz")
+"""How the names of NIfTI files end, in lower case."""
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 """How the names of image files end, in lower case."""
 

@@ -91,8 +91,7 @@ def run_experiment(
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             _require_same_data(config, finished, out)
-            missing = _missing(finished, _wanted(config, together, forgotten))
-            return _with_further_tests(Federation.of(config), finished, out, missing) if missing else finished
+            return _completed(config, finished, out, _wanted(config, together, forgotten))
         started = time.perf_counter()
         federation = begun or Federation.of(config)
         federation.given_pretrained()  # a wrong file is named before any process starts
@@ -130,8 +129,24 @@ def _wanted(config: RunConfig, together: bool | None, forgotten: bool | None) ->
     return {part: yes for part, yes in wanted.items() if yes is not False}
 
 
+def _completed(
+    config: RunConfig, finished: dict[str, Any], out: Path, wanted: Mapping[str, bool | None]
+) -> dict[str, Any]:
+    """Finished results with the further tests that they lack, as after a kill; those asked for, or where the data are."""
+    missing = _missing(finished, wanted)
+    if not missing:
+        return finished
+    try:
+        return _with_further_tests(Federation.of(config), finished, out, missing)
+    except UserError as error:
+        if any(missing.values()):
+            raise
+        logger.warning("%s: %s not tested further: %s", out, config.algorithm, error)
+        return finished
+
+
 def _missing(finished: dict[str, Any], wanted: Mapping[str, bool | None]) -> dict[str, bool | None]:
-    """Of these those that finished results have not, nor a note why not, unless they were asked for: after a kill."""
+    """Of these those that finished results have not, nor, unless they were asked for, a note why not."""
 
     def said(part: str) -> bool:
         return any(note.startswith(_REASONS[part]) for note in finished["notes"])

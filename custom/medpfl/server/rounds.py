@@ -14,7 +14,7 @@ from typing import Any
 from medpfl.algorithms.mechanism import Turn
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
-from medpfl.core.messages import Failure, Message, Update, named
+from medpfl.core.messages import Failure, Message, NotAsked, Update, named
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
@@ -93,7 +93,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     ]
     _require_quorum(plan, state.phase, newcomers if state.phase == "prepare" else working, failures)
     sizes = {u.site: _sizes(expected[u.site], u) for u in usable}
-    unable = [r.site for r in replies if isinstance(r, Failure)]
+    unable = [r.site for r in replies if isinstance(r, Failure) and not isinstance(r, NotAsked)]
     travelled = [*sizes.values(), *_sizes_of_unused(expected, refused, unable, usable)]
     traffic = {k: n + sum(of_one[k] for of_one in travelled) for k, n in state.traffic.items()}
     state = replace(state, failures=(*state.failures, *failures), traffic=traffic)

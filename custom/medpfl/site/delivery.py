@@ -65,6 +65,8 @@ class Delivery:
         state: State,
         record: Mapping[str, Any],
         detail: Mapping[str, Any] | None = None,
+        *,
+        archive: bool = False,
     ) -> None:
         """Replaces the folder ``which`` as a whole.
 
@@ -79,6 +81,7 @@ class Delivery:
             record: ``samples`` by part, of how many ``patients`` if of fewer, the measures ``validation`` and ``test``,
                 and the ``verdict`` if there is one.
             detail: :meth:`medpfl.tasks.task.Task.detail` of the test, where it was made.
+            archive: another model that is there goes to the archive.
 
         Raises:
             OSError: it cannot be written; what was there is still there.
@@ -99,29 +102,32 @@ class Delivery:
                 _write(new / VERDICT, page(card, detail))
             if self.inputs and card["bundle"]:
                 _write_bundle(new / BUNDLE, new / WEIGHTS, card, self.inputs)
+            if archive and (self.folder / which).exists() and not self._holds(which, card):
+                self._archive(which)
             _replace(new, self.folder / which)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
-    def holds(self, state: State) -> bool:
-        """Whether ``selected`` is this very model."""
+    def _holds(self, which: Which, card: Mapping[str, Any]) -> bool:
+        """Whether the folder is of this very model."""
         try:
-            card = json.loads((self.folder / "selected" / CARD).read_bytes())
+            there = json.loads((self.folder / which / CARD).read_bytes())
         except (OSError, ValueError):
             return False
-        return isinstance(card, dict) and card.get("sha256") == fingerprint(state)
+        return isinstance(there, dict) and there.get("sha256") == card["sha256"]
 
     def put_aside(self) -> None:
         """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
-        kept = [self.folder / which for which in get_args(Which) if (self.folder / which).exists()]
-        if kept:
-            place = self._next_archive()
-            for model in kept:
-                model.rename(place / model.name)
+        self._archive(*(which for which in get_args(Which) if (self.folder / which).exists()))
         for which in get_args(Which):
             for place in (self._new(which), _old(self._new(which))):
                 if place.exists():
                     shutil.rmtree(place)
+
+    def _archive(self, *kept: Which) -> None:
+        place = self._next_archive() if kept else self.folder
+        for which in kept:
+            (self.folder / which).rename(place / which)
 
     def _next_archive(self) -> Path:
         archive = self.folder / ARCHIVE

@@ -7,7 +7,8 @@ engines speak to the wrapped one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,7 +90,6 @@ class Guarded:
             self._require_unsteered()
             self._require_patients(message)
             self._require_pretrained(message)
-            self._require_unused(record, message)
             self._require_channels(message)
             self.arriving.require_own_rows(message.shared)
             for channel in (c for c in self.channels if c.weights):
@@ -98,9 +98,16 @@ class Guarded:
             if message.task in ("train", "validate") and self.gate.shared:
                 self.arriving.require_place(record, message, model)
             there = self.arriving.require_steps(record, message, model, self.channels, self.data)
+            begun = self._require_unused(record, message)  # last: it takes one of the data's experiments
             self.book.write(record)
-        found = self.party.handle(message, model)
-        update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+        try:
+            found = self.party.handle(message, model)
+            update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+        except BaseException:
+            if begun and self.ledger:
+                with self._ledger_at_hand("written"):
+                    self.ledger.withdraw(*self._run(record))
+            raise
         if message.task in ("prepare", "statistics") and not record.greeted:
             with self.book.open(self.contract) as now:
                 self.book.write(replace(now, greeted=True))
@@ -164,30 +171,37 @@ class Guarded:
                 "named_pretrained)"
             )
 
-    def _require_unused(self, record: Record, message: Message) -> None:
-        """The policy's limits of what one data set serves, counted in the ledger."""
+    def _require_unused(self, record: Record, message: Message) -> bool:
+        """The policy's limits of what one data set serves, counted in the ledger; whether a run was let begin."""
         limits = self.policy.experiments, self.policy.rounds
         if self.ledger is None or not any(limits):
-            return
+            return False
+        run, whole = self._run(record), message.task != "train"
         if message.task in ("prepare", "statistics", "join", "train"):
-            whole = message.task != "train"
-            try:
-                run = (self.contract.data, record.contract, self.experiment, record.run)
-                self._served = (
-                    self.ledger.begin(*run, most=limits[0]) if whole else self.ledger.served(*run, verify=False)
-                )
-            except SealBroken as error:
-                logger.warning("%s: %s", self.name, error)
-                raise StateError("policy: the site's ledger is not as the site wrote it, so nothing leaves") from None
-            except OSError as error:
-                logger.warning("%s: %s", self.name, error)
-                raise StateError("policy: the site's ledger cannot be read, so nothing leaves") from None
+            with self._ledger_at_hand("read"):
+                served = self.ledger.begin(*run, most=limits[0]) if whole else self.ledger.served(*run, verify=False)
+            self._served = served
         if self._served is None:
-            return
+            return False
         if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
             raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
         if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
             raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
+        return whole and not self._served.known
+
+    def _run(self, record: Record) -> tuple[str, str, str, int]:
+        return self.contract.data, record.contract, self.experiment, record.run
+
+    @contextmanager
+    def _ledger_at_hand(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except SealBroken as error:
+            logger.warning("%s: %s", self.name, error)
+            raise StateError("policy: the site's ledger is not as the site wrote it, so nothing leaves") from None
+        except OSError as error:
+            logger.warning("%s: %s", self.name, error)
+            raise StateError(f"policy: the site's ledger cannot be {what}, so nothing leaves") from None
 
     def _require_beginning(self, channel: Channel) -> None:
         """A process keeps what its first message brought, also where that message is refused: the next brings none."""

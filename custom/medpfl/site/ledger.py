@@ -86,7 +86,10 @@ class Ledger:
                 "before": last,
             }
             line = json.dumps(content | {"seal": self.seal.tag(FILE, _text(content))})
-            self._write_on(self.file, line)
+            with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
             self._write_head(count + 1, json.loads(line)["seal"])
 
     def entries(self) -> Iterator[dict[str, Any]]:
@@ -116,6 +119,8 @@ class Ledger:
     def begin(self, data: str, contract: str, experiment: str, run: int, *, most: int) -> Served:
         """Lets a run begin on a data set unless so many have; of runs that ask at once each counts for the next.
 
+        A run that then gives no answer is taken back by :meth:`withdraw`.
+
         Args:
             data, contract, experiment, run: as in :meth:`served`.
             most: experiments that the data may serve; 0 for any number.
@@ -130,16 +135,23 @@ class Ledger:
         with self._locked():
             found = self.served(data, contract, experiment, run)
             if not found.known and (not most or found.experiments < most):
-                line = json.dumps({"data": data, "contract": contract, "experiment": experiment, "run": run})
-                self._write_on(self.folder / BEGUN, line)
+                self._write_begun([*self._begun(), _run(data, contract, experiment, run)])
             return found
 
-    @staticmethod
-    def _write_on(file: Path, line: str) -> None:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as opened:
-            opened.write(line.encode() + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+    def withdraw(self, data: str, contract: str, experiment: str, run: int) -> None:
+        """Takes a run back that was let begin and gave no answer; OSError and SealBroken as :meth:`begin`."""
+        with self._locked():
+            self._write_begun([one for one in self._begun() if one != _run(data, contract, experiment, run)])
+
+    def _begun(self) -> list[dict[str, Any]]:
+        file = self.folder / BEGUN
+        try:
+            return json.loads(file.read_bytes()) if file.exists() else []
+        except ValueError:
+            raise SealBroken(f"{file}: it is not as this site wrote it") from None
+
+    def _write_begun(self, runs: list[dict[str, Any]]) -> None:
+        write_bytes(self.folder / BEGUN, json.dumps(runs).encode(), mode=0o600)
 
     def served(self, data: str, contract: str, experiment: str, run: int, *, verify: bool = True) -> Served:
         """What a data set has served, and whether a run is among it.
@@ -158,7 +170,7 @@ class Ledger:
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
                 rounds += entry["task"] == "train"
-        for begun in map(json.loads, self._lines(BEGUN)):
+        for begun in self._begun():
             if begun["data"].casefold() == data.casefold():
                 runs.add((begun["contract"], begun["experiment"], begun["run"]))
         asked = (contract, experiment, run)
@@ -172,10 +184,9 @@ class Ledger:
             if head == before:
                 return lines, head
 
-    def _lines(self, name: str = FILE) -> list[bytes]:
+    def _lines(self) -> list[bytes]:
         """The whole ones; one that a kill left unfinished had not left the site."""
-        file = self.folder / name
-        content = file.read_bytes() if file.exists() else b""
+        content = self.file.read_bytes() if self.file.exists() else b""
         return content[: content.rfind(b"\n") + 1].splitlines()
 
     def _head(self) -> tuple[int, str]:
@@ -225,6 +236,10 @@ class Ledger:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with kernel_lock(self.folder / "ledger.lock", mode=0o600):
             yield
+
+
+def _run(data: str, contract: str, experiment: str, run: int) -> dict[str, Any]:
+    return {"data": data, "contract": contract, "experiment": experiment, "run": run}
 
 
 def _text(content: dict[str, Any]) -> str:

@@ -216,9 +216,7 @@ class Newcomer:
             **({"verdict": worth} if worth else {}),
         }
         try:
-            if not self.delivery.holds(state):
-                self.delivery.put_aside()  # of an earlier joining, which may be in use
-            self.delivery.write("selected", self.name, round_, state, record)
+            self.delivery.write("selected", self.name, round_, state, record, archive=True)  # the other may be in use
         except OSError as error:
             reason = error.strerror or type(error).__name__  # without the path, which is the site's own business
             raise StateNotKept(f"the site cannot write its model: {reason}") from error

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import Net, images, last_models, run, same, sites_of
 from tiny import config as tiny_config
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from medpfl.algorithms.fedrep import HeadFirst
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
@@ -117,11 +117,19 @@ def test_steps_are_counted_as_they_are_made(accumulate):
     own = SiteLoaders(DataLoader(pairs, batch_size=5, shuffle=True))
     unsized = SiteLoaders(Unsized(own.train))
     trainer = Trainer(Training(batch_size=2, accumulate=accumulate))
-    for data, batches in ((volumes, 20), (own, 8), (unsized, 8)):
+    stream = SiteLoaders(DataLoader(Stream(), batch_size=5))
+    for data, batches in ((volumes, 20), (own, 8), (unsized, 8), (stream, 8)):
         found = list(data.training_batches(trainer.batch_size, generator(0, "order")))
         assert len(found) == data.batches_in_epoch(trainer.batch_size) == batches
         steps = -(-batches // accumulate)
         assert FineTuning(FineTuningSettings(finetune_steps=200)).epochs(data, trainer) == -(-200 // steps)
+
+
+class Stream(IterableDataset):
+    """Of 40 samples."""
+
+    def __iter__(self):
+        return iter([(torch.zeros(1, 4, 4), k % 3) for k in range(40)])
 
 
 class Unsized:

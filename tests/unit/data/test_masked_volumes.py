@@ -292,6 +292,10 @@ def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
     [pairs] = layout.centres.values()
     assert [pair.patient for pair in pairs] == ["train/001", "002", "test/001"]
     assert [pair.split for pair in pairs] == ["train", "train", "test"]
+    write_picture(home / "later" / "002.png", home / "later" / "002_m.png", 4)
+    visits = [entries["train/002"], {"image": "later/002.png", "label": "later/002_m.png"}]
+    [pairs] = read_datalist(write_datalist(home / "visits.json", training=visits), Reading()).centres.values()
+    assert [pair.patient for pair in pairs] == ["002", "002"]  # one person's visits stay together
 
 
 @pytest.mark.parametrize(

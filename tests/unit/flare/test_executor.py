@@ -4,6 +4,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
@@ -70,3 +71,11 @@ def test_tasks_that_come_at_once_are_done_one_after_the_other(tmp_path, at_site,
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda task: executor.execute(task, Shareable(), context, Signal()), executor.tasks))
     assert most == [1, 1, 1, 1]
+
+
+def test_a_task_that_waited_is_not_begun_after_an_abort(tmp_path, at_site, monkeypatch):
+    monkeypatch.setattr(PersonalizedExecutor, "_execute", lambda *_: 1 / 0)
+    aborted = Signal()
+    aborted.trigger(True)
+    reply = PersonalizedExecutor({}).execute("train", Shareable(), at_site(tmp_path), aborted)
+    assert reply.get_return_code() == ReturnCode.TASK_ABORTED

@@ -274,3 +274,7 @@ def test_how_long_a_server_waited_does_not_tell_runs_apart(make_run):
     waits = {"timeout": 5.0, "grace": 60.0, "min_sites": 1, "device": "cpu"}
     runs = [make_run("fedavg", FEDAVG[0]), make_run("fedavg", FEDAVG[1], seed=1, **waits)]
     assert {label: list(by_seed) for label, by_seed in grouped(runs).items()} == {"FedAvg": [0, 1]}
+    two = [make_run("fedavg", FEDAVG[0], grace=grace) for grace in (1.0, 600.0)]
+    assert list(grouped(two)) == ["FedAvg (grace=1.0)", "FedAvg (grace=600.0)"]
+    with pytest.raises(UserError, match="is there twice with the same settings"):
+        grouped([two[0], two[0]])

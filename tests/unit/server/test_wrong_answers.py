@@ -6,7 +6,7 @@ import torch
 from plans import hello, joined, make_plan, next_values, round_of, scored, statistics, trained
 from tiny import same
 
-from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.messages import Failure, Message, NotAsked, Update
 from medpfl.core.parameters import StateError
 from medpfl.server.rounds import ServerState, advance
 from medpfl.server.updates import check_update
@@ -79,6 +79,8 @@ def test_what_is_refused_has_travelled_too():
     assert twice.traffic["sent_bytes"] == usual["sent_bytes"] + added["sent_bytes"]
     unable = advance(plan, start, [Failure("site-2", 1, "it could not"), *others()], 0).traffic
     assert unable == usual | {"sent_bytes": usual["sent_bytes"] - added["sent_bytes"]}
+    away = advance(plan, start, [NotAsked("site-2", 1, "not connected"), *others()], 0).traffic
+    assert away == {way: usual[way] - added[way] for way in usual}
     silent = advance(plan, start, others(), 0).traffic
     assert silent == {way: usual[way] - added[way] for way in usual}
     nothing = Update("site-2", 1, "no tensors", {})

@@ -49,6 +49,11 @@ class Guarded:
         tensors = {} if shared is None and task in ("prepare", "test") else shared or self.federation.initial_shared
         return answer(self.site, Message(task, round_, tensors, info), self.model)
 
+    def ask_hello(self, shared=None, **info):
+        """One that must be refused."""
+        message = Message("prepare", 0, shared or {}, {"split": self.federation.split.description()} | info)
+        assert isinstance(answer(self.site, message, self.model), Failure)
+
     def hello(self):
         assert not isinstance(self.ask("prepare"), Failure)
         return self

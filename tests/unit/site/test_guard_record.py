@@ -89,6 +89,20 @@ def test_runs_that_begin_at_once_are_counted(tmp_path):
     first.train(1)
 
 
+def test_a_hello_that_is_refused_takes_no_experiment(tmp_path):
+    policy = SitePolicy(experiments=1)
+    for name, asked in (("a", {"shared": {"x/y": torch.ones(2)}}), ("b", {"split": ["nonsense"]})):
+        refused = Guarded(folder=tmp_path / name, key=KEY, policy=policy)
+        refused.ask_hello(**asked)
+    Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
+
+
+def test_a_damaged_list_of_runs_that_began_lets_nothing_out(tmp_path):
+    first = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=5)).hello()
+    (tmp_path / "ledger.begun").write_bytes(b'[{"data"')
+    assert "the site's ledger is not as the site wrote it" in first.refused("train", 1)
+
+
 def test_the_same_run_under_another_name_counts_too(tmp_path):
     policy = SitePolicy(experiments=1)
     Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()

@@ -24,7 +24,7 @@ from medpfl.core.errors import RunEnded, Stopped, UserError
 from medpfl.core.growing import Growing
 from medpfl.core.lock import claimed
 from medpfl.core.memory import RoundEnd, give_back_freed_memory
-from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.messages import Failure, Message, NotAsked, Update
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Progress
@@ -171,7 +171,7 @@ class PersonalizedController(BaseFedAvg):
         present = {client.name for client in self.engine.get_clients()}
         with self._lock:
             absent = {s: m for s, m in outgoing.items() if s not in present}
-            self._replies = {s: Failure(s, m.round, "not connected") for s, m in absent.items()}
+            self._replies = {s: NotAsked(s, m.round, "not connected") for s, m in absent.items()}
         for site, message in outgoing.items():
             if site in absent:
                 continue

@@ -55,6 +55,8 @@ class PersonalizedExecutor(Executor):
         if task_name not in self.tasks:
             return self._refused(fl_ctx, "unknown task")
         with self._one_at_a_time:
+            if abort_signal.triggered:
+                return make_reply(ReturnCode.TASK_ABORTED)
             return self._execute(task_name, shareable, fl_ctx)
 
     def _execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext) -> Shareable:

@@ -7,7 +7,7 @@ used. ``labels`` may name the classes by number.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,7 +43,7 @@ def _known(image: Path) -> str:
 
 
 def _placed(image: str, known: str) -> str:
-    """The same with the folders above it, where several are called so: nothing says that they are one patient's."""
+    """The same with the folders above it, where such stand in several lists: those are of different patients."""
     folder = PurePosixPath(image).parent
     return (folder if folder.name == known else folder / known).as_posix()
 
@@ -62,7 +62,9 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
     given = reading.fold is not None or any(part != "train" for _, part, _ in entries)
     centres: dict[str, list[Pair]] = {}
     seen: set[Path] = set()
-    names = Counter(_known(path.parent / entry["image"]) for _, _, entry in entries if not _said(entry, "patient"))
+    lists = defaultdict(set)
+    for _, part, entry in entries:
+        lists[_known(path.parent / entry["image"])].add(part)
     for where, part, entry in entries:
         image, mask = (path.parent / entry[key] for key in ("image", "label"))
         if image in seen:
@@ -70,7 +72,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         seen.add(image)
         known = _known(image)
         centre = _said(entry, "site") or path.parent.resolve().name
-        patient = _said(entry, "patient") or (known if names[known] == 1 else _placed(entry["image"], known))
+        patient = _said(entry, "patient") or (known if len(lists[known]) == 1 else _placed(entry["image"], known))
         case = entry["image"] if is_volume(image) or "patient" not in entry else patient
         if reading.fold is not None and part == "train":
             part = "test" if entry.get("fold") == reading.fold else "train"

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from medpfl.data.files import NIFTI, PICTURES, nifti_stem, walk
 
-"""How NIfTI files' names end, in lower case."""
-
 _IMAGES = ("images", "image", "imgs", "img", "cxr", "imagestr", "imagests")
 _MASKS = ("masks", "mask", "segmentations", "segmentation", "labels", "label", "labelstr", "labelsts")
 _MARKS = ("_mask", "_segmentation", "_seg", "_label")
