@@ -132,7 +132,7 @@ def _wanted(config: RunConfig, together: bool | None, forgotten: bool | None) ->
 def _completed(
     config: RunConfig, finished: dict[str, Any], out: Path, wanted: Mapping[str, bool | None]
 ) -> dict[str, Any]:
-    """Finished results with the further tests that they lack, as after a kill; those asked for, or where the data are."""
+    """Finished results with the further tests that they lack, as after a kill: those asked for, or where data are."""
     missing = _missing(finished, wanted)
     if not missing:
         return finished
