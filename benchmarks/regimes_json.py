@@ -52,7 +52,9 @@ def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], metho
     known = regimes() | REGIMES
     regimes_: list[Regime] = []
     for name, of in found.items():
-        rows = [_row(title, methods[title], together(of[title])) for title in methods if title in of]
+        # Seeds differ by more than methods do: only rows with all of the regime's can be held against each other.
+        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"])]
+        rows = [_row(title, methods[title], together(of[title])) for title in whole]
         mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):
             print(f"{name}: left out, no method has results yet", flush=True)
