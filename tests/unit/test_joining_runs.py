@@ -144,6 +144,12 @@ def test_what_cannot_be_is_said(tmp_path):
             join(algorithm, tmp_path / folder, said, tmp_path)
 
 
+def test_how_long_a_server_waits_is_not_the_runs(tmp_path):
+    finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
+    waits = {"grace": 5.0, "timeout": 60.0, "min_sites": 1, "local_epochs": 1}
+    assert join("fedbn", tmp_path, waits, tmp_path / "out")["sites"]
+
+
 def test_a_run_that_has_not_ended_is_refused(tmp_path):
     federation = Federation.of(config("fedbn", rounds=3))
     server = tmp_path / "state" / "server"

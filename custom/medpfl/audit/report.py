@@ -29,10 +29,12 @@ def require_own_folder(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        if any(folder.iterdir()) and not (folder / FILE).exists():
+        own = (folder / FILE).exists()
+        if any(folder.iterdir()) and not own:
             raise UserError(f"--out {folder}: it holds something else than an audit's report: give a folder of its own")
         folder.chmod(0o700)
-        write_bytes(folder / FILE, b"{}\n", mode=0o600)  # also after a kill it is the report's
+        if not own:
+            write_bytes(folder / FILE, b"{}\n", mode=0o600)  # also after a kill it is the report's
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
 

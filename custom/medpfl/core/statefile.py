@@ -81,7 +81,7 @@ def write_state(
         durable: wait for the disk.
         info: the JSON value, or its text.
         seal: of the owner; the file can then only be read with it, or by who does not ask.
-        mode: the file's, before the process's mask.
+        mode: see :func:`write_bytes`.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     # Rows of one product share storage, which safetensors refuses: only what is really shared is copied.

@@ -31,15 +31,16 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
     """Label to the group's runs by seed. Runs that differ in any setting but the seed are different groups."""
     settings: dict[str, dict[str, str]] = {}
     members: dict[str, dict[Any, Results]] = defaultdict(dict)
-    often = Counter(_key(run, settings_of(run)) + str(run["config"].get("seed")) for run in runs)
-    for run in runs:
-        options = settings_of(run)
+    every = [settings_of(run) for run in runs]
+    keys = [_key(run, options) for run, options in zip(runs, every, strict=True)]
+    seeds = [run["config"].get("seed") for run in runs]
+    twice = {key for (key, _), times in Counter(zip(keys, seeds, strict=True)).items() if times > 1}
+    for run, options, key, seed in zip(runs, every, keys, seeds, strict=True):
         # What should not touch figures tells runs apart where nothing else does: how long a server waits may.
-        if often[_key(run, options) + str(run["config"].get("seed"))] > 1:
+        if key in twice:
             options |= dict(_flat({name: run["config"].get(name) for name in sorted(CIRCUMSTANCES)}))
-        key = _key(run, options)
+            key = _key(run, options)
         settings[key] = options
-        seed = run["config"].get("seed")
         if seed in members[key]:
             raise UserError(f"{name_of(run)} is there twice with the same settings; give each run once.")
         members[key][seed] = run

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from medpfl.algorithms import LOCAL
-from medpfl.config.fields import flag_of
+from medpfl.config.fields import CIRCUMSTANCES, flag_of
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
@@ -37,7 +37,7 @@ SAME_DATA = (
     "The run's sites trained on these data: their cases are in the new sites' test, and its figures are not of new "
     "ones; give data that the run has not seen."
 )
-_MAY_CHANGE = {*_DATA, "settings", "device", "local_epochs", "timeout", "init"}
+_MAY_CHANGE = {*_DATA, *CIRCUMSTANCES, "settings", "local_epochs", "init"}
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class Delivery:
             archive: another model that is there goes to the archive.
 
         Raises:
-            OSError: it cannot be written; what was there is still there.
+            OSError: it cannot be written; what was there is still there, or in the archive.
         """
         card = self._card(which, site, round_, state, record)
         if self.inputs and (problem := refusal(card, self.inputs)):
@@ -125,9 +125,10 @@ class Delivery:
                     shutil.rmtree(place)
 
     def _archive(self, *kept: Which) -> None:
-        place = self._next_archive() if kept else self.folder
-        for which in kept:
-            (self.folder / which).rename(place / which)
+        if kept:
+            place = self._next_archive()
+            for which in kept:
+                (self.folder / which).rename(place / which)
 
     def _next_archive(self) -> Path:
         archive = self.folder / ARCHIVE

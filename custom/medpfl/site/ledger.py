@@ -25,8 +25,9 @@ from medpfl.core.statefile import fingerprint, serialised_bytes, write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
 FILE, HEAD, BEGUN = "ledger.jsonl", "ledger.head", "ledger.begun"
-"""The entries; number and seal of the last; runs that were let begin, of which some have no entry yet."""
+"""The entries; number and seal of the last; runs that were let begin and have no entry yet."""
 _BEGIN = "0" * 64
+_RUN = ("data", "contract", "experiment", "run")
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Ledger:
                 file.flush()
                 os.fsync(file.fileno())
             self._write_head(count + 1, json.loads(line)["seal"])
+            self._forget(_run(*(entry[name] for name in _RUN)))
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All entries, verified one after the other.
@@ -141,7 +143,11 @@ class Ledger:
     def withdraw(self, data: str, contract: str, experiment: str, run: int) -> None:
         """Takes a run back that was let begin and gave no answer; OSError and SealBroken as :meth:`begin`."""
         with self._locked():
-            self._write_begun([one for one in self._begun() if one != _run(data, contract, experiment, run)])
+            self._forget(_run(data, contract, experiment, run))
+
+    def _forget(self, run: dict[str, Any]) -> None:
+        if run in (begun := self._begun()):
+            self._write_begun([one for one in begun if one != run])
 
     def _begun(self) -> list[dict[str, Any]]:
         file = self.folder / BEGUN
@@ -239,7 +245,7 @@ class Ledger:
 
 
 def _run(data: str, contract: str, experiment: str, run: int) -> dict[str, Any]:
-    return {"data": data, "contract": contract, "experiment": experiment, "run": run}
+    return dict(zip(_RUN, (data, contract, experiment, run), strict=True))
 
 
 def _text(content: dict[str, Any]) -> str:

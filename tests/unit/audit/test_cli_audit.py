@@ -136,7 +136,9 @@ def test_a_report_takes_the_place_of_its_own_pictures_alone(tmp_path):
     require_own_folder(tmp_path / "audit")
     for name in ("imprint.png", "slide.png"):
         (tmp_path / "audit" / name).write_bytes(b"a picture")
+    (tmp_path / "audit" / "audit.json").write_text('{"passed": true}')
     require_own_folder(tmp_path / "audit")
+    assert (tmp_path / "audit" / "audit.json").read_text() == '{"passed": true}'  # until there is another
     found = {"job": "job", "site": "north", "policy": HOSPITAL, "thresholds": HOSPITAL.audit, "seconds": 1.0}
     write_audit(tmp_path / "audit", [Finding("imprint", "", "", "passes")], **found)
     assert {file.name for file in (tmp_path / "audit").iterdir()} == {"audit.json", "slide.png"}

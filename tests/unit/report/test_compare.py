@@ -276,5 +276,11 @@ def test_how_long_a_server_waited_does_not_tell_runs_apart(make_run):
     assert {label: list(by_seed) for label, by_seed in grouped(runs).items()} == {"FedAvg": [0, 1]}
     two = [make_run("fedavg", FEDAVG[0], grace=grace) for grace in (1.0, 600.0)]
     assert list(grouped(two)) == ["FedAvg (grace=1.0)", "FedAvg (grace=600.0)"]
+    more = make_run("fedavg", FEDAVG[1], seed=1, grace=1.0)
+    found = grouped([*two, more])  # of one group, though the other has no such seed
+    assert {label: list(by_seed) for label, by_seed in found.items()} == {
+        "FedAvg (grace=1.0)": [0, 1],
+        "FedAvg (grace=600.0)": [0],
+    }
     with pytest.raises(UserError, match="is there twice with the same settings"):
         grouped([two[0], two[0]])

@@ -85,6 +85,7 @@ def test_runs_that_begin_at_once_are_counted(tmp_path):
     party.handle = meanwhile
     first.hello()
     assert said == ["policy: the data have served 1 experiments, which is the limit (experiments)"]
+    assert (tmp_path / "ledger.begun").read_text() == "[]"  # what has an entry is not kept twice
     party.handle = lambda message, model: handle(party, message, model)
     first.train(1)
 

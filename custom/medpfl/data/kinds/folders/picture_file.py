@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 Fit = Literal["crop", "pad", "stretch"]
-_PHOTOMETRIC = 262
-"""TIFF's tag for whether 0 is black or white."""
 
 
 class Reading(BaseModel):
@@ -62,13 +60,14 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
 def upright(file: Path, mode: Literal["RGB", "L"]) -> Image:
     """A picture or DICOM X-ray image in its own size, as :func:`read_picture` has it; UserError likewise."""
     from PIL import Image, ImageOps
+    from PIL.TiffImagePlugin import PHOTOMETRIC_INTERPRETATION
 
     try:
         if is_dicom(file):
             return xray(file).convert(mode)
         with Image.open(file) as opened:
             # Pillow turns images of 8 bits so that 0 is black, and leaves those of 16 as they are.
-            white_is_zero = getattr(opened, "tag_v2", {}).get(_PHOTOMETRIC) == 0
+            white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC_INTERPRETATION) == 0
             return _eight_bits(ImageOps.exif_transpose(opened), white_is_zero).convert(mode)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
