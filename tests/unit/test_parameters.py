@@ -269,6 +269,16 @@ def test_wrong_personal_state_is_named_and_changes_nothing():
     assert same(model.state_dict(), before)
 
 
+def test_a_negative_variance_is_refused_for_batch_norm_would_give_nan_without_a_word():
+    model = Net()
+    split = ParameterSplit(model, Nothing())
+    shared = split.shared_state(model)
+    wrong = shared | {"norm.running_var": torch.tensor([1.0, 1, 1, 1, 1, -1e-6])}
+    with pytest.raises(StateError, match=r"shared entry 'norm.running_var' has negative variances"):
+        split.load_shared(model, wrong)
+    split.load_shared(model, shared | {"norm.running_var": torch.zeros(6), "norm.running_mean": -torch.ones(6)})
+
+
 def test_fingerprint_and_first_difference():
     ours, theirs = ParameterSplit(Net(), BatchNorm()), ParameterSplit(Net(num_classes=4), BatchNorm())
     again = ParameterSplit(Net(), BatchNorm())

@@ -14,6 +14,8 @@ MOST_SECONDS = 1e7
 
 _Count = Annotated[int, Field(ge=0, le=10**9)]
 _Loss = Annotated[FiniteFloat, Field(ge=-1e30, le=1e30)]
+_CaseLoss = Annotated[FiniteFloat, Field(ge=0, le=20)]
+"""Of the mean over validation cases: no task lets a case cost more, and the mean over sites selects the round."""
 _Round = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -51,7 +53,7 @@ class Trained(_Strict, Generic[Measured]):
 
     train_loss: _Loss | None
     validation: Measured | None
-    validation_loss: _Loss | None = None
+    validation_loss: _CaseLoss | None = None
     numbers: Annotated[dict[Annotated[str, Field(max_length=40)], _Loss], Field(max_length=20)] | None = None
     restored_round: _Count | None = None
 
@@ -60,7 +62,7 @@ class Validated(_Strict, Generic[Measured]):
     """Of the last mix."""
 
     validation: Measured | None
-    validation_loss: _Loss | None = None
+    validation_loss: _CaseLoss | None = None
     restored_round: _Count | None = None
 
 

@@ -25,6 +25,8 @@ from medpfl.core.errors import UserError
 from medpfl.core.layers import any_linear, classification_layer
 
 State = dict[str, Tensor]
+RUNNING_VARIANCE = "running_var"
+"""What torch calls batch norm's estimate of a variance; below 0 the layer gives nan without a word."""
 
 
 def on_cpu(model: nn.Module) -> State:
@@ -33,7 +35,7 @@ def on_cpu(model: nn.Module) -> State:
 
 
 class StateError(ValueError):
-    """Tensors that do not fit the split: missing, extra, misshapen or non-finite, each by name."""
+    """Tensors that do not fit the split: missing, extra, misshapen, non-finite or negative variances, each by name."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,8 @@ class ParameterSplit:
             # As the model's own type: a float64 value may be too large for float32.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.to(entry.dtype)).all()):
                 raise StateError(f"{side} entry {name!r} has non-finite values")
+            if name.endswith(RUNNING_VARIANCE) and bool((tensor < 0).any()):
+                raise StateError(f"{side} entry {name!r} has negative variances")
 
 
 def distance(before: State, after: State) -> float:

@@ -117,7 +117,13 @@ class Delivery:
         return isinstance(there, dict) and there.get("sha256") == card["sha256"]
 
     def put_aside(self) -> None:
-        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
+        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails.
+
+        A kill while one replaced another may have left the other alone, beside its place: it goes back there first.
+        """
+        for which in get_args(Which):
+            if (old := _old(self._new(which))).exists() and not (self.folder / which).exists():
+                old.rename(self.folder / which)
         self._archive(*(which for which in get_args(Which) if (self.folder / which).exists()))
         for which in get_args(Which):
             for place in (self._new(which), _old(self._new(which))):

@@ -99,26 +99,41 @@ class Guarded:
                 self.arriving.require_place(record, message, model)
             there = self.arriving.require_steps(record, message, model, self.channels, self.data)
             begun = self._require_unused(record, message)  # last: it takes one of the data's experiments
-            self.book.write(record)
-        try:
+            with self._withdrawn_if_failed(record, begun):
+                self.book.write(record)
+        with self._withdrawn_if_failed(record, begun):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+            if message.task in ("prepare", "statistics") and not record.greeted:
+                with self._still(record) as now:
+                    self.book.write(replace(now, greeted=True))
+            if message.task == "train" and self.gate.shared:
+                length = distance(there, update.tensors)
+                with self._still(record) as now:
+                    # What came must not make the next limit as wide as it likes.
+                    longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
+                    self.book.write(replace(now, trained=message.round, step=longest))
+            self._enter(record, message, update)
+        return update
+
+    @contextmanager
+    def _withdrawn_if_failed(self, record: Record, begun: bool) -> Iterator[None]:
+        """A run that was let begin, and of which nothing left, does not count."""
+        try:
+            yield
         except BaseException:
             if begun and self.ledger:
                 with self._ledger_at_hand("written"):
                     self.ledger.withdraw(*self._run(record))
             raise
-        if message.task in ("prepare", "statistics") and not record.greeted:
-            with self.book.open(self.contract) as now:
-                self.book.write(replace(now, greeted=True))
-        if message.task == "train" and self.gate.shared:
-            length = distance(there, update.tensors)
-            with self.book.open(self.contract) as now:
-                # What came must not make the next limit as wide as it likes.
-                longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
-                self.book.write(replace(now, trained=message.round, step=longest))
-        self._enter(record, message, update)
-        return update
+
+    @contextmanager
+    def _still(self, record: Record) -> Iterator[Record]:
+        """The record as it is now, of the same run: a slow answer writes nothing into the next one's."""
+        with self.book.open(self.contract) as now:
+            if (now.contract, now.run) != (record.contract, record.run):
+                raise StateError("contract: another run has begun here meanwhile")
+            yield now
 
     def _of_enough(self, update: Update) -> dict[str, Any]:
         config = self.contract.config
@@ -187,7 +202,7 @@ class Guarded:
             raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
         if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
             raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
-        return whole and not self._served.known
+        return self._served.begun
 
     def _run(self, record: Record) -> tuple[str, str, str, int]:
         return self.contract.data, record.contract, self.experiment, record.run

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,17 @@ from typing import Any
 from medpfl.core.errors import UserError
 from medpfl.core.lock import kernel_lock
 from medpfl.core.messages import Update
+from medpfl.core.process import is_gone, this_process
 from medpfl.core.statefile import fingerprint, serialised_bytes, write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
 FILE, HEAD, BEGUN = "ledger.jsonl", "ledger.head", "ledger.begun"
 """The entries; number and seal of the last; runs that were let begin and have no entry yet."""
 _BEGIN = "0" * 64
+_NAMES = 1000
+"""Of tensors that an entry lists; its digest is of all."""
+_TAIL = 1 << 16
+"""Bytes in which the last entry is looked for first."""
 _RUN = ("data", "contract", "experiment", "run")
 
 
@@ -38,11 +43,13 @@ class Served:
         experiments: runs that began on it, other than the one asked for.
         rounds: updates that left.
         known: whether the run asked for is among them already.
+        begun: whether it was let begin by what asked: :meth:`Ledger.withdraw` takes that back.
     """
 
     experiments: int
     rounds: int
     known: bool
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,13 @@ class Ledger:
         with self._locked():
             count, last = self._head()
             numbers = json.dumps(update.metrics, sort_keys=True)
+            names = sorted(update.tensors)
+            more = [f"and {len(names) - _NAMES} more"] if len(names) > _NAMES else []
             content = {
                 "n": count + 1,
                 "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 **entry,
-                "tensors": sorted(update.tensors),
+                "tensors": names[:_NAMES] + more,
                 "bytes": serialised_bytes(update.tensors),
                 "numbers": sorted(update.metrics),
                 "digest": hashlib.sha256(f"{fingerprint(update.tensors)} {numbers}".encode()).hexdigest(),
@@ -121,7 +130,9 @@ class Ledger:
     def begin(self, data: str, contract: str, experiment: str, run: int, *, most: int) -> Served:
         """Lets a run begin on a data set unless so many have; of runs that ask at once each counts for the next.
 
-        A run that then gives no answer is taken back by :meth:`withdraw`.
+        A run of which there is no entry yet is taken back by :meth:`withdraw` where no answer leaves: once for each
+        question that let it begin, since another one's answer may still come. A process that was killed has sent none:
+        what it began does not count.
 
         Args:
             data, contract, experiment, run: as in :meth:`served`.
@@ -136,24 +147,33 @@ class Ledger:
         """
         with self._locked():
             found = self.served(data, contract, experiment, run)
-            if not found.known and (not most or found.experiments < most):
-                self._write_begun([*self._begun(), _run(data, contract, experiment, run)])
-            return found
+            begun, asked = self._begun(), _run(data, contract, experiment, run)
+            waits = any(_of(one) == asked for one in begun)
+            if not (waits if found.known else not most or found.experiments < most):
+                return found
+            self._write_begun([*begun, asked | {"by": this_process()}])
+            return replace(found, begun=True)
 
     def withdraw(self, data: str, contract: str, experiment: str, run: int) -> None:
-        """Takes a run back that was let begin and gave no answer; OSError and SealBroken as :meth:`begin`."""
+        """Takes back that this process let a run begin, which gave no answer; OSError, SealBroken as :meth:`begin`."""
+        mine = _run(data, contract, experiment, run) | {"by": this_process()}
         with self._locked():
-            self._forget(_run(data, contract, experiment, run))
+            if mine in (begun := self._begun()):
+                begun.remove(mine)
+                self._write_begun(begun)
 
     def _forget(self, run: dict[str, Any]) -> None:
-        if run in (begun := self._begun()):
-            self._write_begun([one for one in begun if one != run])
+        begun = self._begun()
+        if len(others := [one for one in begun if _of(one) != run]) < len(begun):
+            self._write_begun(others)
 
     def _begun(self) -> list[dict[str, Any]]:
+        """Those of processes that there still are."""
         file = self.folder / BEGUN
         try:
-            return json.loads(file.read_bytes()) if file.exists() else []
-        except ValueError:
+            found = json.loads(file.read_bytes()) if file.exists() else []
+            return [one for one in found if _of(one) and not is_gone(one["by"])]
+        except (ValueError, KeyError, TypeError):
             raise SealBroken(f"{file}: it is not as this site wrote it") from None
 
     def _write_begun(self, runs: list[dict[str, Any]]) -> None:
@@ -201,12 +221,15 @@ class Ledger:
             if self._recorded_head() != (0, _BEGIN):
                 raise SealBroken(f"{self.file}: it is gone")
             return 0, _BEGIN
-        size = self.file.stat().st_size
+        size, length = self.file.stat().st_size, _TAIL
         with open(self.file, "rb+") as file:
-            # One entry is far below this; the whole is read when it is verified.
-            file.seek(max(0, size - (1 << 20)))
-            tail = file.read()
-            whole = tail[: tail.rfind(b"\n") + 1]
+            while True:
+                file.seek(max(0, size - length))
+                tail = file.read()
+                whole = tail[: tail.rfind(b"\n") + 1]
+                if whole.count(b"\n") > 1 or length >= size:
+                    break
+                length *= 2
             if len(whole) < len(tail):
                 file.truncate(size - (len(tail) - len(whole)))
         count, last = self._recorded_head()
@@ -246,6 +269,11 @@ class Ledger:
 
 def _run(data: str, contract: str, experiment: str, run: int) -> dict[str, Any]:
     return dict(zip(_RUN, (data, contract, experiment, run), strict=True))
+
+
+def _of(begun: dict[str, Any]) -> dict[str, Any]:
+    """The run of one that began."""
+    return {name: begun[name] for name in _RUN}
 
 
 def _text(content: dict[str, Any]) -> str:

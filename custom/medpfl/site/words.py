@@ -61,6 +61,7 @@ _TEXTS = (
     "{side} entry {name} has shape {shape}, expected {shape}",
     "{side} entry {name} has type {dtype}, expected {dtype}",
     "{side} entry {name} has non-finite values",
+    "{side} entry {name} has negative variances",
     r"(?:the training loss became {inexact}|training led to weights that are not finite): lower the learning rate "
     r"\(lr={number}\) or check the data",
     "the site cannot {access} its state: {system}" + _MORE,
@@ -98,6 +99,7 @@ _TEXTS = (
     "contract: {channel} are due in round {number} at the earliest",
     "contract: '{channel}' is not as the method has it",
     "contract: something came that the method does not have",
+    "contract: another run has begun here meanwhile",
     "contract: the experiment belongs to another submitter here; choose another name",
     r"contract: the experiment belongs to another contract here \({hash}\); choose another name",
     "contract: the record of this run at the site is damaged; begin a new experiment",
@@ -112,7 +114,7 @@ _TEXTS = (
     r"policy: a forward pass of a batch has {number} operations or more, {number} is the limit \(network_operations\)",
     "policy: a model argument is beyond {number}, which no network here takes",
     "policy: the network cannot be measured before it is built, so its limits cannot be held",
-    r"policy: the site's ledger (cannot be (read|written)|is not as the site wrote it), so nothing leaves",
+    r"policy: the site's ledger (?:cannot be (?:read|written)|is not as the site wrote it), so nothing leaves",
     "gate: {name} may not leave",
     "gate: metric {metric} may not leave as it is",
 )

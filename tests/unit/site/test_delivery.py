@@ -192,6 +192,14 @@ def test_models_of_an_earlier_run_are_archived_at_the_next_ones_first_task(tmp_p
     assert (tmp_path / "site-2" / "last" / "model.safetensors").exists()
 
 
+def test_a_kill_while_one_model_replaces_another_loses_neither_at_the_next_run(tmp_path):
+    federation, sites, _ = trained(tmp_path, config("fedbn", rounds=1))
+    left = tmp_path / "site-1"
+    (left / "selected").rename(left / ".selected.old")
+    sites["site-1"].handle(messages(federation.plan(), ServerState())["site-1"], federation.model())
+    assert sorted(file.parent.name for file in left.glob("archive/1/*/model.safetensors")) == ["last", "selected"]
+
+
 @pytest.mark.parametrize("arrays", [False, True])
 def test_a_folders_arrays_are_taken_only_where_the_bundle_reads_them(tmp_path, arrays):
     for name in ("a.png", "b.TIF", "c.npy", "notes.txt"):

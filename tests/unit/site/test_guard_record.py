@@ -1,12 +1,17 @@
 """What a guarded site writes down of a run: its record, its experiments and rounds, the ledger."""
 
+import json
 import logging
+import multiprocessing
+import os
 
 import torch
 from test_guard import KEY, Guarded
 
 from medpfl.core.messages import Failure
+from medpfl.site.book import Book
 from medpfl.site.contract import Contract
+from medpfl.site.ledger import Ledger
 from medpfl.site.policy import SitePolicy
 
 
@@ -96,6 +101,68 @@ def test_a_hello_that_is_refused_takes_no_experiment(tmp_path):
         refused = Guarded(folder=tmp_path / name, key=KEY, policy=policy)
         refused.ask_hello(**asked)
     Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
+
+
+def test_a_question_that_fails_takes_nothing_back_of_another_that_is_at_work(tmp_path):
+    policy, said = SitePolicy(experiments=1), []
+    slow = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+    party, handle = slow.site.party, type(slow.site.party).handle
+
+    def meanwhile(message, model):
+        fails = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+        assert "disagree on what is shared" in fails.refused("prepare", split=["nonsense"])
+        said.append(Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare"))
+        return handle(party, message, model)
+
+    party.handle = meanwhile
+    slow.hello()
+    assert "(experiments)" in said[0]
+
+
+def test_an_answer_that_cannot_be_recorded_takes_no_experiment(tmp_path, monkeypatch):
+    policy = SitePolicy(experiments=1)
+    for where in ("append", "begin"):
+        with monkeypatch.context() as broken:
+            broken.setattr(Ledger, where, full_disk)
+            site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+            assert "the site's ledger cannot be" in site.refused("prepare")
+    with monkeypatch.context() as broken:
+        broken.setattr(Book, "write", full_disk)
+        Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+    Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
+
+
+def full_disk(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+def test_what_a_killed_process_began_does_not_count(tmp_path):
+    policy = SitePolicy(experiments=1)
+
+    def killed():
+        site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+        site.site.party.handle = lambda message, model: os._exit(9)
+        site.ask("prepare")
+
+    process = multiprocessing.get_context("fork").Process(target=killed)
+    process.start()
+    process.join()
+    assert json.loads((tmp_path / "ledger.begun").read_text())[0]["experiment"] == "a"
+    Guarded(folder=tmp_path / "b", key=KEY, policy=policy).hello()
+
+
+def test_a_slow_answer_of_one_run_changes_nothing_of_the_next(tmp_path):
+    first, slow, next_ = (Guarded(folder=tmp_path / "a", key=KEY) for _ in range(3))
+    party, handle = slow.site.party, type(slow.site.party).handle
+
+    def overtaken(message, model):
+        first.hello().train(1)
+        assert "disagree on what is shared" in next_.refused("prepare", split=["nonsense"])
+        return handle(party, message, model)
+
+    party.handle = overtaken
+    assert slow.refused("prepare") == "contract: another run has begun here meanwhile"
+    assert "before the hello" in next_.refused("train", 1)
 
 
 def test_a_damaged_list_of_runs_that_began_lets_nothing_out(tmp_path):

@@ -144,6 +144,17 @@ def _append(folder, number):
 
 
 @pytest.mark.slow
+def test_the_entry_of_a_network_of_very_many_tensors_is_gone_on_from(tmp_path):
+    """Its names alone would fill megabytes; whatever the length of an entry, the next one follows it."""
+    found = ledger(tmp_path)
+    names = [f"{'layer.' * 60}{k}" for k in range(3000)]
+    found.append(entry(), Update("site-1", 1, {name: torch.zeros(1) for name in names}, {}, 0.1))
+    found.append(entry(round=2), update())
+    first, second = found.entries()
+    assert (len(first["tensors"]), first["tensors"][-1], second["round"]) == (1001, "and 2000 more", 2)
+    assert found.file.stat().st_size > 3 << 17
+
+
 def test_jobs_side_by_side_write_one_chain(tmp_path):
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_append, args=(tmp_path, 10)) for _ in range(2)]
