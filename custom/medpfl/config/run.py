@@ -212,8 +212,16 @@ class RunConfig(RunFields):
         By default half of the sites, but two where models are mixed: what one site alone sent would reach the others
         as it is. Robust mixing has three: of two updates none can be outvoted.
         """
-        least = min(self.mixer.least_updates, self.sites)
-        return self.min_sites or max(least, (self.sites + 1) // 2)
+        return self.min_sites or max(self._least_mixed, (self.sites + 1) // 2)
+
+    @property
+    def lets_one_through(self) -> bool:
+        """Whether the quorum is so small that a mix may be a single site's update as it is."""
+        return self.quorum < self._least_mixed
+
+    @property
+    def _least_mixed(self) -> int:
+        return min(self.mixer.least_updates, self.sites)
 
     @property
     def site_names(self) -> list[str]:

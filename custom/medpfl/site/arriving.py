@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import sqrt
 
 import torch
 from torch import nn
@@ -118,7 +119,8 @@ class Arriving:
                 )
 
     def _require_near(self, times: float, rounds: int) -> None:
-        limit = self.policy.largest_jump * max(1, rounds)
+        # Rounds that passed without this site are no leave to jump as far as all of them.
+        limit = self.policy.largest_jump * sqrt(max(1, rounds))
         if not times <= limit:
             shown = f"{times:.1f}" if times < 1e5 else "99999"
             raise StateError(

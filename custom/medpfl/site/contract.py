@@ -60,6 +60,11 @@ class Contract:
         return (self.newcomers or self.config).data
 
     @property
+    def patient_pattern(self) -> object:
+        """By what the job says whose an image is; None if it does not."""
+        return (self.newcomers or self.config).data_args.get("patient")
+
+    @property
     def hash(self) -> str:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
         theirs = None if self.newcomers is None else _agreed(self.newcomers)
@@ -72,7 +77,9 @@ def _hash(agreed: Mapping[str, Any]) -> str:
 
 def _agreed(config: RunConfig) -> dict[str, Any]:
     fields = config.model_dump(mode="json", exclude=_MAY_DIFFER)
-    return fields | {"settings": config.settings_of_sites()}
+    # How long a server waits is its own business, but not that the others receive one site's update as it is.
+    through = {"lets_one_through": True} if config.lets_one_through else {}
+    return fields | through | {"settings": config.settings_of_sites()}
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,10 @@ class Guarded:
         leaves = leaves or message.task == "statistics"
         if not (leaves or message.asked):
             return
+        if not self.policy.lets_say_whose(self.contract.patient_pattern):
+            raise StateError(
+                "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
+            )
         if patients(self.party.data) < self.policy.least_patients:
             least = self.policy.least_patients
             raise StateError(

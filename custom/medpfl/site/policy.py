@@ -49,6 +49,8 @@ class SitePolicy(BaseModel):
             else it stays in the site's own folder.
         least_patients: training patients (samples, where the data know no patients) below which no update and no
             statistics leave.
+        patient_patterns: expressions by which a job may say whose an image is (``--data-arg patient=``), since by them it
+            decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.
@@ -56,7 +58,7 @@ class SitePolicy(BaseModel):
         rounds: how many rounds of training one data set may serve over all experiments; 0 for any number.
         repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
         largest_jump: how many times as far as the site's longest update so far what it receives next may lie from what
-            it received before; 0 for any distance.
+            it received before, times the square root of the rounds between; 0 for any distance.
         copied_rows: the share of a layer's rows that may copy each other in what the site receives
             (:mod:`medpfl.site.copied_rows`); 1 for any.
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
@@ -74,6 +76,7 @@ class SitePolicy(BaseModel):
     measures: Literal["full", "coarse", "none"] = "full"
     verdict: bool = True
     least_patients: int = Field(default=0, ge=0)
+    patient_patterns: tuple[str, ...] | None = None
     jobs: Literal["allowed", "approved"] = "allowed"
     approved: tuple[str, ...] = ()
     experiments: int = Field(default=0, ge=0)
@@ -89,6 +92,10 @@ class SitePolicy(BaseModel):
     encrypted: bool = False
     audit: AuditThresholds = AuditThresholds()
 
+    def lets_say_whose(self, pattern: object) -> bool:
+        """Whether a job may say by this expression whose an image is."""
+        return not pattern or self.patient_patterns is None or pattern in self.patient_patterns
+
     @property
     def network(self) -> Limits:
         """On a run's network."""
@@ -100,6 +107,7 @@ HOSPITAL = SitePolicy(
     measures="coarse",
     verdict=False,
     least_patients=20,
+    patient_patterns=(),
     experiments=50,
     rounds=5000,
     largest_jump=10.0,

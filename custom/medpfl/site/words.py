@@ -105,6 +105,7 @@ _TEXTS = (
     "contract: the record of this run at the site is damaged; begin a new experiment",
     "contract: {hash} is not approved at this site",
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
+    "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns",
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",
     r"policy: one other site may weigh {number} at most here \(largest_weight\), and the contract allows more",

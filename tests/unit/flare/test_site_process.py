@@ -66,7 +66,8 @@ class Engine:
         self.folder = folder
 
     def delete_run(self, job):
-        shutil.rmtree(Workspace(str(self.folder)).get_run_dir(job))
+        shutil.rmtree(folder := Workspace(str(self.folder)).get_run_dir(job))
+        return f"Delete run folder: {folder}."
 
     def get_client_name(self):
         return "site-1"
@@ -97,8 +98,9 @@ def test_no_folder_but_jobs_is_touched(answer, engine, tmp_path, job):
     guard()
     assert answer(TrainingTopic.DELETE_RUN, job=job, engine=engine).endswith("is no job's id")
     assert {path.name for path in tmp_path.iterdir()} == {"startup", "local", "medpfl", JOB}
-    answer(TrainingTopic.DELETE_RUN, job=JOB, engine=engine)
+    assert answer(TrainingTopic.DELETE_RUN, job=JOB, engine=engine) == "deleted"
     assert not (tmp_path / JOB).exists()
+    assert answer(TrainingTopic.DELETE_RUN, job=JOB, engine=engine) == "FileNotFoundError (the site's log says more)"
     assert answer(TrainingTopic.DEPLOY, job="local", engine=engine).endswith("is no job's id")
 
 

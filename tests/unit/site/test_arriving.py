@@ -41,14 +41,18 @@ def test_a_round_leads_so_far_from_what_came_in_the_last():
     arriving(kept).require_place(record, at(6.9), None)
     with pytest.raises(StateError, match=r"^contract: what came is 5\.0 times as far .* 2 times is the limit"):
         arriving(kept).require_place(record, at(0.0), None)
-    arriving(kept).require_place(record, at(0.0, round_=8), None)  # three rounds on
+    with pytest.raises(
+        StateError, match=r"5\.0 times as far .* 3\.4641 times is the limit"
+    ):  # three rounds on: 2 * 3 ** 0.5
+        arriving(kept).require_place(record, at(0.0, round_=8), None)
+    arriving(kept).require_place(record, at(1.6, round_=8), None)
 
 
-def test_where_that_is_not_kept_all_rounds_lead_so_far_from_the_first_model():
+def test_where_that_is_not_kept_the_rounds_before_lead_so_far_from_the_first_model():
     record = Record("c", trained=5, step=1.0)
-    arriving().require_place(record, at(11.9), None)
-    with pytest.raises(StateError, match="12 times is the limit"):
-        arriving().require_place(record, at(12.1), None)
+    arriving().require_place(record, at(5.9, round_=9), None)
+    with pytest.raises(StateError, match="6 times is the limit"):  # nine rounds from the start: 2 * 9 ** 0.5
+        arriving().require_place(record, at(6.1, round_=9), None)
 
 
 @pytest.mark.parametrize("step", [0.0, float("nan")])
@@ -79,7 +83,7 @@ def test_from_round_to_round_the_site_knows_what_came_in_the_last():
         came = {name: tensor.clone() for name, tensor in update.tensors.items()}
     step = site.book.read(site.contract).step
     away = {name: tensor.clone() for name, tensor in start.items()}
-    away["fc2.bias"][0] += 10 * step  # of four rounds from the first model it would be less than their twelve
+    away["fc2.bias"][0] += 4 * step  # of four rounds from the first model it would be less than their six
     assert "3 times is the limit" in refused(site, Message("train", 4, away), model)
     assert not isinstance(answer(site, Message("train", 4, came), model), Failure)
 

@@ -147,6 +147,8 @@ def test_a_hello_after_training_begins_another_run():
 def test_the_hash_is_the_runs_and_not_the_machines():
     same = CONTRACT.config.model_copy(update={"device": "cuda", "timeout": 1.0, "min_sites": 2})
     assert Contract(same).hash == CONTRACT.hash
+    alone = CONTRACT.config.model_copy(update={"min_sites": 1})  # one site's update would reach the others as it is
+    assert Contract(alone).hash != CONTRACT.hash
     pooled, told = (config("fedap", settings=given) for given in ({}, {"pretrain": "/somewhere/f.pt"}))
     assert Contract(told).hash == Contract(pooled).hash != CONTRACT.hash
     for change in ({"rounds": 5}, {"seed": 1}, {"pretrained": "sha256:" + "0" * 64}, {"settings": {"lr": 0.2}}):

@@ -265,12 +265,54 @@ def test_few_patients_send_no_update(algorithm, leaves):
     assert "least_patients" in unasked.refused("train", 1)
 
 
+@pytest.mark.parametrize(("permitted", "taken"), [((), False), (("^([^_]+)_",), True), (None, True)])
+def test_a_job_decides_nowhere_what_counts_as_a_patient(permitted, taken):
+    """By ``(.*)`` each slice of one patient would be a patient, and an update of that one alone would leave."""
+    guarded = Guarded(policy=SitePolicy(least_patients=2, patient_patterns=permitted))
+    said = guarded.federation.config.model_copy(update={"data_args": {"patient": "^([^_]+)_"}})
+    guarded.site.contract = Contract(said)
+    if taken:
+        guarded.hello()
+    else:
+        assert guarded.refused("prepare").startswith("policy: whose an image is, is not the job's to say here")
+
+
 def test_rows_are_compared_all_of_them_and_by_what_the_sender_cannot_know():
     odd = torch.randn(1024, 784)
     odd[1::2] = odd[1]
-    assert copied(odd) == pytest.approx(0.5, abs=0.01)
+    assert copied(odd) == pytest.approx(512 / 256, abs=0.02)
     assert copied(torch.randn(1024, 784)) == 0
     assert copied(torch.randn(40, 64)) == 0
+
+
+@pytest.mark.parametrize("length", [1e5, 1e20, 1e38])
+def test_a_long_row_hides_no_copies(length):
+    rows = 0.1 * torch.randn(784).expand(256, -1).clone()
+    rows[0] = length * torch.randn(784).clamp(-3, 3)
+    assert copied(rows) == pytest.approx(255 / 256)
+
+
+def test_a_wide_layer_has_no_more_copies_than_one_of_256_rows():
+    rows = torch.randn(4096, 784)
+    rows[:400] = rows[0]
+    assert copied(rows) > 1
+
+
+def test_rows_that_adam_trained_alike_are_no_copies():
+    """A third of them come within a cosine of 0.5 of another."""
+    torch.manual_seed(0)
+    x, y = torch.randn(600, 784), torch.arange(600) % 3
+    x += (torch.randn(3, 784) / 3)[y]
+    model = torch.nn.Sequential(torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 0.002)
+    for _ in range(150):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    unit = torch.nn.functional.normalize(model[0].weight.detach())
+    alike = (unit @ unit.T).fill_diagonal_(0).abs().amax(1)
+    assert (alike > 0.5).float().mean() > 0.2
+    assert copied(model[0].weight) < 0.1
 
 
 def test_patients_count_and_not_their_slices():

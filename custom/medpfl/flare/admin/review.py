@@ -98,11 +98,18 @@ class Review:
         has_rival = self.joining or self.config.has_rival
         return has_rival and policy.verdict and policy.measures != "none"
 
+    @property
+    def _through(self) -> str:
+        return ", so that a site's alone may reach the others as it is" if self.config.lets_one_through else ""
+
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as that can be told without the site's data."""
         config, found = self.config, []
         if policy.jobs == "approved" and self.hash not in policy.approved:
             found.append("its contract is not approved (site init --job approves it)")
+        pattern = self.data.data_args.get("patient")
+        if not policy.lets_say_whose(pattern):
+            found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
             found.append("it names no fingerprint of its pretrained model f")
         if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
@@ -139,6 +146,7 @@ class Review:
             },
             "data": {"name": self.data.data, "arguments": self.data.data_args},
             "rounds": self.config.rounds,
+            "quorum": self.config.quorum,
             "local_epochs": self.config.local_epochs,
             "settings": dict(self.config.all_settings),
             "alone": self.config.has_rival,
@@ -166,6 +174,7 @@ class Review:
         told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
         yield f"data: what the site calls {self.data.data!r}{told}"
         yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
+        yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
         yield f"settings: {json.dumps(config.all_settings)}"
         if config.has_rival and not self.joining:
             yield f"each site trains a model alone too, which stays; what it uses at the end: {config.resolved_use}"

@@ -9,6 +9,7 @@ process answers a server of its job too, about that job's errors and how much it
 from __future__ import annotations
 
 import io
+import logging
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +23,13 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import WorkspaceConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
-from nvflare.private.admin_defs import Message, error_reply
+from nvflare.private.admin_defs import Message, error_reply, ok_reply
 from nvflare.private.defs import InfoCollectorTopic, RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.utils.app_authz import AppAuthzService
+
+logger = logging.getLogger(__name__)
 
 CLOSED = (
     SysCommandTopic.SHELL,
@@ -82,7 +85,13 @@ class _Guarded(RequestProcessor):
         # FLARE looks for code once it has unpacked the job, and leaves it there if it fails before it has looked.
         if req.topic == TrainingTopic.DEPLOY and not _takes_code() and _brings_code(req.body):
             return error_reply(_NO_CODE)
-        return self.processor.process(req, app_ctx)
+        try:
+            reply = self.processor.process(req, app_ctx)
+        except Exception as error:  # whatever FLARE raises: its text may name the kit's files
+            logger.warning("%s: %s", req.topic, error, exc_info=True)
+            return error_reply(f"{type(error).__name__} (the site's log says more)")
+        # FLARE says where the kit lies.
+        return ok_reply(body="deleted") if req.topic == TrainingTopic.DELETE_RUN else reply
 
 
 def _takes_code() -> bool:
