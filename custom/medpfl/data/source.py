@@ -62,6 +62,15 @@ def checksum(source: DataSource) -> str | None:
     return None if found is None else found()
 
 
+def training_patients(source: DataSource, name: str) -> frozenset[str] | None:
+    """Whose samples a site trains on, or which, where nobody knows whose they are.
+
+    From a source that says it by a method of this name; None from others, such as one's own function.
+    """
+    found = getattr(source, "training_patients", None)
+    return None if found is None else found(name)
+
+
 def input_format(source: DataSource) -> dict[str, Any]:
     """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 

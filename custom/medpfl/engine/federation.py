@@ -39,6 +39,7 @@ from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.rival import Rival
 from medpfl.site.store import DiskStore, SiteStore
+from medpfl.site.training_sets import TrainingSets
 from medpfl.site.worker import Site
 
 
@@ -204,6 +205,7 @@ class Federation:
         ledger: Ledger | None = None,
         job: str = "",
         experiment: str = "",
+        sets: TrainingSets | None = None,
     ) -> Guarded:
         """A site, or one that joins, behind the run's contract, its policy and its gate.
 
@@ -215,6 +217,7 @@ class Federation:
             ledger: where what leaves is recorded.
             job: FLARE's number of the job.
             experiment: the name under which the site keeps the run.
+            sets: which patients earlier runs trained on.
         """
         joining, here = isinstance(party, Newcomer), isinstance(party, Site)
         contract = contract or Contract(self.config, self.config if joining else None)
@@ -240,6 +243,7 @@ class Federation:
             ledger=ledger,
             job=job,
             experiment=experiment,
+            sets=sets,
         )
 
     def gate(self, policy: SitePolicy = OPEN, *, joining: bool = False) -> Gate:

@@ -28,6 +28,7 @@ from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import SealBroken
+from medpfl.site.training_sets import TrainingSets
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Guarded:
         ledger: where what leaves is recorded; None in a simulation.
         job: FLARE's number of the job, for the ledger.
         experiment: the name under which the site keeps the run, for the ledger.
+        sets: which patients earlier runs trained on; None in a simulation.
     """
 
     party: Party
@@ -64,6 +66,7 @@ class Guarded:
     ledger: Ledger | None = None
     job: str = ""
     experiment: str = ""
+    sets: TrainingSets | None = None
     _served: Served | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
 
@@ -176,6 +179,19 @@ class Guarded:
             least = self.policy.least_patients
             raise StateError(
                 f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
+            )
+        if message.task != "train" and self.sets and not self.public:
+            self._require_other_patients(self.sets)
+
+    def _require_other_patients(self, sets: TrainingSets) -> None:
+        """Of those of an earlier run all, or so many others that the difference of two updates is no few patients'."""
+        least = self.policy.least_patients
+        with self._ledger_at_hand("read"):
+            few = sets.differs_by_few(self.contract.data, least)
+        if few:
+            raise StateError(
+                f"policy: the training patients are an earlier run's but for {few}, so that both updates would tell of "
+                f"these; the same ones, or {least} others (least_patients)"
             )
 
     def _require_pretrained(self, message: Message) -> None:

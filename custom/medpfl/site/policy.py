@@ -49,7 +49,7 @@ class SitePolicy(BaseModel):
             else it stays in the site's own folder.
         least_patients: training patients (samples, where the data know no patients) below which no update and no
             statistics leave.
-        patient_patterns: expressions by which a job may say whose an image is (``--data-arg patient=``), since by them it
+        patient_patterns: expressions by which a job may say whose an image is (``--data-arg patient=``): by them it
             decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.

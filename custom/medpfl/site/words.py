@@ -105,6 +105,8 @@ _TEXTS = (
     "contract: the record of this run at the site is damaged; begin a new experiment",
     "contract: {hash} is not approved at this site",
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
+    "policy: the training patients are an earlier run's but for {number}, so that both updates would tell of these; "
+    r"the same ones, or {number} others \(least_patients\)",
     "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns",
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",

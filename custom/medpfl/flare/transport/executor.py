@@ -127,7 +127,7 @@ class PersonalizedExecutor(Executor):
         federation = self._federation(config, place, first, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())
         site = federation.site(place.name, place.store(), place.policy, place.secret)
-        return place.guarded(federation, site), federation.model()
+        return place.guarded(federation, site, federation.source), federation.model()
 
     def _federation(
         self, config: RunConfig, place: Place, first: Callable[[], Message], own: Path | None = None

@@ -57,4 +57,4 @@ class JoinExecutor(PersonalizedExecutor):
         data = source.site(place.name, federation.device)
         place.store()  # makes the folder, for the site alone
         newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
-        return place.guarded(federation, newcomer, theirs), federation.model()
+        return place.guarded(federation, newcomer, source, theirs), federation.model()

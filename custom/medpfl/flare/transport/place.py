@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import RunConfig
+from medpfl.data.source import DataSource, training_patients
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
@@ -22,6 +24,7 @@ from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, make_key, read_key
 from medpfl.site.store import DiskStore
+from medpfl.site.training_sets import TrainingSets
 from medpfl.site.worker import Site
 
 
@@ -103,8 +106,11 @@ class Place:
             self.root.chmod(0o700)
         return store
 
-    def guarded(self, federation: Federation, party: Site | Newcomer, newcomers: RunConfig | None = None) -> Guarded:
-        """Who answers here, behind the contract, the policy, the gate and the ledger."""
+    def guarded(
+        self, federation: Federation, party: Site | Newcomer, source: DataSource, newcomers: RunConfig | None = None
+    ) -> Guarded:
+        """Who answers here with data from a source, behind the contract, the policy, the gate and the ledger."""
+        whose = partial(training_patients, source, self.name)
         return federation.guarded(
             party,
             policy=self.policy,
@@ -113,4 +119,5 @@ class Place:
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,
             experiment=self.folder.parent.name,
+            sets=TrainingSets(self.root, Seal(self.key, "training sets"), whose) if self.key else None,
         )

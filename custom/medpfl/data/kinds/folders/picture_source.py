@@ -106,6 +106,10 @@ class Folders(OfCentres):
         centre = self.centres.of(name)
         return self._tensors(centre, self._parts(centre), device)
 
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        return frozenset(picture.patient for picture in self._parts(self.centres.of(name))["train"])
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():

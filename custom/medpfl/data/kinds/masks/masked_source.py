@@ -136,6 +136,10 @@ class Masked(OfCentres):
             raise UserError(f"{self.layout.root}: {centre}: no image is left to train on; raise the share of training")
         return self._data(centre, parts, device)
 
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        return frozenset(pair.patient for pair in self._parts(self.centres.of(name))["train"])
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():

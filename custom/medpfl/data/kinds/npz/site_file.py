@@ -147,6 +147,10 @@ class OwnImages:
             return official_parts(name, np.asarray(self.dataset.split), c.train_fraction, c.seed)
         return split_own(name, len(self.dataset), c.fractions, c.train_fraction, c.seed)
 
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        return frozenset(map(str, self._parts(name).train))
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         raise NotInOnePlace("hospitals' images are not pooled")

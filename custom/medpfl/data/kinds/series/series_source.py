@@ -113,6 +113,10 @@ class TimeSeries(OfCentres):
             raise UserError(f"{self.data.source}: {centre}: no window is left to train on; raise the share of training")
         return self._tensors(parts, device)
 
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        return frozenset(window.patient for window in self._parts(self.centres.of(name))["train"])
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if self.opened is None or not self._all_here():

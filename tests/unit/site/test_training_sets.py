@@ -1,0 +1,112 @@
+"""Two runs whose patients differ by few would tell of these few."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_guard import KEY, Guarded
+
+from medpfl.config.run import make_config
+from medpfl.data.sites import open_source
+from medpfl.data.source import training_patients
+from medpfl.site.policy import SitePolicy
+from medpfl.site.seal import Seal, SealBroken
+from medpfl.site.training_sets import FILE, TrainingSets
+
+
+def sets(folder, patients, key=KEY):
+    return TrainingSets(folder, Seal(key, "training sets"), lambda: patients)
+
+
+def people(*numbers):
+    return [f"patient {number}" for number in numbers]
+
+
+def test_the_same_patients_or_many_others(tmp_path):
+    def by_few(*numbers, data="ct"):
+        return sets(tmp_path, people(*numbers)).differs_by_few(data, 3)
+
+    assert by_few(*range(10)) == 0
+    assert by_few(*range(10)) == 0  # another run on the same
+    assert by_few(*range(11)) == 1
+    assert by_few(*range(9)) == 1
+    assert by_few(*range(1, 11)) == 2  # one came, one went
+    assert by_few(*range(13)) == 0
+    assert by_few(*range(12)) == 1  # one fewer than the last
+    assert by_few(*range(11), data="CT") == 1
+    assert by_few(*range(11), data="mr") == 0
+    assert sets(tmp_path, None).differs_by_few("ct", 3) == 0
+
+
+@given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=2, max_size=8), st.integers(1, 6))
+def test_no_two_runs_that_went_on_differ_by_few(tmp_path_factory, drawn, least):
+    folder = tmp_path_factory.mktemp("site")
+    taken = [chosen for chosen in drawn if not sets(folder, people(*chosen)).differs_by_few("ct", least)]
+    assert taken[0] == drawn[0]
+    for k, one in enumerate(taken):
+        assert all(one == other or len(one ^ other) >= least for other in taken[:k])
+
+
+def test_the_record_names_nobody_and_is_the_sites_own(tmp_path):
+    sets(tmp_path, people(1, 2, 3)).differs_by_few("ct", 2)
+    content = (tmp_path / FILE).read_text()
+    assert "patient" not in content
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    (tmp_path / FILE).write_text(content.replace('"ct"', '"mr"'))
+    with pytest.raises(SealBroken, match=r"training-sets\.json is not as this site wrote it"):
+        sets(tmp_path, people(1, 2)).differs_by_few("ct", 2)
+
+
+def test_a_site_says_why_and_nothing_leaves(tmp_path):
+    policy = SitePolicy(least_patients=5)
+    for name, numbers, taken in (("a", range(20), True), ("b", range(21), False), ("c", range(30), True)):
+        site = Guarded(folder=tmp_path / name, key=KEY, policy=policy)
+        site.site.sets = sets(tmp_path, people(*numbers))
+        if taken:
+            site.hello().train(1)
+        else:
+            assert site.refused("prepare") == (
+                "policy: the training patients are an earlier run's but for 1, so that both updates would tell of "
+                "these; the same ones, or 5 others (least_patients)"
+            )
+
+
+def test_a_damaged_record_lets_nothing_out(tmp_path):
+    (tmp_path / FILE).write_text("{")
+    site = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(least_patients=5))
+    site.site.sets = sets(tmp_path, people(1))
+    assert "ledger is not as the site wrote it" in site.refused("prepare")
+
+
+def test_a_sources_patients_are_those_that_it_trains_on(tmp_path):
+    """Of one seed a larger share holds a smaller one: what makes the difference readable."""
+    file = tmp_path / "own.npz"
+    images, labels = np.zeros((100, 28, 28), np.uint8), np.arange(100, dtype=np.uint8)[:, None] % 2
+    np.savez(
+        file,
+        **{
+            f"{part}_{name}": a
+            for part in ("train", "val", "test")
+            for name, a in (("images", images), ("labels", labels))
+        },
+    )
+    found = []
+    for share in (0.5, 0.51):
+        config = make_config(
+            algorithm="fedavg", sites=2, names=("a", "b"), data="own", partition="natural", device="cpu",
+            data_args={"classes": "x,y", "size": 28, "channels": "grey"}, fractions=(share, 0.1, 0.3),
+        )  # fmt: skip
+        source = open_source(config, file)
+        found.append(training_patients(source, "a"))
+        assert len(found[-1]) == source.site("a", torch.device("cpu")).samples("train")
+    assert all(small < large for small, large in pairwise(found))
+
+
+def test_a_function_of_ones_own_says_nobody():
+    assert (
+        training_patients(open_source(make_config(algorithm="fedavg", data="tiny:site_data", device="cpu")), "site-1")
+        is None
+    )
