@@ -283,6 +283,16 @@ def test_a_full_gpu_is_no_misfit(tmp_path, monkeypatch):
     assert answer(newcomer, message, federation.model()).reason.startswith("OutOfMemoryError in task 'join'")
 
 
+def test_where_the_measure_is_never_defined_the_last_epoch_is_kept():
+    """As of one class in validation, or of masks without any structure."""
+    run_config = config("fedbn", select_by="auroc")
+    data = images(validation=4)
+    data.labels["validation"][:] = 0
+    kept, found = adapt(Federation.of(run_config).model(), data, run_config, "new", 3)
+    assert [measured["auroc"] for measured in found] == [None] * 4
+    assert kept == 3
+
+
 def test_without_validation_samples_the_last_epoch_is_kept():
     run_config = config("fedbn")
     model, data = Federation.of(run_config).model(), images(validation=0)

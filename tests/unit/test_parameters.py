@@ -279,12 +279,10 @@ def test_a_negative_variance_is_refused_for_batch_norm_would_give_nan_without_a_
     split.load_shared(model, shared | {"norm.running_var": torch.zeros(6), "norm.running_mean": -torch.ones(6)})
 
 
-def test_fingerprint_and_first_difference():
+def test_first_difference():
     ours, theirs = ParameterSplit(Net(), BatchNorm()), ParameterSplit(Net(num_classes=4), BatchNorm())
     again = ParameterSplit(Net(), BatchNorm())
-    assert ours.fingerprint() == again.fingerprint()
     assert ours.first_difference(again.description()) is None
-    assert ours.fingerprint() != theirs.fingerprint()
     assert ours.first_difference(theirs.description()) == (
         "here 'fc2.weight [3, 6] float32 shared', there 'fc2.weight [4, 6] float32 shared'"
     )

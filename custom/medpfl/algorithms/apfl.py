@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from math import isfinite
 from typing import ClassVar
 
 import torch
@@ -127,7 +128,8 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
                 if adaptive and not count:
                     ways = {name: p.detach() - now[name] for name, p in of_own.items()}
                     slope = sum(float((ways[name] * tensor.grad).sum()) for name, tensor in mixed.items())
-                    alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
+                    if isfinite(slope):  # else it overflowed, as a scaled loss may, whose step is left out too
+                        alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
                 with of_common.forward():
                     loss, minimised = work.objective(x, y)
                 of_common.backward(minimised, len(y))

@@ -13,7 +13,9 @@ data. NeurIPS workshop on federated learning for data privacy and confidentialit
 
 All is of what is shared and trained. Decided here: I_j is the mean over the site's training samples of the squared
 gradient of each one's log-likelihood, with its own label (the empirical Fisher), in eval mode, so that samples do not
-meet in batch norm; and lambda is 1 where nobody says (FedReg's authors ran it with 1e-5 to 1e-3).
+meet in batch norm; and lambda is 1 where nobody says (FedReg's authors ran it with 1e-5 to 1e-3). A site that fits its
+data well has far less information than one that does not, up to a hundred times: the server scales none of it back,
+since a site takes away what it sent, and so nobody is guarded against one that sends very much.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ class Curvature(Mechanism):
         what = "sums over the sites of their Fisher information, and their parameters weighted by it"
         return (
             Channel(self.name, False, down, ("train",), what, from_round=2, steers=True),
-            Channel(self.name, True, up, ("train",), "its Fisher information", _REVEALS, joined="mean"),
+            Channel(self.name, True, up, ("train",), "its Fisher information", _REVEALS, joined="mean", spreads=True),
         )
 
     def begin(self, round_: LocalRound) -> Part:

@@ -75,7 +75,7 @@ class LabelPrior(Mechanism):
     def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
         """The network must end in its classifier: what is added to that one's bias is added to the logits."""
         bias = _bias(model, split)
-        as_it_is, shift = bias.detach().clone(), torch.arange(len(bias), dtype=bias.dtype)
+        as_it_is, shift = bias.detach().clone(), torch.arange(len(bias), dtype=bias.dtype, device=bias.device)
         with torch.no_grad():
             before = logits(model(x))
             bias.add_(shift)

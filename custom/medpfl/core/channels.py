@@ -85,6 +85,7 @@ class Channel:
         weights: they are the model's own by name, so that a site's limits on weights hold for them.
         steers: they move the shared parameters in every step by amounts that no limit on weights bounds, so that a site
             with such limits takes no part.
+        spreads: honest sites' lengths lie orders of magnitude apart, so that none is limited by the others'.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Channel:
     in_each_step: bool = False
     weights: bool = False
     steers: bool = False
+    spreads: bool = False
 
     @property
     def named(self) -> dict[str, Entry]:

@@ -60,15 +60,14 @@ def least_patients(epsilon: float, delta: float, clip: float, entries: int) -> i
 
 
 @lru_cache
-def epsilon_of_updates(noise: float, rounds: int, delta: float = DELTA) -> float:
-    """epsilon of a site's updates of all rounds, by Opacus' accountant of Rényi differential privacy.
+def epsilon_of_updates(noise: float, rounds: int) -> float:
+    """epsilon of a site's updates of all rounds at :data:`DELTA`, by Opacus' accountant of Rényi differential privacy.
 
     Every site takes part in every round, so there is no amplification by sampling.
 
     Args:
         noise: ``update_noise``; one data set in place of another moves a clipped update by up to twice its bound.
         rounds: updates that leave.
-        delta: in (0, 1).
 
     Raises:
         UserError: Opacus is not installed.
@@ -84,7 +83,7 @@ def epsilon_of_updates(noise: float, rounds: int, delta: float = DELTA) -> float
     accountant = RDPAccountant()
     accountant.history = [(noise / SENSITIVITY, 1.0, rounds)]
     # From below the default's orders, for little noise, to far above them, for much.
-    return float(accountant.get_epsilon(delta, alphas=(1 + np.geomspace(1e-4, 1e6, 2000)).tolist()))
+    return float(accountant.get_epsilon(DELTA, alphas=(1 + np.geomspace(1e-4, 1e6, 2000)).tolist()))
 
 
 def in_words(privacy: Mapping[str, Any]) -> list[str]:

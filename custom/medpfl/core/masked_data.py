@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple, Protocol
 
 import torch
@@ -117,6 +118,11 @@ class MaskedVolumes:
             pieces = [self._patch(volume, generator) for volume in chosen.tolist()]
             images, masks = (torch.stack(tensors).to(self.device) for tensors in zip(*pieces, strict=True))
             yield scale(images), masks
+
+    @property
+    def values_per_sample(self) -> int:
+        """Numbers in a patch."""
+        return prod(self.window) * len(self.images["train"][0])
 
     def batches_in_epoch(self, batch_size: int) -> int:
         """See :class:`SiteData`: of patches."""

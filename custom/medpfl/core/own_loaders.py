@@ -45,6 +45,8 @@ USED_UP = (
     "anew each time, a DataLoader or a list"
 )
 
+BALANCED = "loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there"
+
 
 def told(loader: Iterable[Any]) -> int | None:
     """How many samples torch's own loader yields in an epoch; None where that depends on what it reads."""

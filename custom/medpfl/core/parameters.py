@@ -179,10 +179,6 @@ class ParameterSplit:
         """One line for each entry: name, shape, type and what of it is shared; of a frozen one a hash of its values."""
         return [f"{name} {list(e.shape)} {str(e.dtype)[6:]} {_words(e)}" for name, e in self._entries.items()]
 
-    def fingerprint(self) -> str:
-        """A short hash of :meth:`description`; equal at both ends before the first round."""
-        return hashlib.sha256("\n".join(self.description()).encode()).hexdigest()[:16]
-
     def first_difference(self, theirs: list[str]) -> str | None:
         """The first entry in which another end's :meth:`description` differs from this one, in words."""
         ours = self.description()

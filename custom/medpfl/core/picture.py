@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
+
+if TYPE_CHECKING:  # pages without images of a network need no torch
+    from torch import Tensor
 
 
 def png_grid(images: Tensor, columns: int = 8) -> str:

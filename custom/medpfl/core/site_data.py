@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from medpfl.core.errors import UserError
 from medpfl.core.own_loaders import (
+    BALANCED,
     NOT_IN_ORDER,
     NOT_PLAIN,
     USED_UP,
+    LoaderError,
     NotPlain,
     drops,
     number_of_batches,
@@ -29,8 +30,8 @@ Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
 _IMAGES = 256
 """Images in a batch that is looked at and not trained on; a bag counts as many as it has."""
-_VALUES = 1 << 27
-"""Numbers in it, of whole volumes too."""
+_VALUES = 1 << 23
+"""Numbers in it, of whole volumes too: of a layer with 32 times as many some 2 GB in float64."""
 
 
 class SiteData(Protocol):
@@ -216,7 +217,7 @@ class SiteLoaders:
     ) -> Iterator[Batch]:
         """See :class:`SiteData`. Batches are the loader's; each epoch's order derives from the generator."""
         if balanced:
-            raise UserError("sampling=balanced: loaders of one's own draw their samples themselves; balance them there")
+            raise LoaderError(BALANCED)
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         return self._moved(self.train)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any
 
@@ -133,13 +133,17 @@ def settings_of(run: Results) -> dict[str, str]:
     # What identifies the data is compared on its own, with a message that names it.
     for key in ("data", "partition", "sites"):
         config.pop(key, None)
-    return dict(_flat(config)) | dict(_flat(run.get("choices") or {}))
+    inner = Counter(name for value in config.values() if isinstance(value, dict) for name in value)
+    twice = {name for name, times in inner.items() if times > 1}
+    return dict(_flat(config, twice)) | dict(_flat(run.get("choices") or {}))
 
 
-def _flat(tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
+def _flat(tree: dict[str, Any], twice: Collection[str] = (), above: str = "") -> Iterator[tuple[str, str]]:
+    """Values by name; of one in two mappings, such as the channels of data and model, with the mapping's."""
+    for name, value in tree.items():
+        key = f"{above}.{name}" if above and name in twice else name
         if isinstance(value, dict):
-            yield from _flat(value)
+            yield from _flat(value, twice, name)
         elif isinstance(value, str):
             yield key, value
         else:

@@ -81,7 +81,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
     if state.phase == "train":
-        kept, large = check_magnitudes(plan.config, expected, working, plan.means)
+        kept, large = check_magnitudes(plan.config, expected, working, plan.limited)
         refused += [u for u in working if all(u is not other for other in kept)]
         failures += large
         working = kept
@@ -236,22 +236,25 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
 
 
 def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:
-    """Files the validation of the last finished round, which comes with the next answer, and selects."""
+    """Files the validation of the last finished round, which comes with the next answer, and selects.
+
+    A round is compared with the best one before over the sites that told of both: who is away at one must not decide.
+    """
     record = dict(state.history[-1])
     record["sites"] = {s: dict(v) for s, v in record["sites"].items()}
     for u in updates:
         told = {name: u.metrics[name] for name in ("validation", "validation_loss") if name in u.metrics}
         record["sites"].setdefault(u.site, {}).update(told)
     history = (*state.history[:-1], record)
-    score, best = _mean_validation(plan, state, record), state.best_round
-    if score is not None:
-        best_score = _mean_validation(plan, state, history[best - 1]) if best else None
-        if best_score is None or score > best_score:
-            best = record["round"]
+    best, now = state.best_round, _scores(plan, state, record)
+    then = _scores(plan, state, history[best - 1]) if best else {}
+    both = [site for site in now if site in then]
+    if now and (not then or sum(now[site] for site in both) > sum(then[site] for site in both)):
+        best = record["round"]
     return replace(state, history=history, best_round=best)
 
 
-def _mean_validation(plan: Plan, state: ServerState, record: Mapping[str, Any]) -> float | None:
+def _scores(plan: Plan, state: ServerState, record: Mapping[str, Any]) -> dict[str, float]:
+    """Of the sites that have one in a round, as numbers of which more is better."""
     learned, by = plan.config.learned, _by(plan, state)
-    values = [v for site in record["sites"].values() if (v := learned.score(site, by)) is not None]
-    return sum(values) / len(values) if values else None
+    return {name: v for name, site in record["sites"].items() if (v := learned.score(site, by)) is not None}

@@ -61,6 +61,11 @@ class Plan:
         """The channels of whose tensors the server takes the mean."""
         return [c for c in self.channels if c.to_server and c.joined == "mean"]
 
+    @property
+    def limited(self) -> list[Channel]:
+        """Those of :attr:`means` that are measured by the other sites'."""
+        return [c for c in self.means if not c.spreads]
+
     def upward(self, task: str) -> list[tuple[Channel, Mechanism]]:
         """The channels whose tensors may come with the answer to a task."""
         return [(c, m) for c, m in self.channels.items() if c.to_server and task in c.tasks]

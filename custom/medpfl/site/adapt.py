@@ -27,7 +27,8 @@ def adapt(
 ) -> tuple[int, list[dict[str, Any] | None]]:
     """Trains the model in place and leaves it as it was after the epoch with the best validation measure.
 
-    The model before training counts too. Without validation samples the last epoch's is kept.
+    The model before training counts too. Without validation samples the last epoch's is kept, as where their measure
+    is defined in no epoch.
 
     Args:
         model: on the data's device.
@@ -55,8 +56,9 @@ def adapt(
             train_epochs(model, data, config.trainer, 1, order, plain_objective(model, loss))
         told = learned.validated(model, data, by)
         found.append(told["validation"])
-        if told["validation"] is None or _score(told, config, by) > highest:
-            best, kept, highest = epoch, deepcopy(model.state_dict()), _score(told, config, by)
+        score = _score(told, config, by)
+        if score > highest or highest == -math.inf:
+            best, kept, highest = epoch, deepcopy(model.state_dict()), score
     model.load_state_dict(kept)
     return best, found
 

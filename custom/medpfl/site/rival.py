@@ -81,7 +81,7 @@ class Rival:
         keep_latest(self.store, ALONE, round_)
         loss = config.learned.mean_loss(model, self.data, "validation")
         best, least = self._least()
-        if best and loss is not None and not loss < least:
+        if best and loss is not None and not loss <= least:  # of cases that tell nothing the last round counts
             return
         self.store.put(ALONE_BEST, round_, copied(model))
         found = {"round": round_, "loss": float("inf") if loss is None else loss}

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
-from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP
+from medpfl.core.own_loaders import BALANCED, NOT_IN_ORDER, NOT_PLAIN, USED_UP
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -79,6 +79,7 @@ _TEXTS = (
     re.escape(NOT_PLAIN),
     re.escape(NOT_IN_ORDER),
     re.escape(USED_UP),
+    re.escape(BALANCED),
     r"its samples do not fit {model} as the run trained it" + _MORE,
     # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
     "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",

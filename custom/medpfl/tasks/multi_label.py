@@ -68,14 +68,16 @@ class MultiLabel(Task):
         )
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        """Mean over the labels that are known."""
+        """Mean over the labels that are known; loaders give a single one as (B,)."""
+        labels = labels.view(len(labels), -1)
         known = labels >= 0
         found = binary_cross_entropy_with_logits(output, labels.clamp(min=0).to(output.dtype), reduction="none")
         return (found * known).sum() / known.sum().clamp(min=1)
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
         """Probabilities and labels, (n, labels)."""
-        return predict(model, data, part, torch.sigmoid)
+        probabilities, labels = predict(model, data, part, torch.sigmoid)
+        return probabilities, labels.reshape(len(labels), -1)
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
@@ -127,13 +129,16 @@ class MultiLabel(Task):
         return self.losses(self.mixed(first, second, weight))
 
     def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
-        """DeLong's interval of the AUC; Student's of each case's share of right labels."""
+        """DeLong's interval of the AUC; Student's of the share of right labels, a ratio of two sums over cases."""
         labels, known = new[1], new[1] >= 0
         if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
             return dict.fromkeys(self.everywhere)
         one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
         cases = known.any(1)
-        change = (one.sum(1) - two.sum(1))[cases] / known.sum(1)[cases]
+        more, of_labels = (one.sum(1) - two.sum(1))[cases], known.sum(1)[cases]
+        gain = more.sum() / max(1, of_labels.sum())
+        # Linearised: the mean is the gain, and a case counts by its known labels.
+        change = gain + (more - gain * of_labels) / max(1.0, float(of_labels.mean())) if cases.any() else more
         return {
             "auroc": _auroc_gain(new, old, of.whose),
             "accuracy": mean_gain(change, None if of.whose is None else of.whose[cases]),

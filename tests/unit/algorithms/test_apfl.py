@@ -8,9 +8,13 @@ from one_sample import TwoWeights, both, config, method, trained, weights
 from tiny import config as tiny_config
 from tiny import run
 from torch import nn
+from torch.nn.functional import cross_entropy
 
+from medpfl.algorithms.apfl import train_both
+from medpfl.core.site_data import ImageTensors
 from medpfl.site.store import MODEL, RECEIVED
-from medpfl.training.loop import TrainingDiverged
+from medpfl.training.loop import Epochs, TrainingDiverged, plain_objective
+from medpfl.training.trainer import Trainer
 
 P0 = 1 / (1 + exp(-1.0))
 """Probability of class 0 under the weights (1/2, -1/2)."""
@@ -43,6 +47,23 @@ def test_an_own_model_that_diverges_ends_the_task():
     own = both(float("nan"), 0.0) | {"alpha/": torch.tensor(0.5, dtype=torch.float64)}
     with pytest.raises(TrainingDiverged, match="weights that are not finite"):
         trained(config("apfl"), TwoWeights(), kept={"mixture": own})
+
+
+def test_an_overflow_does_not_decide_the_share():
+    """The first batch of a scaled loss may overflow: its step is left out, and so is the share's."""
+    x, y = 150 * (torch.randn(32, 1, 4, 4) + 1), torch.zeros(32, dtype=torch.int64)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    trainer = Trainer.of({"lr": 1e-4, "batch_size": 32, "precision": "fp16"})
+    epochs = Epochs(
+        model, ImageTensors({"train": x}, {"train": y}), trainer, 1, torch.Generator().manual_seed(0),
+        plain_objective(model, cross_entropy),
+    )  # fmt: skip
+    _, alpha = train_both(epochs, nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), 0.5, _overflows, adaptive=True)
+    assert alpha == 0.5
+
+
+def _overflows(output, labels):
+    return cross_entropy(output, labels) * 1e4
 
 
 def test_the_share_stays_within_its_range():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from one_sample import TwoWeights, config, data, weights
-from tiny import Net, images, run
+from tiny import Net, images, plan_of, run
 from tiny import config as tiny_config
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,10 +18,12 @@ from medpfl.algorithms.fedcurv import Curvature, fisher_information
 from medpfl.algorithms.mechanism import LocalRound, ServerParts, Turn
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
-from medpfl.core.messages import Message, named
+from medpfl.core.messages import Message, Update, named
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
+from medpfl.engine.federation import Federation
 from medpfl.models import build_model, logits
+from medpfl.server.magnitude import check_magnitudes
 
 NAME = "fc.weight"
 
@@ -147,6 +149,18 @@ def test_in_a_run_the_sums_are_the_sites():
         assert p.shape == u.shape
     # In the last round nobody is asked.
     assert all(site.store.get("curvature", 2) is None for site in sites.values())
+
+
+def test_much_information_is_not_scaled_back():
+    """A site takes away what it sent: of less in the sums it would take away others' too. Honest ones lie far apart."""
+    sent = [named("curvature", {"fc.weight": torch.full((2, 1), value)}) for value in (1.0, 1.0, 1.0, 100.0)]
+    there = {"a": torch.ones(1)}
+    updates = [Update(f"site-{k}", 1, there | tensors, {}, 0.0) for k, tensors in enumerate(sent)]
+    messages = {u.site: Message("train", 1, {"a": torch.zeros(1)}) for u in updates}
+    plan = plan_of(Federation.of(tiny_config("fedcurv")))
+    assert [channel.name for channel in plan.means] == ["curvature"]
+    assert plan.limited == []
+    assert check_magnitudes(tiny_config("fedcurv"), messages, updates, plan.limited)[1] == []
 
 
 def test_a_weight_of_zero_is_fedavg_and_a_large_one_holds_fast():

@@ -1,10 +1,12 @@
 """The impression as it leaves the server."""
 
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import Net
+from torch import nn
 
 from medpfl.algorithms.fedimpres.impress import impression_maker
 from medpfl.config.run import make_config
@@ -36,6 +38,27 @@ def test_any_number_of_images_where_batch_norm_is_personal(images):
     assert tensors["images"].dtype == torch.float16
     assert report["images"] == images
     assert "failed" not in report
+
+
+def test_what_the_federation_has_learned_of_batch_norm_is_kept(monkeypatch):
+    """Only layers that are personal have no statistics of the federation, and take those of the images."""
+    seen = {}
+
+    def look(model, start, how, stop):
+        seen.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        raise OSError("seen")
+
+    def two():
+        torch.manual_seed(0)
+        return nn.Sequential(OrderedDict(a=nn.Conv2d(1, 2, 1), shared=nn.BatchNorm2d(2), own=nn.BatchNorm2d(2)))
+
+    monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", look)
+    split = ParameterSplit(two(), parse_declaration("modules:own"))
+    start = torch.randn(8, 1, 4, 4)
+    impress = impression_maker(split, two, split.personal_state(two()), start, SETTINGS | {"constraint": 1})
+    impress(split.shared_state(two()) | {"shared.running_mean": torch.full((2,), 7.0)})
+    assert seen["shared.running_mean"].tolist() == [7.0, 7.0]
+    assert seen["own.running_mean"].abs().min() > 1  # of what comes out of the layer before, about -7
 
 
 def test_images_are_moved_in_batches_of_their_own(monkeypatch):

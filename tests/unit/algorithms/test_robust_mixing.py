@@ -90,7 +90,7 @@ def test_all_sites_get_the_same(algorithm):
     assert next_values(plan, state) == [2.0] * 3
     assert state.shared["site-1"] is state.shared["site-3"]
     plan = make_plan(algorithm, mixing="trimmed-mean", sites=5)
-    state = round_of(plan, joined(plan, samples=(9, 1, 1, 1, 1)), 100, 1, 2, 6, -50)
+    state = round_of(plan, joined(plan, samples=(9, 1, 1, 1, 1)), 100, 1, 2, 6, 0)
     assert next_values(plan, state) == [3.0] * 5
 
 

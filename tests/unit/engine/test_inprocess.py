@@ -260,12 +260,13 @@ def test_no_gpu():
 
 
 class Poisons(Site):
-    """Sends what it should, a thousand times as far away."""
+    """Sends what it should, a thousand times as far away, but no variance below 0, which nobody takes."""
 
     def handle(self, message, model):
         update = super().handle(message, model)
         for name, tensor in update.tensors.items() if message.task == "train" else ():
-            update.tensors[name] = message.tensors[name] + 1000 * (tensor - message.tensors[name])
+            away = message.tensors[name] + 1000 * (tensor - message.tensors[name])
+            update.tensors[name] = away.abs() if name.endswith("running_var") else away
         return update
 
 

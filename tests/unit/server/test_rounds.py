@@ -223,6 +223,19 @@ def test_selection_is_by_the_mean_over_sites():
     assert state.best_round == 1
 
 
+def test_who_is_away_when_a_round_is_judged_does_not_decide():
+    """The other sites' mean is higher without the poorest one, and no site was better in that round."""
+    plan = make_plan(rounds=3, min_sites=1)
+    names = plan.config.site_names
+    state = round_of(plan, joined(plan), 1, 2, 3)
+    judged = ({names[0]: 0.8, names[1]: 0.8, names[2]: 0.4}, {names[0]: 0.7, names[1]: 0.8}, dict.fromkeys(names, 0.7))
+    for round_, scores in enumerate(judged[:2], start=2):
+        state = advance(plan, state, [trained(plan, s, round_, 1, v) for s, v in scores.items()], 0)
+        assert state.best_round == 1
+    state = advance(plan, state, [validated(s, 3, v) for s, v in judged[2].items()], 0)
+    assert state.best_round == 3  # 2.1 against 2.0
+
+
 def test_without_validation_data_the_last_round_is_tested():
     plan = make_plan(rounds=2)
     state = round_of(plan, round_of(plan, joined(plan), 1, 2, 3), 1, 2, 3)

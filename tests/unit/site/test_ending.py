@@ -257,6 +257,17 @@ def test_a_round_that_is_asked_for_again_trains_alone_from_the_one_before():
     assert all(torch.equal(tensor, before[key]) for key, tensor in site.store.get(ALONE, 4).items())
 
 
+@pytest.mark.parametrize(("losses", "best"), [([0.0, 0.0, 0.0], 3), ([0.5, 0.4, 0.6], 2), ([0.5, 0.5, 0.6], 2)])
+def test_of_cases_that_tell_nothing_the_last_round_alone_counts(losses, best, monkeypatch):
+    """Masks without any structure have a loss of 0 whatever the model: the first round is not the best for that."""
+    federation, said = Federation.of(config("fedbn", **TRAINED)), iter(losses)
+    rival, model = sites_of(federation)["site-1"].rival, federation.model()
+    monkeypatch.setattr(type(rival.config.learned), "mean_loss", lambda *_: next(said))
+    for round_ in (1, 2, 3):
+        rival.train(model, round_)
+    assert rival.round == best
+
+
 def test_training_alone_may_have_what_the_method_adds_at_the_end():
     """Else more steps on the site's own data would count as a gain by the others."""
     settings = {"finetune_epochs": 20}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, recall_score, roc_auc_score
 from torch import nn
 
+from medpfl.core.site_data import SiteLoaders
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.further import NAMES
@@ -21,6 +22,15 @@ def test_the_loss_counts_known_labels_alone():
     right = nn.functional.binary_cross_entropy_with_logits(output[:, 0], labels[:, 0].float())
     assert TASK.loss(output, labels) == pytest.approx(float(right))
     assert TASK.loss(output, torch.full((2, 2), -1)) == 0
+
+
+def test_a_single_label_of_a_loader_is_one_column():
+    """Loaders give (B, 1) as (B,), as classes are."""
+    data = SiteLoaders(train=[], validation=[(torch.zeros(4, 2), torch.tensor([[1], [0], [-1], [1]]))])
+    probabilities, labels = TASK.predict(nn.Linear(2, 1), data, "validation")
+    assert (probabilities.shape, labels.tolist()) == ((4, 1), [[1], [0], [-1], [1]])
+    output = torch.tensor([[0.3], [-0.2]])
+    assert TASK.loss(output, torch.tensor([1, 0])) == TASK.loss(output, torch.tensor([[1], [0]]))
 
 
 @settings(deadline=None, max_examples=30)
@@ -50,8 +60,22 @@ def test_accuracy_losses_and_gains_by_hand():
     assert TASK.measured((bad, truth))["accuracy"] == pytest.approx(2 / 3)
     assert TASK.losses((good, truth)) == pytest.approx([-np.log(0.9), -np.log(0.8)])
     gained = TASK.gained((good, truth), (bad, truth))
-    assert gained["accuracy"]["difference"] == pytest.approx(0.25)
+    assert gained["accuracy"]["difference"] == pytest.approx(1 / 3)  # three labels are known
     assert gained["auroc"]["difference"] == pytest.approx(0.0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 30), st.integers(1, 5), st.integers(0, 10**6))
+def test_a_gain_in_accuracy_is_the_difference_of_the_accuracies(n, labels, seed):
+    """Also where of some cases many labels are known and of others few."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(-1, 2, size=(n, labels))
+    new, old = rng.random((2, n, labels))
+    accuracies = [TASK.measured((probabilities, truth))["accuracy"] for probabilities in (new, old)]
+    gained = TASK.gained((new, truth), (old, truth))["accuracy"]
+    if gained:
+        assert gained["difference"] == pytest.approx(accuracies[0] - accuracies[1], abs=1e-12)
+        assert gained["low"] <= gained["difference"] <= gained["high"]
 
 
 def test_two_networks_together_give_the_mean_probability():

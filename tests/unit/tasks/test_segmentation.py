@@ -1,5 +1,7 @@
 """Segmentation: sums over cases, their measures, losses and gains, by hand; and against MONAI's own metrics."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
+from medpfl.core.site_data import looked_at_once
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.segmentation.judging import Judged, judge, surface_distances
@@ -131,6 +134,15 @@ def test_a_volume_is_judged_whole_by_windows():
     )
     found = TASK.evaluate(Pixelwise(), data, "test")
     assert (found["dice"], found["volume_error"], found["hd95"]) == (1.0, 0.0, 0.0)
+
+
+def test_large_patches_are_looked_at_a_few_at_a_time():
+    """As many as memory has room for: 256 patches of 96 voxels a side would be 54 GB of one layer's values."""
+    volume = torch.zeros(1, 96, 96, 96, dtype=torch.uint8)
+    masks = {p: [volume[0]] * 40 for p in PARTS}
+    data = MaskedVolumes({p: [volume] * 40 for p in PARTS}, masks, (96, 96, 96))
+    assert data.values_per_sample == 96**3
+    assert looked_at_once(data) < 20 < looked_at_once(replace(data, window=(16, 16, 16)))
 
 
 def judged(hits, predicted, true):

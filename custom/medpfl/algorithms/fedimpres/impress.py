@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,9 @@ def impression_maker(
         model = make_model()
         split.load_shared(model, shared)
         split.load_personal(model, initial_personal)
-        if any(name in split.personal_names for name in _running(model)):
-            _take_statistics(model, start, stop)
+        layers = batch_norm_layers(model)
+        if own := [layer for path, layer in layers.items() if f"{path}.running_mean" in split.personal_names]:
+            _take_statistics(model, own, start, stop)
         try:
             made = synthesise(model, start, how, stop)
         except (SynthesisDiverged, OSError) as error:
@@ -85,19 +86,18 @@ def impression_maker(
     return impress
 
 
-def _running(model: nn.Module) -> list[str]:
-    return [f"{path}.running_mean" for path in batch_norm_layers(model)]
+def _take_statistics(model: nn.Module, layers: Sequence[nn.Module], images: Tensor, stop: Callable[[], bool]) -> None:
+    """Replaces running statistics of layers that the federation has none of by those of the images.
 
-
-def _take_statistics(model: nn.Module, images: Tensor, stop: Callable[[], bool]) -> None:
-    """Replaces the running statistics by those of the images; a single image has none, and the model keeps its own."""
+    A single image has none, and the model keeps its own.
+    """
     if len(images) == 1:
         return
-    layers = batch_norm_layers(model).values()
     device = next(model.parameters()).device
     before = [layer.momentum for layer in layers]
-    model.train()
+    model.eval()
     for layer in layers:
+        layer.train()
         layer.reset_running_stats()
         layer.momentum = None  # the mean over all batches
     with torch.no_grad():

@@ -117,7 +117,7 @@ class Segmentation(Task):
         return _losses(predictions.overlap, predictions.expected, predictions.true)
 
     def mixed_losses(self, first: Judged, second: Judged, weight: float) -> np.ndarray:
-        """Exact: sums of mixed probabilities are the mixed sums."""
+        """Exact where windows do not overlap: sums of mixed probabilities are the mixed sums."""
         overlap = (1 - weight) * first.overlap + weight * second.overlap
         return _losses(overlap, (1 - weight) * first.expected + weight * second.expected, first.true)
 

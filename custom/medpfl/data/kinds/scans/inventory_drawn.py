@@ -29,7 +29,7 @@ def with_thumbnails(inventory: Inventory, progress: Progress | None = None) -> l
 
 
 def _drawn(one: Found) -> tuple[Found, str]:
-    from medpfl.data.kinds.scans.page import png
+    from medpfl.core.picture import png
     from medpfl.data.kinds.scans.thumbnail import dicom_slice, grey, nifti_slice
 
     if one.form == "file" or (one.form in ("NIfTI", "picture") and not one.usable):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import write_bytes
@@ -55,12 +51,3 @@ def write_private(path: Path, text: str) -> Path:
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
     return path
-
-
-def png(pixels: np.ndarray) -> str:
-    """A grey picture (rows, columns) uint8 as a ``data:`` URI."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
