@@ -125,7 +125,9 @@ def read_key(local: Path) -> bytes | None:
         raise UserError(f"{file}: others may read the site's key: chmod 600 it")
     try:
         key = bytes.fromhex(file.read_text().strip())
-    except (OSError, ValueError):
+    except OSError as error:
+        raise UserError(f"{file}: the site's key cannot be read: {error.strerror}") from None
+    except ValueError:
         key = b""
     if len(key) != _BYTES:
         raise UserError(f"{file}: no key of 64 hexadecimal digits; what was sealed with the right one needs it")

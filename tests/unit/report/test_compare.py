@@ -264,6 +264,12 @@ def test_no_run_takes_the_place_of_another(make_run):
     assert [by_seed[0] for by_seed in found.values()] == runs
 
 
+def test_an_argument_of_the_data_is_told_from_one_of_the_model_of_the_same_name(make_run):
+    model = {"channels": [8, 16]}
+    runs = [make_run("fedavg", FEDAVG[0], data_args={"channels": c}, model_args=model) for c in ("rgb", "grey")]
+    assert list(grouped(runs)) == ["FedAvg (data_args.channels=rgb)", "FedAvg (data_args.channels=grey)"]
+
+
 @pytest.mark.parametrize("other", [{"settings": {"finetune_steps": 0}}, {"model_args": {"width": 0}}, {"init": "a.pt"}])
 def test_every_group_has_a_label_of_its_own(make_run, other):
     runs = [make_run("fedavg", FEDAVG[0]), make_run("fedavg", FEDAVG[0], **other)]

@@ -94,6 +94,13 @@ def test_a_key_that_is_none_or_open_to_others_is_refused(tmp_path, content, mode
         read_key(tmp_path)
 
 
+def test_a_key_that_cannot_be_read_is_no_wrong_one(tmp_path, monkeypatch):
+    make_key(tmp_path)
+    monkeypatch.setattr("pathlib.Path.read_text", lambda *_: os.open(tmp_path / "gone", os.O_RDONLY))
+    with pytest.raises(UserError, match=f"{FILE}: the site's key cannot be read: No such file"):
+        read_key(tmp_path)
+
+
 def test_tags_hang_on_name_place_and_content():
     seal = Seal(KEY, "a/b")
     seal.require("n", "text", seal.tag("n", "text"))

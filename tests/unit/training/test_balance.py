@@ -93,7 +93,5 @@ def test_the_label_prior_makes_up_for_frequencies_already(name):
 
 
 def test_loaders_draw_their_own():
-    with pytest.raises(
-        UserError, match="draw their samples themselves, so sampling=balanced cannot"
-    ):
+    with pytest.raises(UserError, match="draw their samples themselves, so sampling=balanced cannot"):
         SiteLoaders([]).training_batches(4, generator(0), balanced=True)
