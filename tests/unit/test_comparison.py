@@ -20,6 +20,7 @@ def test_local_training_of_every_model_is_among_them_once():
     assert len(texts("fedavg:model=vit-tiny", "vit-heads:p=0.4")) == 3
     assert texts("fedavg:model=resnet32", "vit-heads")[:2] == ["local:model=resnet32", "local"]
     assert texts("local:model=resnet32", "fedavg:model=resnet32") == ["local:model=resnet32", "fedavg:model=resnet32"]
+    assert texts("fedavg", "local:finetune_steps=200")[0] == "local"  # which a variant of it does not replace
 
 
 def test_the_same_run_twice_is_refused_before_training(tmp_path):

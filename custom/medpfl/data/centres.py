@@ -48,6 +48,11 @@ class Centres:
             count = f"{len(training)} centre{'s' * (len(training) != 1)}"
             raise UserError(f"--sites {self.config.sites}: {self.root} has {count} to train at{aside}{one}")
         names = self.config.site_names
+        if (wrong := set(names) - set(training)) and len(wrong) < len(names):
+            raise UserError(
+                f"--sites {','.join(names)}: {self.root} has no centre {min(wrong)!r}: there are "
+                f"{', '.join(training)}; give the names of all, or others for all of them"
+            )
         # Sites that are called like the centres are those, in whatever order they are given.
         return dict(zip(names, names if set(names) == set(training) else training, strict=True))
 

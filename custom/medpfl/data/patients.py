@@ -108,6 +108,17 @@ def no_validation(samples: Sequence[S], parts: Mapping[Part, Sequence[S]], centr
     return [f"{follows}; no --fractions gives it one beside training and test: that takes more patients"]
 
 
+def in_numbers(parts: Mapping[Part, Sequence[Sample]]) -> str:
+    """How many samples each part has, and of how many patients where they are fewer."""
+
+    def number(part: Part) -> str:
+        people = len({sample.patient for sample in parts[part]})
+        whose = f" of {people:,} patient{'s' * (people != 1)}" if people < len(parts[part]) else ""
+        return f"{part} {len(parts[part]):,}{whose}"
+
+    return ", ".join(map(number, PARTS))
+
+
 def class_of(samples: Sequence[Sample]) -> int:
     """A patient's class: that of most of the samples, the higher one of as many."""
     counts = Counter(sample.label for sample in samples)

@@ -134,8 +134,8 @@ def taking_part(results: Results) -> str:
         f"{counts['no difference found']} no difference was found ({measure.title}, 95 % intervals of the paired "
         "difference on each site's own test cases)."
         if told
-        else f"Whether taking part helps is not known: no site has test cases on which its {measure.title} could be "
-        f"compared{', or tells it' if len(sites) > len(said['sites']) else ''}."
+        else "Whether taking part helps is not known: no site has test cases enough for an interval of the "
+        f"difference in its {measure.title}{', or tells it' if len(sites) > len(said['sites']) else ''}."
     )
     if told:
         gains = [_gain_of(site, measure.name) for site in said["sites"].values()]
@@ -147,7 +147,7 @@ def taking_part(results: Results) -> str:
     if same := sum(site["used"]["weight"] == 0 for site in said["sites"].values()):
         text += f" {count(same, 'site')} {'uses' if same == 1 else 'use'} nothing but the model trained alone."
     if told and (silent := len(sites) - told):
-        text += f" {count(silent, 'further site')} told nothing, or had no test cases."
+        text += f" {count(silent, 'further site')} told nothing, or had no test cases by which to tell."
     return text
 
 

@@ -49,6 +49,6 @@ def instead(results: Results) -> str:
     values = site_scores(scores, "auroc") if auroc else {}
     if not auroc or not values:
         title = first(results).title
-        return f"No site's test cases can tell how well classes are told apart, so no mean {title} is given."
+        return f"No site's test cases can tell how well classes are told apart, and a mean {title} says nothing of it."
     others = "the other site" if len(values) == 1 else f"the other {len(values)} sites"
     return f"{capital(auroc.title)} at {others}: {auroc.said(sum(values.values()) / len(values))}."

@@ -107,7 +107,7 @@ def _facts(run: Results) -> str:
     config, data = run["config"], run["data"]
     epochs = config.get("local_epochs")
     facts = [
-        count(len(data["sites"]), "site"),
+        count(len(data["sites"]) or config.get("sites", 0), "site"),
         f"partition {data.get('partition')}",
         f"model {config.get('model')}",
         f"{count(len(run['rounds']), 'round')}"

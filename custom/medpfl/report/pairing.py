@@ -54,7 +54,8 @@ def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
         algorithm, own = next(iter(by_seed.values()))["algorithm"], settings[key]
         names[key] = algorithm_name(algorithm)
         apart[key] = [own["model"]] if several_models else []
-        apart[key] += _told_apart_by(algorithm, own, [settings[other] for other in namesakes[algorithm]])
+        alike, every_group = ([settings[other] for other in keys] for keys in (namesakes[algorithm], members))
+        apart[key] += _told_apart_by(algorithm, own, alike, every_group)
     labels = {key: _label(names[key], apart[key]) for key in members}
     for alike in _same(labels):
         for key, more in zip(alike, _apart([settings[key] for key in alike]), strict=True):
@@ -103,8 +104,21 @@ def _neutral(option: str) -> frozenset[str]:
     return frozenset(text for of in fields if option in of for _, text in _flat({option: of[option].default}))
 
 
-def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, str]]) -> list[str]:
-    """The options by which a group differs from the published method or, where a method says nothing, from others."""
+@cache
+def _trained() -> dict[str, str]:
+    """How sites train where nobody says anything, as flat text."""
+    from medpfl.training.settings import Training
+
+    return dict(_flat({name: field.default for name, field in Training.model_fields.items()}))
+
+
+def _told_apart_by(
+    algorithm: str, own: dict[str, str], alike: list[dict[str, str]], every_group: list[dict[str, str]]
+) -> list[str]:
+    """The options by which a group differs from the published method or, where a method says nothing, from others.
+
+    Of its own method; or of any, in how sites train and in what a mechanism adds that not all have.
+    """
     from medpfl.algorithms import algorithms, mechanisms
     from medpfl.config.settings import own_defaults
 
@@ -120,6 +134,9 @@ def _told_apart_by(algorithm: str, own: dict[str, str], alike: list[dict[str, st
         values = {other[option] for other in alike if option in other}
         added = option in switches and any(option not in other for other in alike)
         off = option in switches and value in _neutral(option)
+        if option in switches or option in _trained():
+            elsewhere = {other.get(option) for other in every_group}
+            added = added or (len(elsewhere) > 1 and value != _trained().get(option))
         differs = option in published or ((len(values) > 1 or added) and not off)
         if option not in _NAMED_OTHERWISE and differs and published.get(option) != value:
             options.append(f"{option}={value}")

@@ -71,14 +71,17 @@ class Variant:
 
 
 def with_local(variants: Sequence[Variant], model: str) -> list[Variant]:
-    """The variants, with local training of every model among them in front, unless it is there.
+    """The variants, with plain local training of every model among them in front, unless it is there.
+
+    Local training with settings of its own, such as further steps, is a variant as others are.
 
     Args:
         variants: as given.
         model: of the variants that name none.
     """
     models = dict.fromkeys(v.choices.get("model", model) for v in variants)
-    there = {v.choices.get("model", model) for v in variants if v.algorithm == LOCAL.name}
+    plain = (v for v in variants if v.algorithm == LOCAL.name and not v.settings and v.choices.keys() <= {"model"})
+    there = {v.choices.get("model", model) for v in plain}
     missing = [Variant.parse(LOCAL.name if m == model else f"{LOCAL.name}:model={m}") for m in models if m not in there]
     return [*missing, *variants]
 

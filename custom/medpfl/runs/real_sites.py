@@ -20,7 +20,7 @@ from medpfl.flare.job.recipes import PersonalizedRecipe
 from medpfl.flare.transport.state import check_experiment, folder_name
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
-from medpfl.report.reading import load_results
+from medpfl.report.reading import Results, load_results
 from medpfl.runs.folder import JOB, RESULTS, clear_folder, holds_simulation, require_one_wish, require_own_folder
 from medpfl.server.checkpoint import difference, require_same_run
 
@@ -97,10 +97,22 @@ def run_in_production(
                 f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
             ) from None
         results["environment"] |= {"env": "prod", "job": note["job"]}
+        results["notes"] = [*results["notes"], *_told(results)]
         write_results(out / RESULTS, results)
         write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
         write_report([results], out / "report.html")
     return results
+
+
+def _told(results: Results) -> list[str]:
+    """What a reader must know of figures that hospitals told."""
+    notes = ["Numbers of cases are as the sites tell them: by a hospital's default in tens, 10 for 1 to 14."]
+    if not results.get("verdict") and results["choices"]["use"] != "received":
+        notes.append(
+            "No site tells what taking part is worth to it: by a hospital's default that stays in its own page. What "
+            "the sites use may be nothing but the models that they trained alone."
+        )
+    return notes
 
 
 def _has_failed(system: System, job: str) -> bool:

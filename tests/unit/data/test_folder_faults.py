@@ -94,6 +94,7 @@ def test_names_of_classes_tell_a_stray_picture_from_a_class(fundus):
     ("fields", "message"),
     [
         ({"sites": 2}, "--sites 2: .*fundus has 3 centres to train at"),
+        ({"names": ("west", "nroth", "south")}, "--sites west,nroth,south: .*fundus has no centre 'nroth': there are"),
         ({"held_out": "east"}, "--held-out east: .* has the centres north, south, west"),
         ({"official": True}, "--official: .* come without parts; leave it out"),
         ({"pooling": "attention"}, "--pooling attention is over a scan's slices"),

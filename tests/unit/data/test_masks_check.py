@@ -31,7 +31,10 @@ def test_good_slices(home):
     assert ("ok", "brains: 30 pictures with masks, 2 sites, classes: 0 background, 1 tumour") in found
     assert ("ok", "north: 15 pictures, 5 cases of 5 patients") in found
     assert ("ok", "north: 40×40 (rows × columns), colour") in found
-    assert ("ok", "north: by the default split (0.5/0.1/0.4): train 9, validation 0, test 6") in found
+    assert (
+        "ok",
+        "north: by the default split (0.5/0.1/0.4): train 9 of 3 patients, validation 0, test 6 of 2 patients",
+    ) in found
     share = next(message for _, message in found if "pixels of the classes" in message)
     assert share.startswith("north: pixels of the classes: background 89.4 %, tumour 10.6 %")
     lacking = "north: 5 patients and no validation case by the default split (0.5/0.1/0.4): rounds are selected without"

@@ -238,7 +238,12 @@ def test_limits_hold_for_the_benchmarks_own_images_too():
         (-3.0, 0.1, "cost", "cost accuracy, with every method"),
         (0.4, 0.1, "no difference", "less than a point of difference"),
         (4.0, 2.9, "paid", "Much of that needs no other site: two alone, gained +2.9"),
-        (4.0, 3.0, "no more than alone", "a site gets without any other: two alone, gained +3.0 points"),
+        (
+            4.0,
+            3.0,
+            "no more than alone",
+            "without any other, but for a point: two alone, gained +3.0 points",
+        ),
         (2.0, 5.0, "no more than alone", "and the best method +2.0. By these benchmarks little speaks for it"),
         (4.0, 0.5, "paid", "paid on average"),
     ],

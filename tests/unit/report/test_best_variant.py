@@ -141,7 +141,7 @@ def test_seeds_without_a_value_are_none(make_run):
 def test_more_steps_alone_are_not_the_same_steps(make_run):
     longer = fine_tuned(make_run, 5) | {"further": "5 epochs"}
     alone = make_run("local", LOCAL[0], settings={"lr": 0.1, "finetune_epochs": 1}) | {"further": "1 epoch"}
-    assert "That cannot be told: FedAvg trains on" in " ".join(advice(compare([longer, alone])))
+    assert "That cannot be told: FedAvg (finetune_epochs=5) trains on" in " ".join(advice(compare([longer, alone])))
 
 
 def test_a_mean_within_the_seeds_spread_is_no_gain(make_run):
@@ -166,17 +166,17 @@ def test_what_is_trained_further_is_judged_by_local_training_that_is_too(make_ru
     alone = make_run("local", LOCAL[1], settings={"lr": 0.1, "finetune_epochs": 5}) | {"further": "5 epochs"}
     unequal = compare([longer, plain])
     assert (
-        "the local training beside it is not, or not as long: FedAvg by 5 epochs. Part of the difference"
+        "beside it is not, or not as long: FedAvg (finetune_epochs=5) by 5 epochs. Part of the difference"
         in comparison_note(unequal)
     )
     assert advice(unequal) == [
-        "Should a site take part? That cannot be told: FedAvg trains on at the end, and the local training beside it "
-        "not as long, so that the steps alone may be what is gained; only sites that train alone with the same steps, "
-        "in the run or as local:finetune_steps=N, tell."
+        "Should a site take part? That cannot be told: FedAvg (finetune_epochs=5) trains on at the end, and the local "
+        "training beside it not as long, so that the steps alone may be what is gained; only sites that train alone "
+        "with the same steps, in the run or as local:finetune_steps=N, tell."
     ]
     both = advice(compare([longer, plain, make_run("fedbn", FEDAP[0], settings={"lr": 0.1})]))
     assert both[0].startswith("Against training alone FedBN ")
-    assert "Left out of this: FedAvg trains on at the end" in both[1]
+    assert "Left out of this: FedAvg (finetune_epochs=5) trains on at the end" in both[1]
     equal = compare([longer, plain, alone])
     assert equal["groups"][0]["to_local"]["baseline"] == "Local training (finetune_epochs=5)"
     assert "Trained further" not in comparison_note(equal)

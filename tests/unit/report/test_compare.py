@@ -247,6 +247,16 @@ def test_training_alone_beside_is_named_where_nothing_else_tells_apart(make_run)
     assert list(grouped([plain, beside])) == ["FedAvg (alone=no)", "FedAvg"]
 
 
+def test_how_a_variant_trains_is_named_also_where_its_method_is_there_once(make_run):
+    """Else a rate that is fifty times another's would look like the method."""
+    runs = [make_run(name, FEDAVG[0], settings={"lr": lr}) for name, lr in (("fedprox", 0.01), ("local", 0.5))]
+    assert list(grouped(runs)) == ["FedProx", "Local training (lr=0.5)"]
+    runs[1] = make_run("local", FEDAVG[0], settings={"lr": 0.01})
+    assert list(grouped(runs)) == ["FedProx", "Local training"]
+    both = [make_run(name, FEDAVG[0], settings={"lr": 0.5}) for name in ("fedprox", "local")]
+    assert list(grouped(both)) == ["FedProx", "Local training"]  # said once, of all
+
+
 def test_a_setting_that_does_nothing_is_not_named(make_run):
     runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
     assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]

@@ -65,7 +65,7 @@ def test_with_most_sites_such_no_accuracy_leads(five, tmp_path):
 
 def test_with_all_sites_such_no_number_leads(five):
     one_class_at(five, *five["final"]["selected"]["sites"])
-    assert headline(five).endswith("can tell how well classes are told apart, so no mean accuracy is given.")
+    assert headline(five).endswith("can tell how well classes are told apart, and a mean accuracy says nothing of it.")
 
 
 def test_nothing_is_said_of_what_helps_where_most_sites_cannot_tell(told):

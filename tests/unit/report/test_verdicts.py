@@ -17,7 +17,7 @@ SENTENCE = (
     "Taking part helps 1 of 4 sites, harms 1, and at 2 no difference was found (accuracy, 95 % intervals of the paired "
     "difference on each site's own test cases). On average a site gains -0.5 points (sites from -5.0 to +2.0). An "
     "interval that contains 0 means that no difference was found, not that there is none. 1 site uses nothing but the "
-    "model trained alone. 1 further site told nothing, or had no test cases."
+    "model trained alone. 1 further site told nothing, or had no test cases by which to tell."
 )
 
 
@@ -101,9 +101,13 @@ def test_no_test_cases_anywhere(told, tmp_path):
     told["verdict"]["counts"] = dict.fromkeys(told["verdict"]["counts"], 0)
     _, page = report(tmp_path, told)
     unknown = "Whether taking part helps is not known: no site "
-    assert headline(told).startswith(f"{unknown}has test cases on which its accuracy could be compared, or tells it.")
+    assert headline(told).startswith(
+        f"{unknown}has test cases enough for an interval of the difference in its accuracy, or tells it."
+    )
     del told["data"]["sites"]["site-5"], told["final"]["selected"]["sites"]["site-5"]
-    assert headline(told).startswith(f"{unknown}has test cases on which its accuracy could be compared.")
+    assert headline(told).startswith(
+        f"{unknown}has test cases enough for an interval of the difference in its accuracy."
+    )
     assert page.rows[1] == ["site-1", "100", "–", "–", "as published"]
 
 

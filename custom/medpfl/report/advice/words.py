@@ -130,8 +130,9 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
         ]
     if a.take_part == "no more than alone":
         return [
-            f"What taking part gave there a site gets without any other: {a.rival.title}, gained {a.rival.gain:+.1f} "
-            f"points, and the best method {best.gain:+.1f}. By these benchmarks little speaks for it."
+            f"What taking part gave there a site gets without any other, but for a point: {a.rival.title}, gained "
+            f"{a.rival.gain:+.1f} points, and the best method {best.gain:+.1f}. By these benchmarks little speaks for "
+            "it."
         ]
     lines = [f"Taking part there paid on average, with {best.title}."]
     if best.worse_off:

@@ -18,7 +18,7 @@ from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_p
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
-from medpfl.data.patients import no_validation, split_patients
+from medpfl.data.patients import in_numbers, no_validation, split_patients
 from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
@@ -93,7 +93,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
         found.append(("ok", _sizes([size for size, _ in good])))
     parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
-    found.append(("ok", f"by the default split ({shares}): {', '.join(f'{p} {len(parts[p]):,}' for p in PARTS)}"))
+    found.append(("ok", f"by the default split ({shares}): {in_numbers(parts)}"))
     by = f"the default split ({shares})"
     found += [("warning", words) for words in no_validation(pictures, parts, centre, by)]
     labels = {part: [picture.label for picture in parts[part]] for part in PARTS}

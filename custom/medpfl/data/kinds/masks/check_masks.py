@@ -24,8 +24,7 @@ from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.reading import class_names
-from medpfl.data.patients import no_validation, split_patients
-from medpfl.data.split import PARTS
+from medpfl.data.patients import in_numbers, no_validation, split_patients
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _MOST = 20
@@ -136,7 +135,8 @@ def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str,
     if blank := [one.blank for one in good if one.blank]:
         yield "warning", f"{noun} of one colour: {len(blank):,} of {len(good):,}, the first is {blank[0]}"
     if empty := sum(not one.counts[1:].any() for one in good):
-        yield "note", f"background alone: {empty:,} of {len(good):,} masks"
+        nothing = "; nothing can be learned here, and no Dice told" if empty == len(good) else ""
+        yield "warning" if nothing else "note", f"background alone: {empty:,} of {len(good):,} masks{nothing}"
     if full := sum(not one.counts[0] for one in good):
         yield "warning", f"{full:,} masks have no background"
     looks = Counter(one.look for one in good)
@@ -170,7 +170,7 @@ def _split(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
     how = (
         "by the datalist" if any(pair.split for pair in layout.centres[centre]) else f"by the default split ({shares})"
     )
-    yield "ok", f"{how}: {', '.join(f'{part} {len(parts[part]):,}' for part in PARTS)}"
+    yield "ok", f"{how}: {in_numbers(parts)}"
     yield from (("warning", words) for words in no_validation(layout.centres[centre], parts, centre, how[3:]))
     if len({pair.patient for pair in layout.centres[centre]}) == 1:
         yield "warning", f"only one patient: nothing is left to test on; --held-out {centre}, or leave the site out"

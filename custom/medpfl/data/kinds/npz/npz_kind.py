@@ -118,7 +118,7 @@ class NpzKind(Kind):
         except UserError as error:
             return (
                 f"{error}; for CT scans that the sites have under this name give --data-arg classes=A,B, for pictures "
-                "--data-arg channels=rgb (or grey) too"
+                "--data-arg channels=rgb (or grey) too, for images with masks --data-arg dims=2 (or 3) too"
             )
         return None
 

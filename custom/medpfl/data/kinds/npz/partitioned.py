@@ -211,9 +211,13 @@ def _named(partition: Partition, config: RunConfig) -> Partition:
     found = {site.name for site in partition.sites}
     if found == set(wanted) and len(found) == len(wanted):
         return partition
-    if unknown := found ^ set(usual):
+    if unknown := found - set(usual):
         raise UserError(
             f"partition {config.partition}: sites must be named site-1 to site-{len(usual)}, not {min(unknown)!r}"
+        )
+    if missing := set(usual) - found:
+        raise UserError(
+            f"partition {config.partition}: has no {min(missing)!r}, and site-1 to site-{len(usual)} are needed"
         )
     if len(set(wanted)) < len(wanted):
         raise UserError(f"--sites {','.join(config.names)}: a centre that is held out has one of these names")
