@@ -125,6 +125,9 @@ def data_inventory(
     console.print("They name patients and show images.")
     if drafts := " or ".join(file.name for file in written[2:]):
         said = f"Give each row of {drafts} a label, and copy it into {path} as {LABELS}."
+        if any(one.masked for one in inventory.found):
+            learned = f"To learn the masks copy nothing: `medpfl data check {path}` reads them."
+            said = f"{learned} To classify the scans: {said}"
         console.print(Text(printable(said)), soft_wrap=True)
 
 

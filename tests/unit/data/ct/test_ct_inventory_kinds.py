@@ -117,7 +117,8 @@ def test_mr_says_what_reads_it(tmp_path):
     assert rows["ct.nii"]["read as"] == "CT scan" and rows["sub/t2.nii"]["read as"] == "MR scan, or image with its mask"
     assert rows["sub/t2_mask.nii"]["read as"] == "mask of sub/t2.nii"
     assert "MR is read with --data-arg normalise, or with a mask beside it" in rows["alone.nii"]["what is wrong"]
-    assert "1 image with a mask beside, by their names" in said
+    assert "1 image with a mask beside, by their names" in said and "2 of them no CT by their values" in said
+    assert "To learn the masks copy nothing: `medpfl data check" in said
     assert "1 MR volume (DICOM) that can be used with --data-arg normalise, of 1 patient" in said
     assert (out / "inventory.html").read_text().count("data:image/png;base64,") == 5
     draft = {row["patient"]: row for row in csv.DictReader((out / "labels.csv").open())}

@@ -59,9 +59,11 @@ def in_words(inventory: Inventory) -> list[str]:
     usable, pictures = [one for one in found if one.volume], [one for one in found if one.picture]
     forms = Counter(one.form for one in found)
     nifti = sum(one.form == "NIfTI" and one.hu is None for one in usable)
+    no_ct = sum(one.hu is False for one in usable)
     lines = [
         f"{_count(len(usable), 'CT volume')} that can be used, of {_people(usable)}"
-        + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else ""),
+        + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else "")
+        + (f"; {no_ct:,} of them no CT by their values" if no_ct else ""),
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
         + (f"; {inventory.others:,} other files" if inventory.others else ""),
     ]
@@ -72,7 +74,10 @@ def in_words(inventory: Inventory) -> list[str]:
     if xrays := [one for one in pictures if one.form == "X-ray"]:
         lines.append(f"{_count(len(xrays), 'X-ray image')} that can be read as pictures, of {_people(xrays)}")
     if masked := sum(one.masked for one in found):
-        lines.append(f"{_count(masked, 'image')} with a mask beside, by their names: read for segmentation")
+        lines.append(
+            f"{_count(masked, 'image')} with a mask beside, by their names: read for segmentation, unless a table of "
+            "labels lies in the folder"
+        )
     lines += _without(found)
     if inventory.copies:
         first = inventory.copies[0]
