@@ -68,7 +68,7 @@ class Gate:
         for name, value in (found.get("numbers") or {}).items():
             least, most = self.numbers.get(name, (1, 0))
             if not least <= value <= most:
-                logger.warning("%s is %r; the `numbers` of the mechanism that tells it must name it, with its range", _short(name), value)
+                logger.warning("%s is %r; its mechanism's `numbers` must name it, with its range", _short(name), value)
                 raise StateError(f"gate: metric 'numbers.{_short(name)}' may not leave as it is")
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:
