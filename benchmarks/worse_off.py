@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 COLUMNS = {
     "brain MR": ("brain-mri",),
-    "lungs": ("chest-xray",),
+    "lungs": ("chest-xray", "chest-xray-more"),
     "tuberculosis": ("chest-tuberculosis",),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
