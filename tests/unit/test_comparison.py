@@ -126,6 +126,16 @@ def alone_of(*algorithms, **fields):
     return {name: config.alone for name, config in made if config.seed == 1}
 
 
+def test_what_a_paper_fixes_for_all_is_said(caplog):
+    alone_of("fedavg", "fedimpres", local_epochs=1)
+    assert caplog.messages == [
+        "All run as fedimpres was published, unless you say otherwise: model impression-cnn, rounds 80, batch_size 16"
+    ]
+    caplog.clear()
+    alone_of("fedavg", "fedap")
+    assert not caplog.messages
+
+
 def test_sites_train_alone_beside_what_chooses_or_trains_further():
     """Else the steps at the end would count as what the federation gives."""
     plain = {"local": "no", "fedavg": "no"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,8 @@ from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
 from medpfl.tasks import tasks
 from medpfl.training.augment import augmenter, content
+
+logger = logging.getLogger(__name__)
 
 Fields = Mapping[str, Any]
 """Of :class:`~medpfl.config.run.RunConfig`; None where the user says nothing."""
@@ -113,7 +116,12 @@ def configs_of(
     with said_in():
         each = settings_of(variants, training | fields["settings"])
         arguments = model_arguments_of(list(dict.fromkeys(models)), fields["model_args"])
-    fields = {**fields, **{name: value for name, value in schedule.items() if fields[name] is None}}
+    taken = {name: value for name, value in schedule.items() if fields[name] is None}
+    if told := taken | {name: value for name, value in training.items() if name not in fields["settings"]}:
+        whose = next(v.algorithm for v in variants if method(v.algorithm).schedule or method(v.algorithm).training)
+        said = ", ".join(f"{name} {value}" for name, value in told.items())
+        logger.warning("All run as %s was published, unless you say otherwise: %s", whose, said)
+    fields = {**fields, **taken}
     uses = [v.choices.get("use") or fields.get("use") or method(v.algorithm).use for v in variants]
 
     def made(i: int, seed: int, alone: str | None) -> RunConfig:
