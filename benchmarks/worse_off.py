@@ -12,9 +12,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 COLUMNS = {
-    "brain MR": ("brain-mri",),
+    "brain MR": ("brain-mri", "brain-mri-more"),
     "lungs": ("chest-xray", "chest-xray-more"),
-    "tuberculosis": ("chest-tuberculosis",),
+    "tuberculosis": ("chest-tuberculosis", "chest-tuberculosis-more"),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
         "bloodmnist-published",
