@@ -211,18 +211,18 @@ class Guarded:
         limits = self.policy.experiments, self.policy.rounds
         if self.ledger is None or not any(limits):
             return False
-        run, whole = self._run(record), message.task != "train"
+        run, whole, begun = self._run(record), message.task != "train", False
         if message.task in ("prepare", "statistics", "join", "train"):
             with self._ledger_at_hand("read"):
                 served = self.ledger.begin(*run, most=limits[0]) if whole else self.ledger.served(*run, verify=False)
-            self._served = served
+            self._served, begun = served, served.begun
         if self._served is None:
             return False
         if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
             raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
         if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
             raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
-        return self._served.begun
+        return begun
 
     def _run(self, record: Record) -> tuple[str, str, str, int]:
         return self.contract.data, record.contract, self.experiment, record.run
