@@ -122,7 +122,10 @@ class MaskedVolumes:
     @property
     def values_per_sample(self) -> int:
         """Numbers in a patch."""
-        return prod(self.window) * len(self.images["train"][0])
+        some = next(
+            (image for images in self.images.values() for image in images), ()
+        )  # centres that test train on none
+        return prod(self.window) * len(some)
 
     def batches_in_epoch(self, batch_size: int) -> int:
         """See :class:`SiteData`: of patches."""

@@ -90,6 +90,7 @@ class Delivery:
         if self.inputs and (problem := refusal(card, self.inputs)):
             logger.warning("%s: the %s model is left without a bundle: %s", site, which, problem)
             card["bundle"] = None
+        self._put_back()
         new = self._new(which)
         shutil.rmtree(new, ignore_errors=True)
         try:
@@ -117,18 +118,19 @@ class Delivery:
         return isinstance(there, dict) and there.get("sha256") == card["sha256"]
 
     def put_aside(self) -> None:
-        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails.
-
-        A kill while one replaced another may have left the other alone, beside its place: it goes back there first.
-        """
-        for which in get_args(Which):
-            if (old := _old(self._new(which))).exists() and not (self.folder / which).exists():
-                old.rename(self.folder / which)
+        """Moves both models of an earlier run to ``archive/NUMBER``; half-written ones go. OSError if that fails."""
+        self._put_back()
         self._archive(*(which for which in get_args(Which) if (self.folder / which).exists()))
         for which in get_args(Which):
             for place in (self._new(which), _old(self._new(which))):
                 if place.exists():
                     shutil.rmtree(place)
+
+    def _put_back(self) -> None:
+        """A kill while one model replaced another may have left the other alone, beside its place."""
+        for which in get_args(Which):
+            if (old := _old(self._new(which))).exists() and not (self.folder / which).exists():
+                old.rename(self.folder / which)
 
     def _archive(self, *kept: Which) -> None:
         if kept:

@@ -69,7 +69,7 @@ class MultiLabel(Task):
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """Mean over the labels that are known; loaders give a single one as (B,)."""
-        labels = labels.view(len(labels), -1)
+        labels = labels.reshape(len(labels), -1)
         known = labels >= 0
         found = binary_cross_entropy_with_logits(output, labels.clamp(min=0).to(output.dtype), reduction="none")
         return (found * known).sum() / known.sum().clamp(min=1)

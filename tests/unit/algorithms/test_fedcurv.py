@@ -4,12 +4,13 @@ One sample, x = 1 of class 0, and the weights (0, 0): probabilities are (1/2, 1/
 Fisher information (1/4, 1/4).
 """
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
 import torch
 from one_sample import TwoWeights, config, data, weights
-from tiny import Net, images, plan_of, run
+from tiny import Net, images, run
 from tiny import config as tiny_config
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,12 +19,11 @@ from medpfl.algorithms.fedcurv import Curvature, fisher_information
 from medpfl.algorithms.mechanism import LocalRound, ServerParts, Turn
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
-from medpfl.core.messages import Message, Update, named
+from medpfl.core.messages import Message, named
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
-from medpfl.engine.federation import Federation
 from medpfl.models import build_model, logits
-from medpfl.server.magnitude import check_magnitudes
+from medpfl.site.worker import Site
 
 NAME = "fc.weight"
 
@@ -153,14 +153,22 @@ def test_in_a_run_the_sums_are_the_sites():
 
 def test_much_information_is_not_scaled_back():
     """A site takes away what it sent: of less in the sums it would take away others' too. Honest ones lie far apart."""
-    sent = [named("curvature", {"fc.weight": torch.full((2, 1), value)}) for value in (1.0, 1.0, 1.0, 100.0)]
-    there = {"a": torch.ones(1)}
-    updates = [Update(f"site-{k}", 1, there | tensors, {}, 0.0) for k, tensors in enumerate(sent)]
-    messages = {u.site: Message("train", 1, {"a": torch.zeros(1)}) for u in updates}
-    plan = plan_of(Federation.of(tiny_config("fedcurv")))
-    assert [channel.name for channel in plan.means] == ["curvature"]
-    assert plan.limited == []
-    assert check_magnitudes(tiny_config("fedcurv"), messages, updates, plan.limited)[1] == []
+
+    class Louder(Site):
+        def handle(self, message, model):
+            update = super().handle(message, model)
+            for name in [name for name in update.tensors if name.startswith("curvature/")]:
+                update.tensors[name] = update.tensors[name] * 100
+            return update
+
+    def change(sites):
+        sites["site-2"] = Louder(**{f.name: getattr(sites["site-2"], f.name) for f in fields(Site) if f.init})
+
+    plain, _ = run(tiny_config("fedcurv", sites=4, rounds=2))
+    state, _ = run(tiny_config("fedcurv", sites=4, rounds=2), change)
+    assert state.failures == plain.failures == ()
+    name = "fc1.weight/information"
+    assert state.common["curvature"][name].sum() > 10 * plain.common["curvature"][name].sum()
 
 
 def test_a_weight_of_zero_is_fedavg_and_a_large_one_holds_fast():

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,20 @@ def changed(tmp_path, file, change):
     change(content)
     (job / file).write_text(json.dumps(content))
     return job
+
+
+def test_review_says_who_decides_what_a_patient_is_and_whose_update_may_be_alone(tmp_path):
+    def alone(content):
+        content["executors"][0]["executor"]["args"]["run_config"]["min_sites"] = 1
+
+    found, usual = review(changed(tmp_path, "app/config/config_fed_client.json", alone)), review(FEDAVG)
+    assert found.hash != usual.hash
+    for one, said in ((found, True), (usual, False)):
+        assert any("a site's alone may reach the others as it is" in line for line in one.lines(HOSPITAL)) == said
+    says_whose = replace(usual, data=usual.data.model_copy(update={"data_args": {"patient": "(.*)"}}))
+    reason = "by '(.*)' it says whose an image is, and that is none of the policy's patient_patterns"
+    assert reason in says_whose.refusals(HOSPITAL)
+    assert reason not in usual.refusals(HOSPITAL)
 
 
 def test_a_second_executor_hides_behind_no_first(kit, tmp_path):

@@ -185,6 +185,16 @@ def test_a_failed_job_goes_on_with_other_patience_but_no_other_rounds(server, tm
     assert after == again
 
 
+@pytest.mark.parametrize(
+    ("verdict", "use", "notes"), [(None, "blend", 2), ({"counts": {}}, "blend", 1), (None, "received", 1)]
+)
+def test_results_say_what_hospitals_did_not_tell(verdict, use, notes):
+    found = production._told({"verdict": verdict, "choices": {"use": use}})
+    assert "in tens" in found[0]
+    assert len(found) == notes
+    assert ("may be nothing but the models that they trained alone" in found[-1]) == (notes == 2)
+
+
 def test_results_of_another_run_are_not_the_jobs(server, tmp_path):
     _, note = start(tmp_path)
     results = {"schema": 1, "algorithm": "fedavg", "config": {}, "data": {"sites": {}}, "rounds": []}

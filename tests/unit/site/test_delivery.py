@@ -20,6 +20,7 @@ from medpfl.core.statefile import fingerprint, read_state
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, messages
+from medpfl.site.delivery import Delivery
 from medpfl.site.store import MODEL, DiskStore
 from medpfl.tasks.evaluation import predict
 
@@ -196,8 +197,13 @@ def test_a_kill_while_one_model_replaces_another_loses_neither_at_the_next_run(t
     federation, sites, _ = trained(tmp_path, config("fedbn", rounds=1))
     left = tmp_path / "site-1"
     (left / "selected").rename(left / ".selected.old")
+    Delivery(left, federation.config, {}, None).write("last", "site-1", 1, {"w": torch.ones(2)}, RECORD, archive=True)
+    assert (left / "selected" / "model.safetensors").exists()  # whichever is written first
     sites["site-1"].handle(messages(federation.plan(), ServerState())["site-1"], federation.model())
-    assert sorted(file.parent.name for file in left.glob("archive/1/*/model.safetensors")) == ["last", "selected"]
+    assert sorted(file.parent.name for file in left.glob("archive/2/*/model.safetensors")) == ["last", "selected"]
+
+
+RECORD = {"samples": {"train": 1, "validation": 1, "test": 1}, "validation": None, "test": None}
 
 
 @pytest.mark.parametrize("arrays", [False, True])

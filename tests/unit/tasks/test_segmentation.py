@@ -143,6 +143,8 @@ def test_large_patches_are_looked_at_a_few_at_a_time():
     data = MaskedVolumes({p: [volume] * 40 for p in PARTS}, masks, (96, 96, 96))
     assert data.values_per_sample == 96**3
     assert looked_at_once(data) < 20 < looked_at_once(replace(data, window=(16, 16, 16)))
+    tested = replace(data, images=data.images | {"train": []}, masks=masks | {"train": []})
+    assert looked_at_once(tested) == looked_at_once(data)  # a centre that is held out
 
 
 def judged(hits, predicted, true):
