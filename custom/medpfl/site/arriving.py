@@ -20,6 +20,8 @@ from medpfl.site.policy import SitePolicy
 from medpfl.site.steering import led
 
 _START_TOLERANCE = 1e-5
+_ROUNDS = 16
+"""So many rounds without the site count for the distance, and no more."""
 """By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
 
@@ -120,7 +122,7 @@ class Arriving:
 
     def _require_near(self, times: float, rounds: int) -> None:
         # Rounds that passed without this site are no leave to jump as far as all of them.
-        limit = self.policy.largest_jump * sqrt(max(1, rounds))
+        limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
         if not times <= limit:
             shown = f"{times:.1f}" if times < 1e5 else "99999"
             raise StateError(

@@ -60,6 +60,11 @@ class Contract:
         return (self.newcomers or self.config).data
 
     @property
+    def takes_samples_away(self) -> bool:
+        """See :func:`takes_samples_away`."""
+        return takes_samples_away(self.newcomers or self.config)
+
+    @property
     def patient_pattern(self) -> object:
         """By what the job says whose an image is; None if it does not."""
         return (self.newcomers or self.config).data_args.get("patient")
@@ -69,6 +74,11 @@ class Contract:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
         theirs = None if self.newcomers is None else _agreed(self.newcomers)
         return _hash({"run": _agreed(self.config), "newcomers": theirs})
+
+
+def takes_samples_away(config: RunConfig) -> bool:
+    """Whether a run leaves out some of a patient's images and trains on others, so that patients do not tell it."""
+    return bool(config.holdout or config.data_args.get("train_counts"))
 
 
 def _hash(agreed: Mapping[str, Any]) -> str:

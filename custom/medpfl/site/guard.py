@@ -26,7 +26,7 @@ from medpfl.site.coarse import of_enough
 from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
-from medpfl.site.policy import SitePolicy
+from medpfl.site.policy import DECAY, SitePolicy
 from medpfl.site.seal import SealBroken
 from medpfl.site.training_sets import TrainingSets
 
@@ -91,6 +91,7 @@ class Guarded:
             self._require_asked(message)
             self._require_weights()
             self._require_unsteered()
+            self._require_many_steps()
             self._require_patients(message)
             self._require_pretrained(message)
             self._require_channels(message)
@@ -107,6 +108,8 @@ class Guarded:
         with self._withdrawn_if_failed(record, begun):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+            if message.task in ("prepare", "statistics", "join"):
+                self._require_other_patients(keep=True)  # again: another hello may have been answered meanwhile
             if message.task in ("prepare", "statistics") and not record.greeted:
                 with self._still(record) as now:
                     self.book.write(replace(now, greeted=True))
@@ -164,6 +167,14 @@ class Guarded:
         if limited and (name := next((c.name for c in self.channels if c.steers), None)):
             raise StateError(f"policy: by {name!r} a server leads training past largest_jump and copied_rows, so none")
 
+    def _require_many_steps(self) -> None:
+        """An update is of all its steps: where weights decay fast it is of the last ones' few patients alone."""
+        if self.policy.least_patients and not self.policy.lets_decay(self.contract.config.all_settings):
+            raise StateError(
+                f"policy: lr times weight_decay is {DECAY:g} at most here: updates would be of the last steps alone "
+                "(least_patients)"
+            )
+
     def _require_patients(self, message: Message) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         leaves = message.task == "train" and self.gate.shared
@@ -180,14 +191,21 @@ class Guarded:
             raise StateError(
                 f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
             )
-        if message.task != "train" and self.sets and not self.public:
-            self._require_other_patients(self.sets)
+        if message.task != "train":
+            self._require_other_patients()
 
-    def _require_other_patients(self, sets: TrainingSets) -> None:
+    def _require_other_patients(self, *, keep: bool = False) -> None:
         """Of those of an earlier run all, or so many others that the difference of two updates is no few patients'."""
         least = self.policy.least_patients
-        with self._ledger_at_hand("read"):
-            few = sets.differs_by_few(self.contract.data, least)
+        if self.sets is None or self.public or least < 2:
+            return
+        if self.contract.takes_samples_away:
+            raise StateError(
+                "policy: single images of a patient are not left out here (holdout, train_counts): the difference of "
+                "two updates would be theirs (least_patients)"
+            )
+        with self._ledger_at_hand("written" if keep else "read"):
+            few = self.sets.differs_by_few(self.contract.data, least, keep=keep)
         if few:
             raise StateError(
                 f"policy: the training patients are an earlier run's but for {few}, so that both updates would tell of "

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from medpfl.core.errors import UserError
 from medpfl.models.cost import Limits
 
+DECAY = 0.01
+"""What a step may take off the weights, as a share: more, and an update rests on fewer than a hundred steps."""
+
 
 class AuditThresholds(BaseModel):
     """A site's limits; an attack that goes beyond its limit fails the audit.
@@ -58,7 +61,7 @@ class SitePolicy(BaseModel):
         rounds: how many rounds of training one data set may serve over all experiments; 0 for any number.
         repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
         largest_jump: how many times as far as the site's longest update so far what it receives next may lie from what
-            it received before, times the square root of the rounds between; 0 for any distance.
+            it received before, times the square root of the rounds between, sixteen at most; 0 for any distance.
         copied_rows: the share of a layer's rows that may copy each other in what the site receives
             (:mod:`medpfl.site.copied_rows`); 1 for any.
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
@@ -91,6 +94,11 @@ class SitePolicy(BaseModel):
     network_operations: int = Field(default=0, ge=0)
     encrypted: bool = False
     audit: AuditThresholds = AuditThresholds()
+
+    def lets_decay(self, settings: Mapping[str, Any]) -> bool:
+        """Whether training settings let an update rest on many steps, where it must rest on many patients."""
+        decay = float(settings.get("lr", 0)) * float(settings.get("weight_decay", 0))
+        return not self.least_patients or decay <= DECAY
 
     def lets_say_whose(self, pattern: object) -> bool:
         """Whether a job may say by this expression whose an image is."""

@@ -38,15 +38,16 @@ class TrainingSets:
     seal: Seal
     whose: Callable[[], Collection[str] | None]
 
-    def differs_by_few(self, data: str, least: int) -> int:
+    def differs_by_few(self, data: str, least: int, *, keep: bool) -> int:
         """By how many patients this run's training set differs from an earlier one's, if by fewer than ``least``.
 
         Args:
             data: the data set's name; case does not tell data sets apart.
             least: patients.
+            keep: whether later runs are held to this one: a run that is refused binds nobody.
 
         Returns:
-            0 if it is an earlier set, or differs from all by ``least`` or more; it is kept then.
+            0 if it is an earlier set, or differs from all by ``least`` or more.
 
         Raises:
             OSError: the record cannot be read or written.
@@ -61,7 +62,7 @@ class TrainingSets:
             apart = [len(chosen ^ set(earlier)) for earlier in known.get(name, ())]
             if few := [number for number in apart if 0 < number < least]:
                 return min(few)
-            if 0 not in apart:
+            if keep and 0 not in apart:
                 self._write(known | {name: [*known.get(name, ()), sorted(chosen)]})
         return 0
 

@@ -108,6 +108,10 @@ _TEXTS = (
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
     "policy: the training patients are an earlier run's but for {number}, so that both updates would tell of these; "
     r"the same ones, or {number} others \(least_patients\)",
+    r"policy: single images of a patient are not left out here \(holdout, train_counts\): the difference of two "
+    r"updates would be theirs \(least_patients\)",
+    r"policy: lr times weight_decay is {number} at most here: updates would be of the last steps alone "
+    r"\(least_patients\)",
     "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns",
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",

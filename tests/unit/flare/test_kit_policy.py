@@ -115,6 +115,30 @@ def test_review_says_what_leaves_of_the_model_trained_alone(tmp_path):
     assert review(job).to_json(HOSPITAL)["verdict"] is False
 
 
+def test_review_refuses_a_server_that_runs_another_contract(tmp_path):
+    """Sites greet by theirs; a server of one update a round would hand it to the others as it is."""
+    job = export_job(make_config(algorithm="fedavg", sites=3, rounds=2), tmp_path / "job")
+    assert review(job).refusals(HOSPITAL) == []
+    file = next(job.glob("*/config/config_fed_server.json"))
+    content = json.loads(file.read_text())
+    content["workflows"][0]["args"]["run_config"]["min_sites"] = 1
+    file.write_text(json.dumps(content))
+    for reading in (review, read_job):
+        with pytest.raises(UserError, match="its server is configured for another run than its sites, which agree to"):
+            reading(job)
+
+
+def test_review_says_on_whom_an_update_would_rest(tmp_path):
+    settings = {"lr": 0.5, "weight_decay": 1.9}
+    config = make_config(algorithm="fedavg", sites=2, rounds=2, settings=settings, augment="light", holdout=0.1)
+    found = review(export_job(config, tmp_path / "job"))
+    assert "its lr times weight_decay is above 0.01, so that updates rest on the last steps alone" in found.refusals(
+        HOSPITAL
+    )
+    assert not any("weight_decay" in reason for reason in found.refusals(SitePolicy()))
+    assert "training images are changed by: light" in list(found.lines(HOSPITAL))
+
+
 def test_review_as_json_is_the_same(kit):
     found = json.loads(site("review", FEDAVG, "--json").output)
     config = read_job(FEDAVG).config

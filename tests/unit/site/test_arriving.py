@@ -1,5 +1,7 @@
 """Weights that come to a site, check by check."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -53,6 +55,14 @@ def test_where_that_is_not_kept_the_rounds_before_lead_so_far_from_the_first_mod
     arriving().require_place(record, at(5.9, round_=9), None)
     with pytest.raises(StateError, match="6 times is the limit"):  # nine rounds from the start: 2 * 9 ** 0.5
         arriving().require_place(record, at(6.1, round_=9), None)
+
+
+def test_a_server_that_leaves_a_site_out_for_long_leads_no_further():
+    """Of a contract of many rounds the last may be asked after the first."""
+    record, long = Record("c", trained=1, step=1.0), replace(arriving(START), config=config(rounds=1_000_000))
+    long.require_place(record, at(7.9, round_=1_000_000), None)
+    with pytest.raises(StateError, match="8 times is the limit"):
+        long.require_place(record, at(8.1, round_=1_000_000), None)
 
 
 @pytest.mark.parametrize("step", [0.0, float("nan")])

@@ -96,6 +96,16 @@ def test_the_first_model_may_differ_in_its_last_bits():
     guarded.train(1, near)
 
 
+def test_an_update_of_the_last_steps_alone_does_not_leave():
+    """By lr times weight_decay near 1 each step wipes out those before it, and the update is the last patient's."""
+    settings = {"lr": 0.5, "weight_decay": 1.9}
+    assert Guarded(settings=settings, policy=SitePolicy(least_patients=2)).refused("prepare") == (
+        "policy: lr times weight_decay is 0.01 at most here: updates would be of the last steps alone (least_patients)"
+    )
+    Guarded(settings=settings).hello()
+    Guarded(settings=settings | {"weight_decay": 0.02}, policy=SitePolicy(least_patients=2)).hello()
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_weights_of_the_servers_choice_are_refused_in_later_rounds(late):
     """Also of a site that is told that the first rounds went by without it."""

@@ -12,6 +12,7 @@ from test_guard import KEY, Guarded
 from medpfl.config.run import make_config
 from medpfl.data.sites import open_source
 from medpfl.data.source import training_patients
+from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, SealBroken
 from medpfl.site.training_sets import FILE, TrainingSets
@@ -27,7 +28,7 @@ def people(*numbers):
 
 def test_the_same_patients_or_many_others(tmp_path):
     def by_few(*numbers, data="ct"):
-        return sets(tmp_path, people(*numbers)).differs_by_few(data, 3)
+        return sets(tmp_path, people(*numbers)).differs_by_few(data, 3, keep=True)
 
     assert by_few(*range(10)) == 0
     assert by_few(*range(10)) == 0  # another run on the same
@@ -38,26 +39,26 @@ def test_the_same_patients_or_many_others(tmp_path):
     assert by_few(*range(12)) == 1  # one fewer than the last
     assert by_few(*range(11), data="CT") == 1
     assert by_few(*range(11), data="mr") == 0
-    assert sets(tmp_path, None).differs_by_few("ct", 3) == 0
+    assert sets(tmp_path, None).differs_by_few("ct", 3, keep=True) == 0
 
 
 @given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=2, max_size=8), st.integers(1, 6))
 def test_no_two_runs_that_went_on_differ_by_few(tmp_path_factory, drawn, least):
     folder = tmp_path_factory.mktemp("site")
-    taken = [chosen for chosen in drawn if not sets(folder, people(*chosen)).differs_by_few("ct", least)]
+    taken = [chosen for chosen in drawn if not sets(folder, people(*chosen)).differs_by_few("ct", least, keep=True)]
     assert taken[0] == drawn[0]
     for k, one in enumerate(taken):
         assert all(one == other or len(one ^ other) >= least for other in taken[:k])
 
 
 def test_the_record_names_nobody_and_is_the_sites_own(tmp_path):
-    sets(tmp_path, people(1, 2, 3)).differs_by_few("ct", 2)
+    sets(tmp_path, people(1, 2, 3)).differs_by_few("ct", 2, keep=True)
     content = (tmp_path / FILE).read_text()
     assert "patient" not in content
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     (tmp_path / FILE).write_text(content.replace('"ct"', '"mr"'))
     with pytest.raises(SealBroken, match=r"training-sets\.json is not as this site wrote it"):
-        sets(tmp_path, people(1, 2)).differs_by_few("ct", 2)
+        sets(tmp_path, people(1, 2)).differs_by_few("ct", 2, keep=True)
 
 
 def test_a_site_says_why_and_nothing_leaves(tmp_path):
@@ -72,6 +73,28 @@ def test_a_site_says_why_and_nothing_leaves(tmp_path):
                 "policy: the training patients are an earlier run's but for 1, so that both updates would tell of "
                 "these; the same ones, or 5 others (least_patients)"
             )
+
+
+def test_a_refused_run_binds_nobody(tmp_path):
+    """Else whoever sends a hello that is refused decides what the site may train on ever after."""
+    policy = SitePolicy(least_patients=5)
+    refused = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+    refused.site.sets = sets(tmp_path, people(*range(21)))
+    refused.ask_hello(split="another")
+    honest = Guarded(folder=tmp_path / "b", key=KEY, policy=policy)
+    honest.site.sets = sets(tmp_path, people(*range(20)))
+    honest.hello().train(1)
+    assert refused.refused("prepare").startswith("policy: the training patients are an earlier run's but for 1")
+
+
+@pytest.mark.parametrize("fields", [{"holdout": 0.1}, {"data_args": {"train_counts": {"site-1": [3, 3]}}}])
+def test_single_images_of_a_patient_are_not_left_out(tmp_path, fields):
+    """Of two such jobs the patients are the same, and the difference of their updates is an image."""
+    site = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(least_patients=5))
+    site.site.sets = sets(tmp_path, people(*range(20)))
+    config = site.site.contract.config.model_copy(update=fields)
+    site.site.contract = Contract(config)
+    assert site.refused("prepare").startswith("policy: single images of a patient are not left out here")
 
 
 def test_a_damaged_record_lets_nothing_out(tmp_path):
@@ -103,6 +126,13 @@ def test_a_sources_patients_are_those_that_it_trains_on(tmp_path):
         found.append(training_patients(source, "a"))
         assert len(found[-1]) == source.site("a", torch.device("cpu")).samples("train")
     assert all(small < large for small, large in pairwise(found))
+
+
+def test_a_division_of_a_sites_own_file_tells_whose_rows_it_takes():
+    source = open_source(make_config(algorithm="fedavg", sites=2, data="organamnist-sample", partition="iid"))
+    first, second = (training_patients(source, site) for site in ("site-1", "site-2"))
+    assert len(first) == source.site("site-1", torch.device("cpu")).samples("train")
+    assert not first & second
 
 
 def test_a_function_of_ones_own_says_nobody():

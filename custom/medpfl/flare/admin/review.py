@@ -15,9 +15,9 @@ from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.report.words import size
-from medpfl.site.contract import Contract
+from medpfl.site.contract import Contract, takes_samples_away
 from medpfl.site.local_file import permit_code, read_object
-from medpfl.site.policy import HOSPITAL, SitePolicy
+from medpfl.site.policy import DECAY, HOSPITAL, SitePolicy
 
 _REVEALS = {
     "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "
@@ -110,6 +110,10 @@ class Review:
         pattern = self.data.data_args.get("patient")
         if not policy.lets_say_whose(pattern):
             found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
+        if policy.least_patients > 1 and takes_samples_away(self.data) and not self.public:
+            found.append("it leaves single images of patients out (holdout, train_counts)")
+        if not policy.lets_decay(config.all_settings):
+            found.append(f"its lr times weight_decay is above {DECAY:g}, so that updates rest on the last steps alone")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
             found.append("it names no fingerprint of its pretrained model f")
         if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
@@ -149,6 +153,7 @@ class Review:
             "quorum": self.config.quorum,
             "local_epochs": self.config.local_epochs,
             "settings": dict(self.config.all_settings),
+            "augment": self.config.augment,
             "alone": self.config.has_rival,
             "use": self.config.resolved_use,
             "classes": {where: list(names) for where, names in self.classes.items()},
@@ -176,6 +181,7 @@ class Review:
         yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
         yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
         yield f"settings: {json.dumps(config.all_settings)}"
+        yield f"training images are changed by: {config.augment}"
         if config.has_rival and not self.joining:
             yield f"each site trains a model alone too, which stays; what it uses at the end: {config.resolved_use}"
         for where, names in self.classes.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,13 @@ def read_job(folder: Path) -> Job:
     """What a job's sites send and need, from its client configuration.
 
     Raises:
-        UserError: the folder is no job of this package, or its sites send different things.
+        UserError: the folder is no job of this package, its sites send different things, or its server runs another
+            contract than theirs, which is all that they agree to.
     """
     files = sorted(folder.glob("*/config/config_fed_client.json"))
     if not files:
         raise UserError(f"{folder}: no job folder: APP/config/config_fed_client.json is needed (`medpfl export`)")
-    found = []
+    found, runs_of_server = [], list(_runs_of_server(folder))
     for file in files:
         content = read_object(file)
         try:
@@ -83,12 +85,26 @@ def read_job(folder: Path) -> Job:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
         if len(named) != 1 or named[0] not in AT_SITE:
             raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
+        if any(other.hash != Contract(run).hash for other in runs_of_server):
+            raise UserError(
+                f"{folder}: its server is configured for another run than its sites, which agree to theirs alone; "
+                "make it anew (`medpfl export`)"
+            )
         joining = "newcomers" in given[0]
         contract = Contract(run, config if joining else None).hash
         found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract, joining))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
+
+
+def _runs_of_server(folder: Path) -> Iterator[Contract]:
+    for file in sorted(folder.glob("*/config/config_fed_server.json")):
+        try:
+            given = [workflow.get("args") or {} for workflow in read_object(file).get("workflows", [])]
+            yield from (Contract(make_config(**args["run_config"])) for args in given if "run_config" in args)
+        except (UserError, AttributeError, TypeError) as error:
+            raise UserError(f"{file}: not a job of this version of the package: {error}") from None
 
 
 def listed(file: Path, allowed: Any) -> dict[str, list[int] | None]:

@@ -92,6 +92,11 @@ class PartitionedImages:
             )
         return self._tensors({p: getattr(parts, p) for p in ("train", "validation", "test")}, device)
 
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        rows = next((site.train for site in self.partition.sites if site.name == name), ())
+        return frozenset(str(int(row)) for row in rows)
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""
         training = [s for s in self.partition.sites if s.name in self.config.site_names]
