@@ -93,6 +93,10 @@ def changed(tmp_path, change):
     content = json.loads(file.read_text())
     change(content["executors"][0]["executor"]["args"])
     file.write_text(json.dumps(content))
+    file = file.with_name("config_fed_server.json")
+    content = json.loads(file.read_text())
+    change(content["workflows"][0]["args"])
+    file.write_text(json.dumps(content))
     return job
 
 

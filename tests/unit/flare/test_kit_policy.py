@@ -207,11 +207,22 @@ def changed(tmp_path, file, change):
     return job
 
 
-def test_review_says_who_decides_what_a_patient_is_and_whose_update_may_be_alone(tmp_path):
-    def alone(content):
-        content["executors"][0]["executor"]["args"]["run_config"]["min_sites"] = 1
+def another_run(tmp_path, **fields):
+    """A copy of a job whose sites and server have other fields of the run."""
+    job = changed(
+        tmp_path,
+        "app/config/config_fed_client.json",
+        lambda content: content["executors"][0]["executor"]["args"]["run_config"].update(fields),
+    )
+    file = job / "app" / "config" / "config_fed_server.json"
+    content = json.loads(file.read_text())
+    content["workflows"][0]["args"]["run_config"].update(fields)
+    file.write_text(json.dumps(content))
+    return job
 
-    found, usual = review(changed(tmp_path, "app/config/config_fed_client.json", alone)), review(FEDAVG)
+
+def test_review_says_who_decides_what_a_patient_is_and_whose_update_may_be_alone(tmp_path):
+    found, usual = review(another_run(tmp_path, min_sites=1)), review(FEDAVG)
     assert found.hash != usual.hash
     for one, said in ((found, True), (usual, False)):
         assert any("a site's alone may reach the others as it is" in line for line in one.lines(HOSPITAL)) == said
@@ -379,10 +390,7 @@ def test_review_builds_a_network_that_the_site_permits(kit, tmp_path, monkeypatc
     (tmp_path / "reviewed_nets.py").write_text(net)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def name(content):
-        content["executors"][0]["executor"]["args"]["run_config"]["model"] = "reviewed_nets:Net"
-
-    job = changed(tmp_path, "app/config/config_fed_client.json", name)
+    job = another_run(tmp_path, model="reviewed_nets:Net")
     assert "which nobody here has permitted" in str(site("review", job).exception)
     assert "which nobody here has permitted" in str(site("review", job, "--kit", kit).exception)
     write(kit, "medpfl.json", {"code": ["reviewed_nets"]})
