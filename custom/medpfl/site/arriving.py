@@ -20,9 +20,9 @@ from medpfl.site.policy import SitePolicy
 from medpfl.site.steering import led
 
 _START_TOLERANCE = 1e-5
+"""By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 _ROUNDS = 16
 """So many rounds without the site count for the distance, and no more."""
-"""By how much the first model may differ between machines, whose libraries draw random numbers in their last bits."""
 
 
 @dataclass(frozen=True)

@@ -57,28 +57,27 @@ class Contract:
     @property
     def data(self) -> str:
         """What the data are called that a site brings."""
-        return (self.newcomers or self.config).data
+        return self._of_data.data
 
     @property
-    def takes_samples_away(self) -> bool:
-        """See :func:`takes_samples_away`."""
-        return takes_samples_away(self.newcomers or self.config)
+    def leaves_samples_out(self) -> bool:
+        """Whether a patient may be trained on with some samples only, so that patients alone do not tell on what."""
+        return bool(self._of_data.holdout or self._of_data.data_args.get("train_counts"))
 
     @property
     def patient_pattern(self) -> object:
         """By what the job says whose an image is; None if it does not."""
-        return (self.newcomers or self.config).data_args.get("patient")
+        return self._of_data.data_args.get("patient")
+
+    @property
+    def _of_data(self) -> RunConfig:
+        return self.newcomers or self.config
 
     @property
     def hash(self) -> str:
         """64 hexadecimal digits; the same for every job of this run, whoever submits it."""
         theirs = None if self.newcomers is None else _agreed(self.newcomers)
         return _hash({"run": _agreed(self.config), "newcomers": theirs})
-
-
-def takes_samples_away(config: RunConfig) -> bool:
-    """Whether a run leaves out some of a patient's images and trains on others, so that patients do not tell it."""
-    return bool(config.holdout or config.data_args.get("train_counts"))
 
 
 def _hash(agreed: Mapping[str, Any]) -> str:

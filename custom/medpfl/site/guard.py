@@ -91,7 +91,6 @@ class Guarded:
             self._require_asked(message)
             self._require_weights()
             self._require_unsteered()
-            self._require_many_steps()
             self._require_patients(message)
             self._require_pretrained(message)
             self._require_channels(message)
@@ -108,7 +107,7 @@ class Guarded:
         with self._withdrawn_if_failed(record, begun):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
-            if message.task in ("prepare", "statistics", "join"):
+            if message.task != "train" and self._tells_of_patients(message):
                 self._require_other_patients(keep=True)  # again: another hello may have been answered meanwhile
             if message.task in ("prepare", "statistics") and not record.greeted:
                 with self._still(record) as now:
@@ -167,20 +166,9 @@ class Guarded:
         if limited and (name := next((c.name for c in self.channels if c.steers), None)):
             raise StateError(f"policy: by {name!r} a server leads training past largest_jump and copied_rows, so none")
 
-    def _require_many_steps(self) -> None:
-        """An update is of all its steps: where weights decay fast it is of the last ones' few patients alone."""
-        if self.policy.least_patients and not self.policy.lets_decay(self.contract.config.all_settings):
-            raise StateError(
-                f"policy: lr times weight_decay is {DECAY:g} at most here: updates would be of the last steps alone "
-                "(least_patients)"
-            )
-
     def _require_patients(self, message: Message) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
-        leaves = message.task == "train" and self.gate.shared
-        leaves = leaves or (message.task == "prepare" and (self.gate.shared or self.gate.channels))
-        leaves = leaves or message.task == "statistics"
-        if not (leaves or message.asked):
+        if not self._tells_of_patients(message):
             return
         if not self.policy.lets_say_whose(self.contract.patient_pattern):
             raise StateError(
@@ -191,15 +179,27 @@ class Guarded:
             raise StateError(
                 f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
             )
+        if not self.policy.lets_decay(self.contract.config.all_settings):
+            raise StateError(
+                f"policy: lr times weight_decay is {DECAY:g} at most here: updates would be of the last steps alone "
+                "(least_patients)"
+            )
         if message.task != "train":
             self._require_other_patients()
+
+    def _tells_of_patients(self, message: Message) -> bool:
+        """Whether the answer, or what its run sends later, is computed from training cases."""
+        if message.task == "prepare" and (self.gate.shared or self.gate.channels):
+            return True
+        updates = message.task == "train" and bool(self.gate.shared)
+        return updates or message.task == "statistics" or bool(message.asked)
 
     def _require_other_patients(self, *, keep: bool = False) -> None:
         """Of those of an earlier run all, or so many others that the difference of two updates is no few patients'."""
         least = self.policy.least_patients
         if self.sets is None or self.public or least < 2:
             return
-        if self.contract.takes_samples_away:
+        if self.contract.leaves_samples_out:
             raise StateError(
                 "policy: single images of a patient are not left out here (holdout, train_counts): the difference of "
                 "two updates would be theirs (least_patients)"

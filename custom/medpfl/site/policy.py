@@ -96,9 +96,8 @@ class SitePolicy(BaseModel):
     audit: AuditThresholds = AuditThresholds()
 
     def lets_decay(self, settings: Mapping[str, Any]) -> bool:
-        """Whether training settings let an update rest on many steps, where it must rest on many patients."""
-        decay = float(settings.get("lr", 0)) * float(settings.get("weight_decay", 0))
-        return not self.least_patients or decay <= DECAY
+        """Whether by these training settings an update rests on many steps, where it must rest on many patients."""
+        return not self.least_patients or settings.get("lr", 0) * settings.get("weight_decay", 0) <= DECAY
 
     def lets_say_whose(self, pattern: object) -> bool:
         """Whether a job may say by this expression whose an image is."""

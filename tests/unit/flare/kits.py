@@ -16,7 +16,12 @@ FEDAP, FEDAVG = ROOT / "jobs" / "organamnist-fedap", ROOT / "jobs" / "organamnis
 
 
 def init(*arguments):
-    return CliRunner().invoke(app, ["site", "init", *map(str, arguments)], catch_exceptions=True)
+    return site("init", *arguments)
+
+
+def site(*arguments):
+    """What `medpfl site` answers."""
+    return CliRunner().invoke(app, ["site", *map(str, arguments)])
 
 
 def done(*arguments):

@@ -103,6 +103,7 @@ def test_an_update_of_the_last_steps_alone_does_not_leave():
         "policy: lr times weight_decay is 0.01 at most here: updates would be of the last steps alone (least_patients)"
     )
     Guarded(settings=settings).hello()
+    Guarded("local", settings=settings, policy=SitePolicy(least_patients=2)).hello()  # sends none
     Guarded(settings=settings | {"weight_decay": 0.02}, policy=SitePolicy(least_patients=2)).hello()
 
 

@@ -87,6 +87,31 @@ def test_a_refused_run_binds_nobody(tmp_path):
     assert refused.refused("prepare").startswith("policy: the training patients are an earlier run's but for 1")
 
 
+def test_of_two_that_come_at_once_one_is_answered(tmp_path):
+    """Nothing was noted of either when they were let in."""
+    policy = SitePolicy(least_patients=5)
+    slow, quick = (Guarded(folder=tmp_path / name, key=KEY, policy=policy) for name in "ab")
+    for site, number in ((slow, 21), (quick, 20)):
+        site.site.sets = sets(tmp_path, people(*range(number)))
+    handle = slow.site.party.handle
+
+    def meanwhile(message, model):
+        quick.hello()
+        return handle(message, model)
+
+    slow.site.party.handle = meanwhile
+    assert slow.refused("prepare").startswith("policy: the training patients are an earlier run's but for 1")
+    quick.train(1)
+
+
+def test_a_run_that_sends_nothing_of_its_training_binds_nobody(tmp_path):
+    policy = SitePolicy(least_patients=5)
+    for name, algorithm, number in (("a", "local", 21), ("b", "fedbn", 20)):
+        site = Guarded(algorithm, folder=tmp_path / name, key=KEY, policy=policy)
+        site.site.sets = sets(tmp_path, people(*range(number)))
+        site.hello()
+
+
 @pytest.mark.parametrize("fields", [{"holdout": 0.1}, {"data_args": {"train_counts": {"site-1": [3, 3]}}}])
 def test_single_images_of_a_patient_are_not_left_out(tmp_path, fields):
     """Of two such jobs the patients are the same, and the difference of their updates is an image."""

@@ -15,7 +15,7 @@ from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.report.words import size
-from medpfl.site.contract import Contract, takes_samples_away
+from medpfl.site.contract import Contract
 from medpfl.site.local_file import permit_code, read_object
 from medpfl.site.policy import DECAY, HOSPITAL, SitePolicy
 
@@ -68,6 +68,7 @@ class Review:
         leaving: what leaves a site.
         parameters: of its network.
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
+        leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
@@ -86,6 +87,7 @@ class Review:
     leaving: tuple[Leaving, ...]
     parameters: int
     steering: str
+    leaves_samples_out: bool
     public: bool
 
     @property
@@ -110,9 +112,10 @@ class Review:
         pattern = self.data.data_args.get("patient")
         if not policy.lets_say_whose(pattern):
             found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
-        if policy.least_patients > 1 and takes_samples_away(self.data) and not self.public:
+        tells = any(kind.tensors for kind in self.leaving)
+        if tells and policy.least_patients > 1 and self.leaves_samples_out and not self.public:
             found.append("it leaves single images of patients out (holdout, train_counts)")
-        if not policy.lets_decay(config.all_settings):
+        if tells and not policy.lets_decay(config.all_settings):
             found.append(f"its lr times weight_decay is above {DECAY:g}, so that updates rest on the last steps alone")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
             found.append("it names no fingerprint of its pretrained model f")
@@ -232,7 +235,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     if local is not None:
         permit_code(local, config)
-    joining = newcomers is not None
+    contract, joining = Contract(config, newcomers), newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
         "server": tuple(dict.fromkeys(name for content in at_server for name in _classes(content))),
@@ -243,7 +246,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     return Review(
         job=job.name,
         config=config,
-        hash=Contract(config, newcomers).hash,
+        hash=contract.hash,
         data=newcomers or config,
         joining=joining,
         sites=_for_whom(meta),
@@ -258,6 +261,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in federation.model().parameters()),
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
+        leaves_samples_out=contract.leaves_samples_out,
         public=federation.public and not joining,
     )
 
