@@ -151,13 +151,13 @@ class Ledger:
             waits = any(_of(one) == asked for one in begun)
             if not (waits if found.known else not most or found.experiments < most):
                 return found
-            self._write_begun([*begun, asked | {"by": this_process()}])
+            self._write_begun([*begun, asked | {"by": this_process(self.folder)}])
             return replace(found, begun=True)
 
     def withdraw(self, data: str, contract: str, experiment: str, run: int) -> None:
         """Takes back that this process let a run begin, which gave no answer; OSError, SealBroken as :meth:`begin`."""
-        mine = _run(data, contract, experiment, run) | {"by": this_process()}
         with self._locked():
+            mine = _run(data, contract, experiment, run) | {"by": this_process(self.folder)}
             if mine in (begun := self._begun()):
                 begun.remove(mine)
                 self._write_begun(begun)
@@ -172,7 +172,7 @@ class Ledger:
         file = self.folder / BEGUN
         try:
             found = json.loads(file.read_bytes()) if file.exists() else []
-            return [one for one in found if _of(one) and not is_gone(one["by"])]
+            return [one for one in found if _of(one) and not is_gone(self.folder, one["by"])]
         except (ValueError, KeyError, TypeError):
             raise SealBroken(f"{file}: it is not as this site wrote it") from None
 

@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+import socket
 
 import torch
 from test_guard import KEY, Guarded
@@ -136,10 +137,11 @@ def full_disk(*_, **__):
     raise OSError(28, "No space left on device")
 
 
-def test_what_a_killed_process_began_does_not_count(tmp_path):
+def test_what_a_killed_process_began_does_not_count_nor_where_a_container_had_another_name(tmp_path, monkeypatch):
     policy = SitePolicy(experiments=1)
 
     def killed():
+        monkeypatch.setattr(socket, "gethostname", lambda: "3f2504e04f89")
         site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
         site.site.party.handle = lambda message, model: os._exit(9)
         site.ask("prepare")
