@@ -41,6 +41,14 @@ def review(
 def ledger(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit: the folder with startup/ and local/.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON.")] = False,
+    forget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Let the training patients of later runs on the data set NAME differ by few from earlier runs': two "
+            "updates may then tell of these.",
+        ),
+    ] = None,
 ) -> None:
     """Show what has left this site, and verify that no entry was changed, moved or taken out.
 
@@ -50,8 +58,11 @@ def ledger(
     from medpfl.site.ledger import open_ledger
     from medpfl.site.local_file import local_of
     from medpfl.site.seal import SealBroken, read_key
+    from medpfl.site.training_sets import open_training_sets
 
-    opened = open_ledger(kit / "medpfl", read_key(local_of(kit)))
+    folder, key = kit / "medpfl", read_key(local_of(kit))
+    opened = open_ledger(folder, key)
+    sets = open_training_sets(folder, opened.seal.key)
     number = total = 0
     try:
         for entry in opened.entries():
@@ -65,8 +76,18 @@ def ledger(
                 f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"
             )
             print(printable(line))
+        forgotten = sets.forget(forget) if forget else 0
+        held = sets.sizes()
     except SealBroken as error:
         typer.echo(f"broken: {error}", err=True)
         raise typer.Exit(1) from None
-    if not as_json:
-        print(f"{number} entries, {size(total)} in all; the chain is whole")
+    if forget and not forgotten:
+        there = f"; there are sets of {', '.join(held)}" if held else ""
+        typer.echo(f"{forget}: no training patients of earlier runs are kept{there}", err=True)
+        raise typer.Exit(1)
+    if as_json:
+        return
+    print(f"{number} entries, {size(total)} in all; the chain is whole")
+    for data, patients in held.items():
+        of = ", ".join(map(str, patients))
+        print(printable(f"{data}: later runs train on the same patients as earlier ones (of {of}) or on many others"))

@@ -66,6 +66,32 @@ class TrainingSets:
                 self._write(known | {name: [*known.get(name, ()), sorted(chosen)]})
         return 0
 
+    def sizes(self) -> dict[str, list[int]]:
+        """By data set how many patients each set has that later runs are held to.
+
+        Raises:
+            SealBroken: the record is not as the site wrote it.
+        """
+        return {data: [len(patients) for patients in sets] for data, sets in self._read().items()}
+
+    def forget(self, data: str) -> int:
+        """Holds later runs on a data set to none of the earlier ones': the site's own decision.
+
+        Returns:
+            How many sets they were held to.
+
+        Raises:
+            OSError: the record cannot be written.
+            SealBroken: it is not as the site wrote it.
+        """
+        if not self.folder.exists():
+            return 0
+        with kernel_lock(self.folder / LOCK, mode=0o600):
+            known = self._read()
+            if forgotten := known.pop(data.casefold(), []):
+                self._write(known)
+        return len(forgotten)
+
     def _read(self) -> dict[str, list[list[str]]]:
         file = self.folder / FILE
         if not file.exists():
@@ -80,6 +106,13 @@ class TrainingSets:
     def _write(self, sets: dict[str, list[list[str]]]) -> None:
         content = {"sets": sets, "seal": self.seal.tag(FILE, _text(sets))}
         write_bytes(self.folder / FILE, json.dumps(content).encode(), mode=0o600)
+
+
+def open_training_sets(
+    folder: Path, key: bytes, whose: Callable[[], Collection[str] | None] = lambda: None
+) -> TrainingSets:
+    """Those in a kit's state folder, by the site's key; see :class:`TrainingSets`."""
+    return TrainingSets(folder, Seal(key, "training sets"), whose)
 
 
 def _text(sets: dict[str, list[list[str]]]) -> str:

@@ -136,11 +136,22 @@ def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
     assert "alice/hospital" in result.output
     assert "2 entries" in result.output
     assert "the chain is whole" in result.output
+    assert "organs: later runs train on the same patients as earlier ones (of " in result.output
     file = prepared / "medpfl" / "ledger.jsonl"
     file.write_text(file.read_text().replace("alice", "carol"))
     broken = site("ledger", prepared)
     assert broken.exit_code == 1
     assert "line 1: ledger.jsonl is not as this site wrote it" in broken.output
+
+
+def test_a_real_site_may_forget_whom_earlier_runs_trained_on(prepared, at_site):
+    assert AtKit(prepared, at_site, ORGANS).ask("prepare").get_return_code() == ReturnCode.OK
+    unknown = site("ledger", prepared, "--forget", "organ")
+    assert unknown.exit_code == 1
+    assert "organ: no training patients of earlier runs are kept; there are sets of organs" in unknown.output
+    assert "organs: later runs" in site("ledger", prepared).output
+    assert "organs: later runs" not in site("ledger", prepared, "--forget", "organs").output
+    assert "later runs" not in site("ledger", prepared).output
 
 
 def test_a_real_site_sends_coarse_measures(prepared, at_site):

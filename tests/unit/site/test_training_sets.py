@@ -42,6 +42,22 @@ def test_the_same_patients_or_many_others(tmp_path):
     assert sets(tmp_path, None).differs_by_few("ct", 3, keep=True) == 0
 
 
+def test_a_site_lets_its_data_grow_by_few_where_it_says_so(tmp_path):
+    def by_few(*numbers, data="ct"):
+        return sets(tmp_path, people(*numbers)).differs_by_few(data, 3, keep=True)
+
+    assert sets(tmp_path / "new", None).forget("ct") == 0
+    assert not (tmp_path / "new").exists()
+    by_few(*range(10)), by_few(*range(20)), by_few(*range(5), data="mr")
+    kept = sets(tmp_path, None)
+    assert kept.sizes() == {"ct": [10, 20], "mr": [5]}
+    assert by_few(*range(21)) == 1
+    assert kept.forget("CT") == 2
+    assert kept.sizes() == {"mr": [5]}
+    assert by_few(*range(21)) == 0
+    assert by_few(*range(6), data="mr") == 1
+
+
 @given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=2, max_size=8), st.integers(1, 6))
 def test_no_two_runs_that_went_on_differ_by_few(tmp_path_factory, drawn, least):
     folder = tmp_path_factory.mktemp("site")

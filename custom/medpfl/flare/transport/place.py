@@ -24,7 +24,7 @@ from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, make_key, read_key
 from medpfl.site.store import DiskStore
-from medpfl.site.training_sets import TrainingSets
+from medpfl.site.training_sets import open_training_sets
 from medpfl.site.worker import Site
 
 
@@ -119,5 +119,5 @@ class Place:
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,
             experiment=self.folder.parent.name,
-            sets=TrainingSets(self.root, Seal(self.key, "training sets"), whose) if self.key else None,
+            sets=open_training_sets(self.root, self.key, whose) if self.key else None,
         )
