@@ -46,6 +46,7 @@ def swept(tmp_path, algorithms, sweep, seeds=1, fields=None, **options):
         ("local-epochs+rounds=1+20,4+5", ("local_epochs", "rounds"), [(1, 20), (4, 5)]),
         ("start=noise,holdout", ("start",), [("noise",), ("holdout",)]),
         ("partition=iid,dirichlet:0.1", ("partition",), [("iid",), ("dirichlet:0.1",)]),
+        ("partition=file:../a.json,file:../b.json", ("partition",), [("file:../a.json",), ("file:../b.json",)]),
         ("lr=1e-3,1e-2", ("lr",), [(0.001,), (0.01,)]),
     ],
 )

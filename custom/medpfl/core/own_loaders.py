@@ -59,24 +59,22 @@ def told(loader: Iterable[Any]) -> int | None:
 
 
 def number_of_batches(loader: Iterable[Any]) -> int:
-    """In an epoch. A loader that does not tell is read for it, which moves no other numbers (see :func:`varies`)."""
+    """In an epoch. A loader that does not tell is :func:`looked_at` for it."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except TypeError:  # as torch's own over a stream, which has a len() that raises
-        with torch.random.fork_rng(devices=[]), _others_restored():
+        with looked_at():
             return sum(1 for _ in loader)
 
 
 def varies(loader: Iterable[Any], batches: int | None = None) -> bool:
-    """Whether it gives other samples each time, or in another order.
-
-    What it draws for that from the global generators of torch, numpy and Python moves no other numbers.
+    """Whether it gives other samples each time, or in another order, :func:`looked_at`.
 
     Args:
         loader: it is read twice; no further than its first batch where that differs.
         batches: how many of its first are looked at; by default all.
     """
-    with torch.random.fork_rng(devices=[]), _others_restored():
+    with looked_at():
         return any(_differs(loader, number) for number in dict.fromkeys((1, batches)))
 
 
@@ -86,10 +84,12 @@ def _differs(loader: Iterable[Any], batches: int | None) -> bool:
 
 
 @contextmanager
-def _others_restored() -> Iterator[None]:
+def looked_at() -> Iterator[None]:
+    """What loaders draw meanwhile from the global generators of torch, numpy and Python moves no other numbers."""
     states = np.random.get_state(), random.getstate()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         np.random.set_state(states[0])
         random.setstate(states[1])

@@ -20,6 +20,7 @@ from medpfl.core.own_loaders import (
     LoaderError,
     NotPlain,
     drops,
+    looked_at,
     number_of_batches,
     told,
     used_up,
@@ -196,7 +197,7 @@ class SiteLoaders:
             NotPlain: one that is to be in order is not, or one of training samples is used up by being read.
         """
         if part not in self._samples:
-            with torch.random.fork_rng(devices=[]):  # what loaders draw when they are looked at moves nothing else
+            with looked_at():
                 self._samples[part] = self._looked_at(part)
         return self._samples[part]
 
@@ -253,7 +254,8 @@ class SiteLoaders:
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`: of what the loader yields in an epoch; it is read once for that."""
         if self._labels is None:
-            self._labels = torch.cat([y for _, y in self._moved(self.train)])
+            with looked_at():
+                self._labels = torch.cat([y for _, y in self._moved(self.train)])
         return torch.bincount(self._labels.flatten(), minlength=classes)
 
     def digest(self) -> None:
@@ -285,7 +287,7 @@ def labels_of(data: SiteData, part: Part) -> Tensor:
     """The labels of a part, in the order of :meth:`SiteData.batches`; a loader is read once for them."""
     if isinstance(data, ImageTensors):
         return data.labels[part]
-    with torch.random.fork_rng(devices=[]):  # what a loader draws must not move what training draws
+    with looked_at():
         return torch.cat([y for _, y in data.batches(part, 256)])
 
 

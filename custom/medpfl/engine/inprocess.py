@@ -74,9 +74,13 @@ def run_in_process(
             watch(Progress(state.phase, state.round, 0, len(outgoing)))
             pending = [pool.submit(work, name, message) for name, message in outgoing.items()]
             replies: list[Update | Failure] = []
-            for future in as_completed(pending):
-                replies.append(future.result())
-                watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
+            try:
+                for future in as_completed(pending):
+                    replies.append(future.result())
+                    watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # who is interrupted waits for no site that has not begun
+                raise
             state = advance(plan, state, replies, time.perf_counter() - started)
             if file:
                 save_checkpoint(file, plan.config, state, durable=False, rounds=rounds)

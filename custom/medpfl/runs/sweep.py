@@ -61,7 +61,10 @@ class Sweep:
         for item in tail.split(","):
             parts = item.strip().split("+")
             if len(names) == 1:
-                values += [(value,) for value in (_range(text, item) if ".." in item else [value_of(item.strip())])]
+                values += [
+                    (value,)
+                    for value in (_range(text, item) if ".." in item and "/" not in item else [value_of(item.strip())])
+                ]
             elif len(parts) == len(names):
                 values.append(tuple(value_of(part.strip()) for part in parts))
             else:

@@ -108,7 +108,10 @@ class Trainer:
 
     def loss(self, loss: Callable[..., Tensor], data: SiteData) -> Callable[[Tensor, Tensor], Tensor]:
         """A task's loss of a site's own samples, with weights of the classes if the run has them."""
-        return partial(_weighted, loss, data, {}) if self.settings.class_weights == "balanced" else loss
+        if self.settings.class_weights != "balanced":
+            return loss
+        data.class_counts(1)  # loaders of one's own are read for it, which they cannot be in the middle of an epoch
+        return partial(_weighted, loss, data, {})
 
     def refuses(self, learned: Task) -> str | None:
         """Why the settings make no sense together, or for what is learned, in words."""

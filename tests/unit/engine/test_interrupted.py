@@ -1,5 +1,7 @@
 """A run that is killed, or whose disk fails, goes on with the same figures."""
 
+import threading
+
 import pytest
 from test_inprocess import IsAway, same_runs, swap
 from tiny import config, figures, no_space, plan_of, run, sites_of
@@ -33,6 +35,32 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, stop):
     assert same_runs(resumed, whole)
     assert figures(resumed[0].history) == figures(whole[0].history)
     assert resumed[0].final == whole[0].final
+
+
+def test_who_interrupts_a_run_waits_for_no_site_that_has_not_begun():
+    federation = Federation.of(config(min_sites=1))
+    trained, begun = [], threading.Event()
+
+    class Slow:
+        def __init__(self, site):
+            self.site, self.name, self.data = site, site.name, site.data
+
+        def handle(self, message, model):
+            if message.task == "train":
+                trained.append(self.name)
+                if len(trained) == 2:
+                    begun.wait(20)
+            return self.site.handle(message, model)
+
+    def interrupt(progress):
+        if progress.phase == "train" and progress.answered == 1:
+            threading.Timer(0.5, begun.set).start()
+            raise KeyboardInterrupt
+
+    sites = {name: Slow(site) for name, site in sites_of(federation).items()}
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(plan_of(federation), sites, federation.model, workers=1, watch=interrupt)
+    assert len(trained) < len(sites) == 3
 
 
 @pytest.mark.parametrize("stop", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4)), 5])

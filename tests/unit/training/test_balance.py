@@ -38,6 +38,26 @@ def test_the_loss_of_a_sites_own_samples_has_them():
     assert Trainer.of({}).loss(loss, data()) == loss
 
 
+def test_loaders_are_read_for_the_weights_before_an_epoch_and_move_no_other_numbers():
+    """In the middle of one a loader may have a single iterator, and a resumed run would draw otherwise."""
+    begun = []
+
+    class Shuffling:
+        def __iter__(self):
+            begun.append(1)
+            for chosen in torch.randperm(len(LABELS)).split(10):
+                np.random.rand()
+                yield torch.zeros(len(chosen), 1, 2, 2), LABELS[chosen]
+
+    before, state = torch.get_rng_state(), np.random.get_state()[2]
+    weighted = Trainer.of({"class_weights": "balanced"}).loss(TASKS["classification"].loss, SiteLoaders(Shuffling()))
+    assert len(begun) == 1
+    weighted(torch.zeros(2, 4), torch.tensor([0, 1]))
+    assert len(begun) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.random.get_state()[2] == state
+
+
 def test_every_class_is_drawn_as_often_and_an_epoch_is_as_long():
     order, drawn = generator(0), torch.zeros(4)
     trainer = Trainer.of({"batch_size": 32, "sampling": "balanced"})
