@@ -61,10 +61,8 @@ class Sweep:
         for item in tail.split(","):
             parts = item.strip().split("+")
             if len(names) == 1:
-                values += [
-                    (value,)
-                    for value in (_range(text, item) if ".." in item and "/" not in item else [value_of(item.strip())])
-                ]
+                several = ".." in item and "/" not in item  # as a path may have it
+                values += [(value,) for value in (_range(text, item) if several else [value_of(item.strip())])]
             elif len(parts) == len(names):
                 values.append(tuple(value_of(part.strip()) for part in parts))
             else:
