@@ -150,11 +150,12 @@ def fisher_information(model: nn.Module, names: Sequence[str], data: SiteData, l
         data: the site's.
         loss: of a batch, the negative log-likelihood of one sample.
     """
-    parameters = {name: p.detach() for name, p in model.named_parameters() if name in names}
+    every = {name: p.detach() for name, p in model.named_parameters()}
+    parameters = {name: every[name] for name in names}
     size = sum(p.numel() for p in parameters.values())
 
     def of_one(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(logits(functional_call(model, values, (x[None],))), y[None])
+        return loss(logits(functional_call(model, every | values, (x[None],))), y[None])
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0), chunk_size=max(1, _TOGETHER // size))
     total, n, was_training = {name: torch.zeros_like(p) for name, p in parameters.items()}, 0, model.training

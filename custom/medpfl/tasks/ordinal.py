@@ -129,7 +129,8 @@ def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> flo
     table = np.bincount(labels * classes + grades, minlength=classes**2).reshape(classes, classes) / max(1, len(labels))
     weights = np.square(np.subtract.outer(np.arange(classes), np.arange(classes)))
     by_chance = (weights * np.outer(table.sum(1), table.sum(0))).sum()
-    return None if by_chance == 0 else float(1 - (weights * table).sum() / by_chance)
+    # Rounding may go below -1, which no kappa is.
+    return None if by_chance == 0 else max(-1.0, float(1 - (weights * table).sum() / by_chance))
 
 
 def no_grade_rules(labels: np.ndarray, classes: int, enough: Enough, power: int = 2) -> bool:

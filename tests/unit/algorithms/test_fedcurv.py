@@ -76,6 +76,15 @@ def test_fisher_information_is_the_mean_of_single_samples_squared_gradients(name
         torch.testing.assert_close(found[n], expected[n], rtol=1e-3, atol=1e-8)
 
 
+def test_personal_parameters_leave_no_graph_in_what_is_sent():
+    """They are the model's own and trained; a graph would hold every training image's activations, and cannot leave."""
+    model = Net()
+    every = fisher_information(model, [name for name, _ in model.named_parameters()], images(), cross_entropy)
+    some = fisher_information(model, ["fc2.bias"], images(), cross_entropy)
+    assert not any(tensor.requires_grad for tensor in (*every.values(), *some.values()))
+    torch.testing.assert_close(some["fc2.bias"], every["fc2.bias"])
+
+
 def test_the_penalty_is_the_others_by_hand():
     """Own: I = (1, 2), theta = (3, 1). Others: I = (2, 0) at (5, 9) and (1, 4) at (2, 1).
 

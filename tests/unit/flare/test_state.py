@@ -3,8 +3,14 @@ from pathlib import Path
 import pytest
 
 from medpfl.core.errors import UserError
+from medpfl.core.messages import Update
 from medpfl.flare.job.recipes import FedAvgRecipe
 from medpfl.flare.transport.state import check_experiment, folder_name, require_owner, state_folder
+from medpfl.site.ledger import Ledger
+from medpfl.site.seal import Seal
+from medpfl.site.training_sets import open_training_sets
+
+KEY = bytes(range(32))
 
 
 def test_state_lies_in_the_workspace():
@@ -12,10 +18,24 @@ def test_state_lies_in_the_workspace():
     assert state_folder(lambda: "/kit", "/out", "state") == Path("/out/state")
 
 
-@pytest.mark.parametrize("name", ["..", ".", "../x", "/etc", "a/b", ".hidden", "a b", "", "a\\b", "x\n"])
+@pytest.mark.parametrize("name", ["..", ".", "../x", "/etc", "a/b", ".hidden", "a b", "", "a\\b", "x\n", "a.lock"])
 def test_a_job_cannot_choose_another_folder(name):
     with pytest.raises(UserError, match="letters, digits"):
         state_folder(lambda: "/kit", None, name)
+
+
+def test_a_job_cannot_take_the_place_of_what_a_site_keeps(tmp_path):
+    """Its own ledger and record of training sets, whatever files these come to have."""
+    ledger, sets = Ledger(tmp_path, Seal(KEY, "ledger")), open_training_sets(tmp_path, KEY, lambda: ["a", "b"])
+    ledger.begin("ct", "c", "first", 1, most=2)
+    run = {"data": "ct", "contract": "c", "experiment": "second", "run": 1}
+    ledger.append(run | {"job": "j", "submitter": "a", "task": "train", "round": 1}, Update("site-1", 1))
+    sets.differs_by_few("ct", 1, keep=True)
+    kept = [file.name for file in tmp_path.iterdir()]
+    assert len(kept) >= 6
+    for name in kept:
+        with pytest.raises(UserError, match="ending like a file's"):
+            state_folder(lambda: str(tmp_path), None, name)
 
 
 def test_a_recipe_refuses_it_when_it_is_made():

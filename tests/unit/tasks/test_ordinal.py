@@ -22,6 +22,12 @@ def test_kappa_is_scikit_learns(n, classes, seed):
         assert quadratic_kappa(one, two, classes) == pytest.approx(theirs)
 
 
+def test_no_kappa_is_below_minus_one():
+    """Rounding took these there, and what a site sent was refused."""
+    labels = np.repeat(np.arange(7), [7, 9, 7, 7, 8, 13, 4])
+    assert quadratic_kappa(6 - labels, labels, 7) == -1
+
+
 def test_by_hand():
     labels = np.array([0, 1, 2, 4])
     probabilities = np.eye(5)[[0, 2, 2, 1]]

@@ -12,18 +12,20 @@ from medpfl.core.statefile import write_bytes
 from medpfl.site.local_file import read_object
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_ENDING = re.compile(r"\.[A-Za-z]+$")
+"""Of what lies beside the experiments' folders, such as the ledger: a folder in its place would end all later jobs."""
 
 
 def check_experiment(name: str) -> str:
     """The name if it may be a folder's; a job must not choose one outside the folder that is kept for experiments.
 
     Raises:
-        UserError: it has other characters, or begins with a dot.
+        UserError: it has other characters, begins with a dot, or ends as a file does.
     """
-    if not _NAME.fullmatch(name) or name.startswith("ledger."):
+    if not _NAME.fullmatch(name) or _ENDING.search(name):
         raise UserError(
             f"experiment {name!r}: server and sites keep a folder of that name; use letters, digits, . _ - and no dot "
-            "in front"
+            "in front, and no ending like a file's"
         )
     return name
 
