@@ -1,6 +1,8 @@
 """What holds for the modules of the whole package."""
 
 import ast
+import importlib
+import re
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -67,3 +69,27 @@ def find_circle(imports: dict[str, set[str]]) -> list[str] | None:
     except CycleError as error:
         return error.args[1][::-1]
     return None
+
+
+def test_what_docstrings_name_is_there():
+    named = {
+        (str(file.relative_to(ROOT)), name)
+        for file in ROOT.rglob("*.py")
+        for name in re.findall(r":(?:func|class|mod|data|meth|attr|exc):`~?(medpfl\.[\w.]+)`", file.read_text())
+    }
+    assert len(named) > 100
+    assert [(file, name) for file, name in sorted(named) if not _is_there(name)] == []
+
+
+def _is_there(name: str) -> bool:
+    parts = name.split(".")
+    for last in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:last]))
+        except ModuleNotFoundError:
+            continue
+        *owners, attribute = parts[last:] or [None]
+        for owner in owners:
+            found = getattr(found, owner, None)
+        return attribute is None or hasattr(found, attribute) or attribute in getattr(found, "__annotations__", {})
+    return False

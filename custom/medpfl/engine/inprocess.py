@@ -16,12 +16,10 @@ from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.progress import Progress, Watch, watch_nothing
-from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.site.answer import Party, answer
-
-CHECKPOINT = "server.safetensors"
 
 
 def run_in_process(

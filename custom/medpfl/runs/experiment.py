@@ -23,7 +23,7 @@ from medpfl.data.sites import open_source
 from medpfl.data.source import checksum
 from medpfl.data.uneven import before_a_run, require_test_cases
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import CHECKPOINT, parallel_sites, run_in_process
+from medpfl.engine.inprocess import parallel_sites, run_in_process
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.engine.results import build_results, write_results
 from medpfl.report.history import history_csv
@@ -32,7 +32,7 @@ from medpfl.runs.folder import RESULTS, finished_before, require_one_wish, requi
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
-from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
 from medpfl.site.delivery import DETAIL

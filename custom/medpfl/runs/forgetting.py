@@ -21,9 +21,8 @@ from medpfl.core.parameters import State
 from medpfl.core.site_data import Batch, SiteData
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.runs.new_test import MOST_PREDICTIONS
-from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, load_checkpoint
 from medpfl.server.rounds import next_round
 from medpfl.site.answer import answer
 from medpfl.site.store import DiskStore, MemoryStore, SiteStore

@@ -22,6 +22,8 @@ from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import TornFile, read_state, write_state
 
+CHECKPOINT = "server.safetensors"
+
 
 def checkpoint_exists(path: Path) -> bool:
     """Whether there is a state to go on from; a kill may leave the previous one alone."""

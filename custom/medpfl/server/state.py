@@ -32,7 +32,7 @@ class Plan:
         channels: what travels besides it, with the part of the method that each is of.
         pretrained: the whole state of the model f that goes with the hello, where the mixing needs it.
         start: what the run begins with, where it is not random.
-        judged: how good f is (:meth:`~medpfl.algorithms.mechanism.Mixing.judged`).
+        judged: how good f is (:meth:`~medpfl.algorithms.mixing_kinds.Mixing.judged`).
         steps: of the mechanisms after each round, by mechanism; each may raise :class:`~medpfl.core.errors.Stopped`.
     """
 

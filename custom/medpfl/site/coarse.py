@@ -86,8 +86,8 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
             found[name] = {which: _coarse(v, policy) for which, v in value.items()}
         elif name == "verdict":
             if value is not None and (alone := _coarse(value["alone"], policy)) is not None:
-                gain = value["gain"] and {k: _rounded_down(v) for k, v in value["gain"].items() if k not in NAMES}
-                found[name] = {**_rounded_down(value), "alone": alone, "gain": gain}
+                gain = value["gain"] and {k: _rounded_within(v) for k, v in value["gain"].items() if k not in NAMES}
+                found[name] = {**_rounded_within(value), "alone": alone, "gain": gain}
         elif name == "weight":
             found[name] = None if policy.measures == "none" else round(value, DIGITS)
         elif name == "selecting":
@@ -115,7 +115,7 @@ def _without_rival(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
     if measures is None or policy.measures == "none" or measures["n"] < policy.least_patients:
         return None
-    rounded = {k: _rounded_down(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
+    rounded = {k: _rounded_within(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
     rounded |= {k: [None] * len(v) for k, v in measures.items() if k.endswith(_EACH)}
     return rounded | {"n": _tens(measures["n"], least=TENS)}
 
@@ -140,9 +140,9 @@ def _rounded(value: Any) -> Any:
     return round(value, DIGITS) if abs(value) < 1 else float(f"{value:.{DIGITS}g}")
 
 
-def _rounded_down(value: Any) -> Any:
+def _rounded_within(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded_down(v) for name, v in value.items()}
+        return {name: _rounded_within(v) for name, v in value.items()}
     return _rounded(value)
 
 

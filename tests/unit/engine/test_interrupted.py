@@ -8,7 +8,8 @@ from tiny import config, figures, no_space, plan_of, run, sites_of
 
 from medpfl.core.messages import Failure
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import CHECKPOINT, run_in_process
+from medpfl.engine.inprocess import run_in_process
+from medpfl.server.checkpoint import CHECKPOINT
 from medpfl.site.store import DiskStore
 from medpfl.site.worker import Site
 

@@ -12,10 +12,10 @@ from tiny import same, sites_of
 from medpfl.algorithms.fedimpres import synthesis as impression
 from medpfl.config.run import make_config
 from medpfl.engine.federation import Federation
-from medpfl.flare.transport.controller import CHECKPOINT, PersonalizedController
+from medpfl.flare.transport.controller import PersonalizedController
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.trust import REHEARSAL
-from medpfl.server.checkpoint import load_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, load_checkpoint
 
 CONFIG = make_config(
     algorithm="fedimpres",

@@ -5,10 +5,10 @@ Transactions on Big Data, 2022. FedHealth 2 (Chen, Lu, Wang, Qin, Qin, 2021) is 
 
 1. A pretrained model f goes to every site (:mod:`medpfl.algorithms.fedap.pretraining`).
 2. Each site takes mean and variance of the input of f's layers over its training data, exactly
-   (:func:`medpfl.algorithms.fedap.statistics.input_statistics`), and sends them once.
+   (:func:`medpfl.core.moments.input_statistics`), and sends them once.
 3. The server turns them into the mixing matrix W (:mod:`medpfl.algorithms.fedap.similarity`, eqs. 4-8).
 4. Each round the sites train and send psi; site i receives sum_j W_ij psi_j (:func:`medpfl.core.mixing.mix`, eq. 2).
-   phi, the batch-norm state, never leaves (:class:`medpfl.core.parameters.BatchNorm`).
+   phi, the batch-norm state, never leaves (:class:`medpfl.core.declarations.BatchNorm`).
 
 d-FedAP looks at the input of the classification layer only. f-FedAP needs no f: it runs FedBN for the first half of the
 rounds, then the sites' own running batch-norm statistics take the place of step 2.

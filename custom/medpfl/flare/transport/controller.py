@@ -34,12 +34,11 @@ from medpfl.flare.transport.payload import REASON, message_to_model, update_of
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, submitter
-from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.server.updates import in_words
 
-CHECKPOINT = "server.safetensors"
 STATS = "medpfl"
 """Group of the job's statistics (``show_stats``) that holds the fields of a :class:`Progress`."""
 _POLL_SECONDS = 0.02

@@ -12,10 +12,10 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.newcomers import JOINED, finished, joined_results
 from medpfl.engine.progress import Progress
 from medpfl.engine.results import write_json
-from medpfl.flare.transport.controller import CHECKPOINT, PersonalizedController
+from medpfl.flare.transport.controller import PersonalizedController
 from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.trust import submitter
-from medpfl.server.checkpoint import checkpoint_exists, difference
+from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, difference
 from medpfl.server.newcomer import Welcome
 
 
