@@ -87,7 +87,8 @@ class ImageTensors:
     Attributes:
         images: by part, (n, C, H, W) or bags (n, S, C, H, W), on the device; uint8, or floating in [-1, 1] already.
         labels: by part, (n,) int64, on the device.
-        patients: by part, (n,) int64, which samples are one patient's; empty where every sample stands for itself.
+        patients: by part, (n,) int64, which samples are one patient's, from 0 without a gap (what a function of the
+            user's own returns is numbered so); empty where every sample stands for itself.
         persons: by part, (n,) int64, whose the samples are where ``patients`` does not say it, since a patient with two
             labels is two of them.
     """

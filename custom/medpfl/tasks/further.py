@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from medpfl.tasks.intervals import ALIKE, LEAST_DRAWN, drawn_interval
+from medpfl.tasks.intervals import ALIKE, LEAST_PATIENTS, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
 BINS = 10
@@ -100,7 +100,7 @@ def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
     """
     whose = np.arange(n) if owners is None else np.unique(owners, return_inverse=True)[1]
     patients = int(whose.max()) + 1 if n else 0
-    if patients < LEAST_DRAWN:
+    if patients < LEAST_PATIENTS:
         return np.ones((1, n))
     drawn = np.random.default_rng(0).multinomial(patients, np.full(patients, 1 / patients), _DRAWS)
     return np.vstack([np.ones((1, n)), drawn[:, whose]])

@@ -38,6 +38,64 @@ def test_a_function_that_returns_something_else_is_named():
         source.site("site-1", CPU)
 
 
+def changed(site, seed, *, change):
+    data = tiny.images()
+    test = {"test": torch.tensor([900, 900, 5, 5, 5, 70, 70])}
+    match change:
+        case "patients":
+            data.labels["test"] = torch.tensor([0, 0, 1, 1, 1, 2, 2])
+            return replace(data, patients=test)
+        case "two labels":
+            data.labels["test"] = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+            return replace(data, patients=test)
+        case "a column of int32":
+            data.labels.update({part: of[:, None].int() for part, of in data.labels.items()})
+        case "few labels":
+            data.labels["train"] = data.labels["train"][:8]
+        case "no validation":
+            del data.images["validation"]
+        case "floats":
+            data.labels["test"] = data.labels["test"].float()
+        case "few patients":
+            return replace(data, patients={"test": torch.zeros(3, dtype=torch.int64)})
+    return data
+
+
+def of_changed(change):
+    fields = {"data": "test_sites:changed", "data_args": {"change": change}, "sites": 2}
+    return OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
+
+
+def test_patients_of_ones_own_images_may_have_any_numbers():
+    """Numbers without a patient counted as wrong cases, whose measures nobody knew."""
+    data = of_changed("patients")
+    assert data.bags("test").tolist() == [2, 2, 0, 0, 0, 1, 1]
+    assert torch.equal(data.owners("test"), data.bags("test"))
+    several = of_changed("two labels")
+    assert several.bags("test").tolist() == [3, 3, 0, 0, 1, 2, 2]
+    assert several.owners("test").tolist() == [900, 900, 5, 5, 5, 70, 70]
+
+
+def test_labels_of_ones_own_images_may_be_a_column():
+    data, plain = of_changed("a column of int32"), tiny.images()
+    assert all(torch.equal(data.labels[part], plain.labels[part]) for part in PARTS)
+    assert data.labels["train"].dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("few labels", "site-1: train: 8 labels, and 13 images; one each is needed"),
+        ("no validation", "site-1: ImageTensors has no validation images and labels; no cases are empty tensors"),
+        ("floats", "site-1: test: labels are float32; whole numbers, the classes, are needed"),
+        ("few patients", "site-1: test: 3 patients, and 7 images; one each is needed"),
+    ],
+)
+def test_what_ones_own_images_lack_is_said(change, words):
+    with pytest.raises(UserError, match=words):
+        of_changed(change)
+
+
 @pytest.fixture(scope="module")
 def source():
     return open_source(make_config(algorithm="fedavg", sites=4, partition="equal-dirichlet:0.5", seed=3))

@@ -103,6 +103,16 @@ def test_intervals_hold_where_many_cases_are_few_patients(patients, one_class_ea
     assert all(count / trials >= 0.89 for count in held.values()), held
 
 
+@pytest.mark.parametrize("patients", [2, 3, 4, 5, 6])
+def test_few_patients_whose_cases_all_agree_show_nothing(patients):
+    """Equally good models agree so by chance in 1 of 2, 4, 8, 16 and 32 times; six are the first of whom it is rare."""
+    labels, whose = np.arange(patients * 8) % 2, np.repeat(np.arange(patients), 8)
+    found = differences(one_hot(labels, 2), one_hot(1 - labels, 2), labels, whose)
+    words = {verdict(found[name]) for name in ("accuracy", "balanced_accuracy")}
+    assert words == ({"gains"} if patients == 6 else {"no difference found"})
+    assert found["accuracy"]["difference"] == 1
+
+
 def test_cases_of_one_patient_do_not_say_how_another_differs():
     labels, right = np.arange(30) % 2, np.arange(30) < 24
     new, old = one_hot(labels, 2), one_hot(np.where(right, labels, 1 - labels), 2)

@@ -155,7 +155,7 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, tr
         track: see :class:`medpfl.flare.job.recipes.PersonalizedRecipe`.
 
     Returns:
-        Seconds until the first task was done: processes, imports, joining.
+        Seconds beside the server's work on the run: processes, imports, joining, and their end.
 
     Raises:
         UserError: the run ended early; the message says why.
@@ -166,7 +166,8 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, tr
     watch(Progress("submitted", 0, note="starting server and sites"))
     with poc(out / "flare", config.site_names) as system:
         results = system.complete(system.submit(recipe, config.site_names), out / "flare", watch, pause=0.5)
-    return time.perf_counter() - started - results["seconds"]["training"]
+    work = results["seconds"]["total"] - results["seconds"]["start"]
+    return time.perf_counter() - started - work
 
 
 def free_port() -> int:

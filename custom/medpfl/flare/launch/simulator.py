@@ -97,7 +97,7 @@ def simulate(
         track: see :class:`medpfl.flare.job.recipes.PersonalizedRecipe`.
 
     Returns:
-        Seconds until the first task was done: processes, imports, joining.
+        Seconds beside the server's work on the run: processes, imports, joining, and their end.
 
     Raises:
         RunEnded: the message says why and where the log is.
@@ -107,7 +107,8 @@ def simulate(
     )
     started = time.perf_counter()
     found = run_simulator(recipe, out, threads=threads, watch=watch)
-    return time.perf_counter() - started - found["seconds"]["training"]
+    work = found["seconds"]["total"] - found["seconds"]["start"]
+    return time.perf_counter() - started - work
 
 
 def require_no_space(out: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -57,6 +57,8 @@ class OwnData:
             )
         if isinstance(data, MaskedImages):
             _require_fitting(name, data.images, data.labels)
+        else:
+            data = _fitted(name, data, one_class=self.config.learned.one_class)
         moved = {
             name: {part: tensor.to(device) for part, tensor in getattr(data, name).items()}
             for name in ("images", "labels", "patients", "persons")
@@ -128,6 +130,35 @@ def import_object(spec: str, what: str) -> Any:
 def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
     data.device = device
     return data
+
+
+def _fitted(site: str, data: ImageTensors, *, one_class: bool) -> ImageTensors:
+    """With labels as tasks have them, and patients numbered from 0; one of several labels is several, and one person.
+
+    Raises:
+        UserError: a part is missing, or labels or patients are not the images'.
+    """
+    labels, patients, persons = {}, {}, dict(data.persons)
+    for part in get_args(Part):
+        if part not in data.images or part not in data.labels:
+            raise UserError(f"{site}: ImageTensors has no {part} images and labels; no cases are empty tensors")
+        where, images, own = f"{site}: {part}:", len(data.images[part]), data.labels[part]
+        if own.is_floating_point() and one_class:
+            kind = str(own.dtype).removeprefix("torch.")
+            raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")
+        if one_class and own.dim() == 2 and own.shape[1] == 1:  # as MedMNIST has them
+            own = own.squeeze(1)
+        for what, of in (("labels", own), ("patients", data.patients.get(part)), ("persons", data.persons.get(part))):
+            if of is not None and len(of) != images:
+                raise UserError(f"{where} {len(of)} {what}, and {images} images; one each is needed")
+        labels[part] = own if own.is_floating_point() else own.long()
+        if part in data.patients:
+            known = data.patients[part]
+            with_label = torch.cat([known[:, None], labels[part].reshape(images, -1).to(known)], 1)
+            patients[part] = with_label.unique(dim=0, return_inverse=True)[1]
+            if len(patients[part].unique()) > len(known.unique()):
+                persons.setdefault(part, known)
+    return replace(data, labels=labels, patients=patients, persons=persons)
 
 
 def _require_fitting(site: str, images: Mapping[Part, Any], masks: Mapping[Part, Any]) -> None:
