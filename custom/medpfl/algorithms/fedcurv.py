@@ -111,8 +111,8 @@ class Curvature(Mechanism):
         def end() -> Outcome:
             if self.name not in round_.message.asked:
                 return Outcome()
-            names, learned = list(trained), round_.run.learned
-            information = fisher_information(round_.model, names, round_.data, learned.loss)
+            names = list(trained)
+            information = fisher_information(round_.model, names, round_.data, round_.loss)
             after = dict(round_.model.named_parameters())
             sent = {f"{name}/information": information[name] for name in names}
             sent |= {f"{name}/weighted": information[name] * after[name].detach() for name in names}

@@ -119,7 +119,7 @@ def pseudo_data(round_: LocalRound, pseudo_size: float, perturbed_size: float) -
 
     A large set lies in a file (:func:`medpfl.core.scratch.allocate`).
     """
-    model, loss, total = fixed(round_.model), round_.run.learned.loss, round_.data.samples("train")
+    model, loss, total = fixed(round_.model), round_.loss, round_.data.samples("train")
 
     def scores(x: Tensor) -> Tensor:
         return logits(model(x))

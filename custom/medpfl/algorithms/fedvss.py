@@ -81,7 +81,7 @@ class VirtualSamples(Mechanism):
             return logits(received(x))
 
         def made(scores: Callable[[Tensor], Tensor], size: float, x: Tensor, y: Tensor) -> Batch:
-            return moved(scores, x, y, round_.run.learned.loss, size, how.radius_steps, how.radius), y
+            return moved(scores, x, y, round_.loss, size, how.radius_steps, how.radius), y
 
         harder = Beside(partial(made, present, how.radius_step), how.adversarial, own=True)
         easier = Beside(partial(made, common, -how.radius_step), how.confident, own=True)

@@ -14,8 +14,8 @@ Z95 = 1.959963984540054
 ALIKE = 1e-9
 """How far values may be apart that are the same but for rounding, as a share of them where they have a unit."""
 LEAST_PATIENTS = 6
-"""Below which a bootstrap has no interval, nor a difference over several cases of each: five patients differ the same way
-by chance more often than an interval of 95 % allows."""
+"""Of fewer a bootstrap has no interval, and several cases of each show no difference: five patients differ the same
+way by chance more often than an interval of 95 % allows."""
 
 
 def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
@@ -123,8 +123,8 @@ def drawn_interval(found: np.ndarray, draws: int, patients: int, estimate: float
 
     Percentiles further out than 2.5 and 97.5, by what Student's t and the missing n / (n - 1) would add to a mean's
     interval (Hesterberg, The American Statistician 69, 2015). It reaches to the estimate, which lies beside the draws
-    of a statistic that grows with noise, as calibration errors do. None of fewer than :data:`LEAST_PATIENTS` patients, or
-    where the statistic is known of less than half of the draws.
+    of a statistic that grows with noise, as calibration errors do. None of fewer than :data:`LEAST_PATIENTS`, or where
+    the statistic is known of less than half of the draws.
 
     Args:
         found: (known,), the statistic of the draws of which it is known.

@@ -36,12 +36,13 @@ def part_of(run_config):
     return next(m for m in run_config.mechanisms if m.name == "curvature")
 
 
-def begun(model, *, kept=None, brought=None, when=2, asked=("curvature",), **settings):
+def begun(model, *, kept=None, brought=None, when=2, asked=("curvature",), loss=cross_entropy, **settings):
     run_config = config("fedcurv", **settings)
     split = ParameterSplit(model, Nothing())
     tensors = split.shared_state(model) | named("curvature", brought or {})
     message = Message("train", when, tensors, {"asked": list(asked)})
     round_ = LocalRound("site-1", run_config, when, message, model, split, data(), lambda: kept, lambda: None)
+    round_.loss = loss
     return part_of(run_config).begin(round_)
 
 
@@ -131,6 +132,18 @@ def test_what_a_site_sends_and_keeps():
     assert weights(outcome.sends["curvature"], f"{NAME}/weighted") == [0.0, 0.0]
     assert int(outcome.state["round"]) == 2
     assert begun(model, asked=()).end() == type(outcome)()
+
+
+def test_the_information_is_of_the_loss_that_the_site_minimises():
+    """As with the label prior, under which a site of one class has next to none."""
+
+    def other(output, y):
+        return cross_entropy(output + torch.tensor([5.0, 0.0]), y)
+
+    model = TwoWeights(0.0, 0.0)
+    sent = begun(model, loss=other).end().sends["curvature"]
+    assert torch.equal(sent[f"{NAME}/information"], fisher_information(model, [NAME], data(), other)[NAME])
+    assert not torch.equal(sent[f"{NAME}/information"], fisher_information(model, [NAME], data(), cross_entropy)[NAME])
 
 
 def test_the_servers_sums_by_hand():

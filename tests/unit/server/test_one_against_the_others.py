@@ -63,6 +63,16 @@ def test_equal_statistics_are_noted_and_give_no_weight():
     np.testing.assert_allclose(state.weights.sum(1), 1)
 
 
+def test_statistics_that_never_moved_give_no_weight_either_and_are_not_told():
+    """Running ones of batches of one image: the sites are not copies of each other, and not alike."""
+    plan = make_plan("fedap", sites=4)
+    replies = [hello(s, **statistics(m)) for s, m in zip(plan.config.site_names, (0.0, 0.0, 1.0, 5.0), strict=True)]
+    state = advance(plan, ServerState(), replies, 0)
+    assert state.failures == ()
+    assert 0 < state.weights[0, 1] < state.weights[0, 2]
+    np.testing.assert_allclose(state.weights.sum(1), 1)
+
+
 def test_sites_of_the_same_data_all_of_them_weigh_the_same():
     plan = make_plan("fedap")
     replies = [hello(s, **statistics(1.0)) for s in plan.config.site_names]

@@ -97,10 +97,8 @@ class _Similarity(WeighsSites, MeasuredMixing):
         distances[np.ix_(where, where)] = wasserstein_distances([known[site] for site in names])
         told = []
         for i, j in copies([known[site] for site in names]):
-            if _untouched(known[names[i]]):
-                continue
             distances[where[i], where[j]] = distances[where[j], where[i]] = np.nan
-            if {names[i], names[j]} & set(fresh):
+            if {names[i], names[j]} & set(fresh) and not _untouched(known[names[i]]):
                 told.append((names[j], _COPY.format(names[i])))
         return similarity_weights(distances, self.settings.lambda_), told
 
