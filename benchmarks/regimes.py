@@ -77,7 +77,7 @@ def regimes() -> dict[str, dict]:
 
 METHODS = (
     "fedbn", "fedavg", "fedper", "fedap:pretrain_epochs=1", "ditto", "fedbn:prior=1", "fedprox", "lg-fedavg", "apfl",
-    "fedrep", "scaffold", "fedbabu", "fedavg:prior=1", "fedper:prior=1",
+    "fedrep", "scaffold", "fedbabu", "fedavg:prior=1", "fedper:prior=1", "fedprox:prior=1",
 )  # fmt: skip
 
 

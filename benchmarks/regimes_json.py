@@ -82,7 +82,17 @@ def _row(title: str, method: str, of: Together) -> Row:
         sd_sites=round(of.sd_sites, 3),
         worse_off=round(of.worse_off / of.sites, 4),
         worst=of.worst,
+        each_round=_each_round(method),
     )
+
+
+def _each_round(method: str) -> str:
+    return "" if method.startswith("alone") else config_of(_written(method), 0, regimes()["organ-iid"]).each_round
+
+
+def _written(method: str) -> str:
+    """As ``medpfl compare`` has it."""
+    return {name.replace(":", "_"): name for name in METHODS}[method]
 
 
 def _command(title: str, method: str) -> str | None:
@@ -91,8 +101,7 @@ def _command(title: str, method: str) -> str | None:
         return "fedblend"
     if method.startswith("alone"):
         return None
-    written = {name.replace(":", "_"): name for name in METHODS}[method]
-    algorithm, _, setting = written.partition(":")
+    algorithm, _, setting = _written(method).partition(":")
     words = [algorithm, *([f"--set {setting}"] if setting else [])]
     if "fine-tuned" in title:
         words.append(f"--set finetune_steps={STEPS}")

@@ -98,6 +98,7 @@ TITLES = {
     "fedavg_prior=1": "FedAvg, prior",
     "fedbn_prior=1": "FedBN, prior",
     "fedper_prior=1": "FedPer, prior",
+    "fedprox_prior=1": "FedProx, prior",
 }
 for name, title in TITLES.items():
     ROWS.append((title, name, plain("fine-tuned" if name == "fedbabu" else "received")))

@@ -181,3 +181,16 @@ def test_what_a_setting_adds_to_training_ends_some_day(algorithm, name, most):
     make_config(algorithm=algorithm, settings={name: most})
     with pytest.raises(UserError, match=name):
         make_config(algorithm=algorithm, settings={name: most + 1})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "words"),
+    [
+        ("fedrep", {}, "10 epochs of the personal part"),
+        ("fedrep", {"head_epochs": 1}, "1 epoch of the personal part"),
+        ("ditto", {}, "a second model, as long"),
+        ("fedper", {}, ""),
+    ],
+)
+def test_what_a_method_trains_beside_the_local_epochs_is_said(algorithm, settings, words):
+    assert make_config(algorithm=algorithm, settings=settings).each_round == words

@@ -59,6 +59,10 @@ class AdaptiveMixture(Mechanism):
         """Of the second model."""
         return "for each site's own model v: cross-entropy of alpha v + (1 - alpha) psi"
 
+    def each_round(self) -> str:
+        """The second model."""
+        return "a second model, as long"
+
     def begin(self, round_: LocalRound) -> Part:
         """The steps of w and v, batch by batch."""
         kept = dict(round_.kept() or {})

@@ -49,6 +49,10 @@ class OwnModel(Mechanism):
         """Of the second model."""
         return f"for each site's own model v: {run.all_settings['ditto']}/2 |v - psi_received|^2"
 
+    def each_round(self) -> str:
+        """The second model."""
+        return "a second model, as long"
+
     def begin(self, round_: LocalRound) -> Part:
         """Keeps what the round brought, for v is trained against it once the common model is trained."""
         received, own = round_.split.shared_state(round_.model), deepcopy(round_.model)

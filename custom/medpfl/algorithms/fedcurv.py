@@ -112,7 +112,7 @@ class Curvature(Mechanism):
             if self.name not in round_.message.asked:
                 return Outcome()
             names = list(trained)
-            information = fisher_information(round_.model, names, round_.data, round_.loss)
+            information = fisher_information(round_.model, names, round_.data, round_.likelihood)
             after = dict(round_.model.named_parameters())
             sent = {f"{name}/information": information[name] for name in names}
             sent |= {f"{name}/weighted": information[name] * after[name].detach() for name in names}

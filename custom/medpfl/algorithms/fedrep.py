@@ -54,6 +54,11 @@ class HeadFirst(Mechanism):
         """The order of training."""
         return f"{self.settings.head_epochs} epochs of the personal part, then the shared one"
 
+    def each_round(self) -> str:
+        """The head's epochs."""
+        epochs = self.settings.head_epochs
+        return f"{epochs:,} epoch{'s' * (epochs != 1)} of the personal part"
+
     def begin(self, round_: LocalRound) -> Part:
         """The head, then the body."""
         head, body = divided(round_)

@@ -116,6 +116,10 @@ class Mechanism:
         """How much it trains after the last round, in words; empty for nothing."""
         return ""
 
+    def each_round(self) -> str:
+        """What it trains in a round beside the run's local epochs, in words; empty for nothing."""
+        return ""
+
     def at_server(self, run: Run) -> str:
         """What it adds to the server's work, in words."""
         return ""

@@ -93,6 +93,7 @@ class LocalRound:
         settle: for a site that joins: makes the model what it would begin with.
         memory: where optimizers' states stay from round to round; None where they start afresh.
         loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
+        likelihood: the same without weights of the classes, for what is of one sample.
     """
 
     site: str
@@ -107,6 +108,7 @@ class LocalRound:
     settle: Callable[[], None] = lambda: None
     memory: Memory | None = None
     loss: Loss = field(init=False)
+    likelihood: Loss = field(init=False)
 
     @property
     def device(self) -> torch.device:

@@ -243,6 +243,11 @@ class RunConfig(RunFields):
         """How much sites train on after the last round, in words; empty for nothing."""
         return " and ".join(filter(None, (part.further() for part in self.mechanisms)))
 
+    @property
+    def each_round(self) -> str:
+        """What sites train in a round beside the local epochs, in words; empty for nothing."""
+        return " and ".join(filter(None, (part.each_round() for part in self.mechanisms)))
+
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
         return {what: said for part in self.parts for what, said in part.privacy(self).items()}

@@ -43,7 +43,7 @@ def is_gone(folder: Path, process: str) -> bool:
         TypeError: ``process`` is no name.
     """
     file = _file(folder, process)
-    if not file.exists():
+    if not file.is_file():
         return True
     try:
         with kernel_lock(file, blocking=False):

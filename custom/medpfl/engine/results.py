@@ -58,6 +58,7 @@ def build_results(
         "measures": config.learned.described(),
         "choices": config.choices(),
         **({"further": config.further} if config.further else {}),
+        **({"each_round": config.each_round} if config.each_round else {}),
         "heads": _heads(plan),
         **({"init": dict(plan.start.report)} if plan.start else {}),
         **_shown(plan, state),

@@ -37,6 +37,12 @@ def advice(comparison: Comparison) -> list[str]:
     own = [group["label"] for group in judged if group.get("to_own_rival")]
     if own:
         answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
+    if more := [f"{group['label']} ({group['each_round']})" for group in judged if group.get("each_round")]:
+        train = "trains" if len(more) == 1 else "train"
+        answer += (
+            f" In each round {', '.join(more)} {train} more than local training does: how much of the gain that is, is "
+            "not told here."
+        )
     if unequal:
         answer += f" Left out of this: {_unequal(unequal)}."
     if len(judged) > 1 and _mean(by_mean) > 0:

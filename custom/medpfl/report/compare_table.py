@@ -171,7 +171,7 @@ def comparison_note(comparison: Comparison) -> str:
         if len({group[key] for group in comparison["groups"]}) > 1:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
-    sentences.append(_unequal_ends(comparison))
+    sentences += [_more_each_round(comparison), _unequal_ends(comparison)]
     sentences += [
         f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
         for label, reached in baselines.items()
@@ -180,6 +180,13 @@ def comparison_note(comparison: Comparison) -> str:
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
+
+
+def _more_each_round(comparison: Comparison) -> str:
+    """Which methods train more in a round than the local training that they are judged by."""
+    more = [f"{group['label']} {group['each_round']}" for group in comparison["groups"] if group.get("each_round")]
+    words = "Trained in each round beside the local epochs, which local training is not"
+    return f"{words}: {', '.join(more)}." if more else ""
 
 
 def _unequal_ends(comparison: Comparison) -> str:

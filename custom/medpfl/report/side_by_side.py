@@ -109,6 +109,7 @@ def _summarise(
         "rounds": runs[0]["config"].get("rounds"),
         "local_epochs": runs[0]["config"].get("local_epochs"),
         "further": runs[0].get("further", ""),
+        "each_round": runs[0].get("each_round", ""),
         "measures": over,
         **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
         "worst": _over_seeds(found[1] if found else None for found in worst),

@@ -80,11 +80,12 @@ class Method:
             return LocalRound(site.name, site.config, when, message, model, site.split, site.data, own, noise, settle)
 
         views = {part: view(part) for part in site.config.parts}
-        loss: Loss = site.config.trainer.loss(site.config.learned.loss, site.data)
+        likelihood: Loss = site.config.learned.loss
+        loss: Loss = site.config.trainer.loss(likelihood, site.data)
         for part, round_ in views.items():
-            loss = part.loss(round_, loss)
+            loss, likelihood = part.loss(round_, loss), part.loss(round_, likelihood)
         for round_ in views.values():
-            round_.loss = loss
+            round_.loss, round_.likelihood = loss, likelihood
         return cls(site.config, views, site.config.trainer.at(when), kept)
 
     def begin(self, *, joining: bool = False) -> None:

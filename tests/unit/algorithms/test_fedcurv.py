@@ -22,6 +22,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
+from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.models import build_model, logits
 from medpfl.site.worker import Site
 
@@ -42,7 +43,7 @@ def begun(model, *, kept=None, brought=None, when=2, asked=("curvature",), loss=
     tensors = split.shared_state(model) | named("curvature", brought or {})
     message = Message("train", when, tensors, {"asked": list(asked)})
     round_ = LocalRound("site-1", run_config, when, message, model, split, data(), lambda: kept, lambda: None)
-    round_.loss = loss
+    round_.likelihood = loss
     return part_of(run_config).begin(round_)
 
 
@@ -144,6 +145,19 @@ def test_the_information_is_of_the_loss_that_the_site_minimises():
     sent = begun(model, loss=other).end().sends["curvature"]
     assert torch.equal(sent[f"{NAME}/information"], fisher_information(model, [NAME], data(), other)[NAME])
     assert not torch.equal(sent[f"{NAME}/information"], fisher_information(model, [NAME], data(), cross_entropy)[NAME])
+
+
+def test_a_class_that_an_epoch_lacks_makes_no_information_nan():
+    """Its weight is 0, and so would be the sum of a single sample's weights, by which its loss is divided."""
+
+    def lacking(sites):
+        for site in sites.values():
+            x, y = scale(site.data.images["train"]), site.data.labels["train"]
+            test = [(scale(site.data.images["test"]), site.data.labels["test"])]
+            site.data = SiteLoaders([(x[y > 0], y[y > 0])], test, test, plain=[(x, y)])
+
+    state, _ = run(tiny_config("fedcurv", settings={"class_weights": "balanced"}), lacking)
+    assert state.failures == ()
 
 
 def test_the_servers_sums_by_hand():

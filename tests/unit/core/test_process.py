@@ -53,5 +53,6 @@ def test_a_child_that_ends_takes_nothing_from_its_parent(tmp_path, other):
 
 def test_the_first_to_come_clears_away_what_others_left(tmp_path):
     (tmp_path / "process-left.lock").touch()
+    (tmp_path / "process-folder.lock").mkdir()
     this_process(tmp_path)
     assert not (tmp_path / "process-left.lock").exists()

@@ -144,6 +144,22 @@ def test_more_steps_alone_are_not_the_same_steps(make_run):
     assert "That cannot be told: FedAvg (finetune_epochs=5) trains on" in " ".join(advice(compare([longer, alone])))
 
 
+def test_more_training_in_each_round_is_told(make_run):
+    """As FedRep's ten epochs of the head: training, which local training has not."""
+    told = {"each_round": "10 epochs of the personal part"}
+    runs = [
+        make_run(name, {"a": a, "b": a}, seed=seed) | more
+        for seed in range(3)
+        for name, a, more in (("fedrep", 0.9 + 0.001 * seed, told), ("local", 0.8, {}))
+    ]
+    comparison = compare(runs)
+    assert "In each round FedRep (10 epochs of the personal part) trains more" in " ".join(advice(comparison))
+    words = "beside the local epochs, which local training is not: FedRep 10 epochs of the personal part."
+    assert words in comparison_note(comparison)
+    plain = compare([make_run("fedap", FEDAP[0]), make_run("local", LOCAL[0])])
+    assert "In each round" not in comparison_note(plain) + " ".join(advice(plain))
+
+
 def test_a_mean_within_the_seeds_spread_is_no_gain(make_run):
     runs = [
         make_run(name, {"a": a, "b": a}, seed=seed)

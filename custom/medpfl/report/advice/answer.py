@@ -29,7 +29,7 @@ class Found:
     """A row over the regimes that the answer rests on; points are of their measure over training alone.
 
     Attributes:
-        title, command, federated: see :class:`~medpfl.report.advice.regimes.Row`.
+        title, command, federated, each_round: see :class:`~medpfl.report.advice.regimes.Row`.
         gain: mean over the regimes.
         gains: by regime.
         worst: the least gain of any site.
@@ -47,6 +47,7 @@ class Found:
     worse_off: int
     sites: int
     seeds: int
+    each_round: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,4 +194,5 @@ def _found(title: str, regimes: Sequence[Regime]) -> Found:
         sum(row.number_worse_off for row in rows),
         sum(row.sites for row in rows),
         min(row.seeds for row in rows),
+        rows[0].each_round,
     )

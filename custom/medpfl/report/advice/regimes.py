@@ -35,6 +35,7 @@ class Row(_Part):
         sd_sites: standard deviation of the gains.
         worse_off: share of the gains below -1 point.
         worst: the least gain.
+        each_round: what sites train in a round beside their local epochs, which training alone does not.
     """
 
     title: str = Field(min_length=1)
@@ -47,6 +48,7 @@ class Row(_Part):
     sd_sites: float = Field(ge=0, le=100)
     worse_off: float = Field(ge=0, le=1)
     worst: float = Field(ge=-100, le=100)
+    each_round: str = ""
 
     @property
     def chooses(self) -> bool:

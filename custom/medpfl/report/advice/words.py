@@ -137,6 +137,11 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
     lines = [f"Taking part there paid on average, with {best.title}."]
     if best.worse_off:
         lines[0] += f" Not for all: {best.worse_off} of {best.sites} sites did better alone by more than a point."
+    if best.each_round:
+        lines.append(
+            f"It trains more in each round than a site alone did ({best.each_round}): how much of its gain that is, "
+            "and a site would have by itself with as many epochs, was not measured for all of these."
+        )
     if a.rival and a.rival.gain > max(1.0, best.gain / 2):
         lines.append(f"Much of that needs no other site: {a.rival.title}, gained {a.rival.gain:+.1f} points.")
     return lines
