@@ -186,8 +186,9 @@ def admitted(
         StateError: it may not be answered; why, in words that may leave.
     """
     where, asked = place(contract.config, message), digest(message)
-    # Nobody trains on who joins, so no server needs to ask another way.
-    repeats = 0 if contract.joining else repeats
+    # Nobody trains on who joins, so no server needs to ask another way; and epsilon counts each round's noise once.
+    noised = message.task == "train" and contract.config.all_settings.get("update_noise")
+    repeats = 0 if contract.joining or noised else repeats
     asked_first = any(channel.to_server and "statistics" in channel.tasks for channel in channels)
     first = 0 if message.task != "join" or asked_first else 1
     if where > first and (record.last < first or (first == 0 and not record.greeted)):

@@ -42,7 +42,7 @@ def assert_equal(a: ServerState, b: ServerState) -> None:
     assert all(same(a.common[channel], b.common[channel]) for channel in a.common)
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap"])
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap", "scaffold"])
 def test_round_trip_of_every_phase(tmp_path, algorithm):
     run = config(algorithm)
     every = states(run)

@@ -98,6 +98,16 @@ def test_other_questions_in_the_same_place_are_counted_over_the_whole_run():
     assert admitted(record, CONTRACT, HONEST[-1], 3).last == TEST
 
 
+def test_a_round_whose_noise_is_accounted_for_once_is_answered_once():
+    """Another answer with noise of its own would be a release that epsilon does not count."""
+    noised = Contract(config("fedbn", rounds=ROUNDS, settings={"update_clip": 1.0, "update_noise": 1.0}))
+    record = after(*HONEST[:3], contract=noised)
+    assert admitted(record, noised, HONEST[2], 3) == record  # the same question
+    with pytest.raises(StateError, match="has answered task 'train' of round 2, and repeats 0 times"):
+        admitted(record, noised, asked("train", 2, 0.5), 3)
+    assert admitted(after(*HONEST[:3]), CONTRACT, asked("train", 2, 0.5), 3).repeats == 1
+
+
 def test_statistics_are_given_once_and_again_only_at_the_cost_of_repeats():
     contract = Contract(config("f-fedap", rounds=ROUNDS))
     channels = channels_of(contract)
