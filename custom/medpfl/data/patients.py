@@ -129,13 +129,20 @@ def _given(
     by_patient: Mapping[str, Sequence[Sample]], classes: dict[int, list[str]]
 ) -> dict[Part, dict[int, list[str]]]:
     parts: dict[Part, dict[int, list[str]]] = {part: {} for part in PARTS}
+    alike: dict[str, str] = {}
     for label, patients in classes.items():
         for patient in patients:
             splits = {sample.split for sample in by_patient[patient]}
             if len(splits) > 1 or None in splits:
                 named = " and ".join(sorted(str(split) for split in splits))
                 raise UserError(f"patient {patient} is in {named}: all of a patient's scans must be in one part")
-            parts[splits.pop()].setdefault(label, []).append(patient)
+            first = alike.setdefault("".join(patient.casefold().split()), patient)
+            if (other := by_patient[first][0].split) != (own := splits.pop()):
+                raise UserError(
+                    f"patient {first!r} is in {other} and {patient!r} in {own}, and their names differ in case or "
+                    "spaces alone: call one person the same, or two otherwise"
+                )
+            parts[own].setdefault(label, []).append(patient)
     return parts
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages
 from medpfl.core.site_data import scale
+from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.masks.reading import Reading
@@ -262,3 +263,16 @@ def test_a_new_picture_is_read_as_training_reads_it(brains):
     expected = source.site("site-1", CPU).images["train"]
     new = steps({"image": str(pair.image)})["image"]
     assert any(torch.allclose(new, scale(image), atol=1e-6) for image in expected)
+
+
+def test_a_masks_values_may_be_rounded_by_its_headers_scale():
+    """Of 0 and 255 with a slope of 1/255 a file reads 1.00000006."""
+    scaled = np.array([[0, 255], [255, 0]], dtype=np.uint8).astype(np.float32) * np.float32(1.00000006 / 255)
+    noisy = np.array([[1e-6, 0.99996], [2.00001, 0]], dtype=np.float32)
+    assert values_in(scaled) == (0, 1)
+    assert to_classes(scaled, values_in(scaled), 2, None).tolist() == [[0, 1], [1, 0]]
+    assert values_in(noisy) == (0, 1, 2)
+    assert to_classes(noisy, (0, 1, 2), 3, None).tolist() == [[0, 1], [2, 0]]
+    assert to_classes(noisy, (0, 1, 2), 2, [[0], [1, 2]]).tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(ValueError, match=r"has the value 0\.5; the classes of a mask are whole numbers"):
+        values_in(np.array([0, 0.5], dtype=np.float32))

@@ -88,6 +88,20 @@ def test_a_smaller_share_of_training_is_part_of_a_larger_one():
     assert {scan.label for scan in kept} == {0, 1}
 
 
+@pytest.mark.parametrize("name", ["P000", "p 000", "p000 "])
+def test_one_person_under_two_spellings_is_not_in_two_parts(name):
+    scans = [
+        replace(scan, patient=patient, split=split)
+        for scan, patient, split in zip(
+            _scans([0, 1, 0]), ("p000", name, "p002"), ("train", "test", "test"), strict=True
+        )
+    ]
+    with pytest.raises(UserError, match="their names differ in case or spaces alone: call one person the same"):
+        split_patients(scans, HALF, 1.0, 0, "c")
+    together = [replace(scan, split="test") for scan in scans]
+    assert len(split_patients(together, HALF, 1.0, 0, "c")["test"]) == 3
+
+
 def test_given_splits_are_kept():
     given = ["train", "test", "validation", "train"]
     scans = [replace(s, split=split) for s, split in zip(_scans([0, 1, 0, 1]), given, strict=True)]

@@ -10,18 +10,22 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.masks.reading import first_of
 
+_ROUNDED = 1e-4
+"""How far from a whole number a mask's value may be: 255 times a slope of 1/255, as files have it, is 1.00000006."""
 Values = tuple[int, ...] | None
 """The values that are there; None for values that are no whole numbers."""
 
 
 def values_in(mask: np.ndarray) -> tuple[int, ...]:
-    """The values of a mask, sorted; ValueError if they are no whole numbers."""
+    """The values of a mask, sorted; ValueError if they are no whole numbers but for a header's rounded scale."""
     if mask.dtype == np.uint8:
         return tuple(np.flatnonzero(np.bincount(mask.reshape(-1), minlength=256)).tolist())
     found = np.unique(mask)
-    if mask.dtype.kind == "f" and not (np.isfinite(found).all() and (found == np.rint(found)).all()):
-        odd = found[~(np.isfinite(found) & (found == np.rint(found)))][0]
-        raise ValueError(f"has the value {odd:g}; the classes of a mask are whole numbers")
+    if mask.dtype.kind == "f":
+        whole = np.isfinite(found) & (np.abs(found - np.rint(found)) <= _ROUNDED)
+        if not whole.all():
+            raise ValueError(f"has the value {found[~whole][0]:g}; the classes of a mask are whole numbers")
+        found = np.unique(np.rint(found))
     return tuple(found.astype(np.int64).tolist())
 
 
@@ -31,7 +35,7 @@ def to_classes(
     """The classes of a mask, uint8 of its shape.
 
     Args:
-        mask: whole numbers.
+        mask: whole numbers, but for rounding.
         present: :func:`values_in` of it.
         count: number of classes, with the background.
         values: see :class:`~medpfl.data.kinds.masks.reading.Reading`.
@@ -39,6 +43,8 @@ def to_classes(
     Raises:
         ValueError: a value is no class; the message goes on after the mask's name.
     """
+    if mask.dtype.kind == "f":
+        mask = np.rint(mask)
     if values is None and count == 2 and len([value for value in present if value]) < 2:
         return (mask != 0).astype(np.uint8)
     known = {value: label for label, of_class in enumerate(values) for value in of_class} if values else {}
