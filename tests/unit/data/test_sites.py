@@ -45,6 +45,10 @@ def changed(site, seed, *, change):
         case "patients":
             data.labels["test"] = torch.tensor([0, 0, 1, 1, 1, 2, 2])
             return replace(data, patients=test)
+        case "nobody in validation":
+            for of in (data.images, data.labels):
+                of["validation"] = of["validation"][:0]
+            return replace(data, patients=test | {"validation": torch.zeros(0, dtype=torch.int64)})
         case "two labels":
             data.labels["test"] = torch.tensor([0, 0, 1, 1, 2, 2, 2])
             return replace(data, patients=test)
@@ -71,6 +75,7 @@ def test_patients_of_ones_own_images_may_have_any_numbers():
     data = of_changed("patients")
     assert data.bags("test").tolist() == [2, 2, 0, 0, 0, 1, 1]
     assert torch.equal(data.owners("test"), data.bags("test"))
+    assert of_changed("nobody in validation").bags("validation").tolist() == []
     several = of_changed("two labels")
     assert several.bags("test").tolist() == [3, 3, 0, 0, 1, 2, 2]
     assert several.owners("test").tolist() == [900, 900, 5, 5, 5, 70, 70]

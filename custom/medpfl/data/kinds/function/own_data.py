@@ -153,8 +153,8 @@ def _fitted(site: str, data: ImageTensors, *, one_class: bool) -> ImageTensors:
                 raise UserError(f"{where} {len(of)} {what}, and {images} images; one each is needed")
         labels[part] = own if own.is_floating_point() else own.long()
         if part in data.patients:
-            known = data.patients[part]
-            with_label = torch.cat([known[:, None], labels[part].reshape(images, -1).to(known)], 1)
+            known, said = data.patients[part], labels[part]
+            with_label = torch.cat([known[:, None], (said[:, None] if said.dim() == 1 else said).to(known)], 1)
             patients[part] = with_label.unique(dim=0, return_inverse=True)[1]
             if len(patients[part].unique()) > len(known.unique()):
                 persons.setdefault(part, known)
