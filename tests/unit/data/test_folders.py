@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from pictures import CENTRES, CLASSES, CPU, EACH, PARTS, config, paint, pixels, write_centres
@@ -211,6 +212,20 @@ def test_check_says_what_is_there(fundus):
     assert ("warning", "south: no picture of class normal") in found
     assert any(level == "warning" and "west: pictures of one colour: 1, the first is" in text for level, text in found)
     assert ("ok", "1 other file in the folder, not read") in found
+
+
+def test_check_says_where_pictures_are_dark_as_those_of_12_bits_in_16(tmp_path):
+    rng = np.random.default_rng(0)
+    dark = "north: no pixel of any picture is above 16 of 255: values of 12 bits in files of 16?"
+    for centre, most in (("north", 4096), ("south", 65536)):
+        for number in range(4):
+            file = tmp_path / centre / "ab"[number % 2] / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            values = rng.integers(0, most, (64, 64), dtype=np.uint16)
+            values[0, 0] = most - 1
+            Image.fromarray(values).save(file)
+    told = [finding.message for finding in check(tmp_path) if finding.level == "warning"]
+    assert [text.startswith(dark) for text in told if "no pixel" in text] == [True]
 
 
 def test_check_says_whose_pictures_are_whose_and_what_the_order_is(fundus):

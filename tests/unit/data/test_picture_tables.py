@@ -56,6 +56,9 @@ def test_centres_each_with_a_table_and_its_own_parts(tmp_path):
     parts = {part: [picture.id for picture in found] for part, found in source._parts("south").items()}
     assert parts == {"train": ["0.png", "1.png"], "validation": ["2.png", "3.png"], "test": ["4.png", "5.png"]}
     assert source.layout.classes == ("0", "1") and not source.layout.people
+    told = [finding.message for finding in check(tmp_path / "eyes")]
+    assert "north: by the table: train 2, validation 2, test 2" in told
+    assert not any("default split" in text for text in told)
 
 
 def test_a_class_may_be_called_na_if_it_is_named(tmp_path):

@@ -31,8 +31,11 @@ _PATIENTS = "each picture counts as its own patient, so pictures of one patient 
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
-Seen = tuple[tuple[int, int], bool] | str
-"""Width and height of a picture, and whether all its pixels are alike; or why it cannot be read."""
+_DARK = 64
+"""Of 255: no pixel of pictures of 14 or 12 bits in files of 16 is above."""
+
+Seen = tuple[tuple[int, int], bool, int] | str
+"""Width and height of a picture, whether all its pixels are alike, and the highest; or why it cannot be read."""
 
 
 def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
@@ -90,11 +93,15 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
         found.append(("warning", all_of_one(len(pictures), "pictures", centre, expression)))
     good = [what for what in seen if not isinstance(what, str)]
     if good:
-        found.append(("ok", _sizes([size for size, _ in good])))
+        found.append(("ok", _sizes([size for size, _, _ in good])))
+        highest = max(high for _, _, high in good)
+        if highest <= _DARK:
+            words = "no pixel of any picture is above {} of 255: values of 12 bits in files of 16? rescale them first"
+            found.append(("warning", words.format(highest)))
     parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
     shares = "/".join(f"{share:g}" for share in _FRACTIONS)
-    found.append(("ok", f"by the default split ({shares}): {in_numbers(parts)}"))
-    by = f"the default split ({shares})"
+    by = "the table" if any(picture.split for picture in pictures) else f"the default split ({shares})"
+    found.append(("ok", f"by {by}: {in_numbers(parts)}"))
     found += [("warning", words) for words in no_validation(pictures, parts, centre, by)]
     labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
     found += [("warning", words) for words in ([] if layout.several else of_a_site(labels, layout.classes, by))]
@@ -115,7 +122,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
 def _look(picture: Picture) -> Seen:
     try:
         pixels = read_picture(picture.file, Reading(fit="stretch"))
-        return picture_size(picture.file), bool((pixels == pixels[:, :1, :1]).all())
+        return picture_size(picture.file), bool((pixels == pixels[:, :1, :1]).all()), int(pixels.max())
     except UserError as error:
         return str(error)
 
