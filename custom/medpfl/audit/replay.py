@@ -53,7 +53,8 @@ def replay(line: Line, known: Known, times: int = 10) -> list[Replayed]:
     ahead = [Message("train", last + 2, o, {}) for o in others]
     play("a round ahead of its turn, again and again", 1 + repeats, *ahead)
     play("a round after the agreed end", 0, *(Message("train", rounds + 1 + n, o, {}) for n, o in enumerate(others)))
-    play("the measures of other weights", repeats, *(Message("validate", last, o, {"best_round": 0}) for o in others))
+    measures = [Message("validate", rounds, o, {"best_round": 0}) for o in others]
+    play("the measures of other weights", 1 + repeats, *measures)
     play(
         "the measures of a round that was not trained",
         0,

@@ -55,6 +55,10 @@ def test_constant_classes_give_shares_and_no_counts(hospital):
     assert all(error is None or error > 1 / 63 / 2 for error in errors.values())
 
 
-def test_replays_are_answered_as_often_as_the_policy_says(hospital):
-    for kind in replay(hospital.line(), hospital.known, times=10):
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_replays_are_answered_as_often_as_the_policy_says(rounds):
+    victim = Hospital.of(**FULLY_CONNECTED | {"rounds": rounds})
+    kinds = {kind.what: kind for kind in replay(victim.line(), victim.known, times=10)}
+    for kind in kinds.values():
         assert kind.answered <= kind.allowed <= 1 + HOSPITAL.repeats, kind.what
+    assert kinds["the measures of other weights"].answered == 1 + HOSPITAL.repeats  # it is really tried
