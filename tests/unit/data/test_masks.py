@@ -14,6 +14,8 @@ from medpfl.core.site_data import scale
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.picture_pair import read_mask
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites, open_source
@@ -276,3 +278,11 @@ def test_a_masks_values_may_be_rounded_by_its_headers_scale():
     assert to_classes(noisy, (0, 1, 2), 2, [[0], [1, 2]]).tolist() == [[0, 1], [1, 0]]
     with pytest.raises(ValueError, match=r"has the value 0\.5; the classes of a mask are whole numbers"):
         values_in(np.array([0, 0.5], dtype=np.float32))
+
+
+def test_a_mask_in_jpeg_is_refused_whatever_it_holds(tmp_path):
+    """An empty one at quality 70 comes back as all 1, and was read as all structure."""
+    write_picture(tmp_path / "1.png", tmp_path / "1_mask.png", 0)
+    Image.new("L", (48, 48)).save(tmp_path / "1_mask.jpg", quality=70)
+    with pytest.raises(UserError, match=r"1_mask\.jpg: a mask in JPEG, which changes values"):
+        read_mask(Pair("x", "p", "c", "1", tmp_path / "1.png", tmp_path / "1_mask.jpg"), Reading(), 2)

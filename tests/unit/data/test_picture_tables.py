@@ -61,6 +61,18 @@ def test_centres_each_with_a_table_and_its_own_parts(tmp_path):
     assert not any("default split" in text for text in told)
 
 
+def test_check_says_where_one_centre_or_one_row_does_not_say_whose_pictures_are(tmp_path):
+    write_table(tmp_path / "eyes" / "north", [f"{n}.png,{n % 2},p{n // 2}" for n in range(8)])
+    write_table(tmp_path / "eyes" / "south", [f"{n}.png,{n % 2}" for n in range(8)], head="picture,label")
+    write_table(tmp_path / "eyes" / "west", [f"{n}.png,{n % 2},{'' if n == 3 else n}" for n in range(8)])
+    told = [f.message for f in check(tmp_path / "eyes") if "have no patient" in f.message]
+    assert [text.split(",")[0] for text in told] == [
+        "south: 8 of them have no patient",
+        "west: 1 of them have no patient",
+    ]
+    assert all(text.endswith("each counts as its own") for text in told)
+
+
 def test_a_class_may_be_called_na_if_it_is_named(tmp_path):
     root = write_table(tmp_path / "eyes", ROWS)
     with pytest.raises(UserError, match=r"line 3: label 'NA' is no class: .*name the classes .*3 more like it"):

@@ -10,7 +10,7 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes, read_arguments
-from medpfl.data.files import files_below, unread_pictures
+from medpfl.data.files import PICTURES, files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
@@ -89,6 +89,10 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     people = len({picture.patient for picture in pictures})
     whose = f" of {people:,} patients" if people < len(pictures) else ""
     found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
+    alone = [p for p in pictures if p.patient == p.id and p.file.suffix.lower() in PICTURES]
+    if layout.people and alone:
+        words = f"{len(alone):,} of them have no patient, {alone[0].file} first: each counts as its own"
+        found.append(("warning", words))
     if expression and people == 1 < len(pictures):
         found.append(("warning", all_of_one(len(pictures), "pictures", centre, expression)))
     good = [what for what in seen if not isinstance(what, str)]

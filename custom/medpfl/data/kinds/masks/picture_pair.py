@@ -55,6 +55,8 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     """A pair's mask; UserError, see :func:`read_pair`. Of the picture no more than the head is read."""
     from PIL import Image, ImageOps
 
+    if pair.mask.suffix.lower() in (".jpg", ".jpeg"):
+        raise UserError(f"{pair.mask}: a mask in JPEG, which changes values (0 may become 1): store masks as PNG")
     try:
         with Image.open(pair.mask) as opened:
             values = _plain_values(ImageOps.exif_transpose(opened))
@@ -75,9 +77,7 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     try:
         return Mask(to_classes(values, present, count, reading.values), present)
     except ValueError as error:
-        lossy = pair.mask.suffix.lower() in (".jpg", ".jpeg")
-        hint = "; JPEG changes values: store masks as PNG" if lossy else ""
-        raise UserError(f"{pair.mask}: {error}{hint}") from None
+        raise UserError(f"{pair.mask}: {error}") from None
 
 
 def _plain_values(image: Image) -> np.ndarray:
