@@ -18,7 +18,7 @@ from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.lists import algorithms, models
 from medpfl.cli.site import site_app
 from medpfl.config.fields import PLACE, RUN
-from medpfl.core.errors import Interrupted, UserError, printable
+from medpfl.core.errors import Interrupted, TornFile, UserError, printable
 from medpfl.core.version import __version__
 from medpfl.report.progress import progress
 from medpfl.report.words import count
@@ -293,6 +293,9 @@ def main() -> None:
         app()
     except UserError as error:
         _say_wrong(str(error))
+        sys.exit(2)
+    except TornFile as error:  # of what a run kept, the last that it could go on from
+        _say_wrong(f"{error}; nothing before it is left to go on from: --overwrite begins anew")
         sys.exit(2)
     except Interrupted as stop:
         _say_stopped(str(stop))

@@ -9,6 +9,10 @@ class UserError(Exception):
     """
 
 
+class TornFile(RuntimeError):
+    """A state file whose content is not what was written."""
+
+
 class NotInOnePlace(UserError):
     """The sites' data are not together here; whoever needed them says what would do instead."""
 

@@ -19,6 +19,8 @@ from safetensors.torch import load as deserialise
 from safetensors.torch import save as serialise
 from torch import Tensor
 
+from medpfl.core.errors import TornFile
+
 _DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -40,10 +42,6 @@ _DTYPES = {
 """What safetensors calls the types; it lays the tensors of the last of them first."""
 
 _ORDER = {dtype: position for position, dtype in enumerate(_DTYPES)}
-
-
-class TornFile(RuntimeError):
-    """A state file whose content is not what was written."""
 
 
 class Sealing(Protocol):

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from medpfl.config.fields import CIRCUMSTANCES
 from medpfl.config.run import RunConfig, make_config
-from medpfl.core.errors import UserError
+from medpfl.core.errors import TornFile, UserError
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.statefile import read_state, write_state
 
 CHECKPOINT = "server.safetensors"
 

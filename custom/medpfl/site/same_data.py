@@ -7,8 +7,8 @@ import logging
 import torch
 from torch import Tensor
 
+from medpfl.core.errors import TornFile
 from medpfl.core.parameters import StateError
-from medpfl.core.statefile import TornFile
 from medpfl.site.store import DATA, SiteStore
 
 logger = logging.getLogger(__name__)

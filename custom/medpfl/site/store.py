@@ -13,8 +13,9 @@ from typing import Protocol
 
 from torch import nn
 
+from medpfl.core.errors import TornFile
 from medpfl.core.parameters import State
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.statefile import read_state, write_state
 from medpfl.site.seal import Seal
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,11 @@ from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
-from medpfl.core.errors import UserError
+from medpfl.core.errors import TornFile, UserError
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
-from medpfl.core.statefile import TornFile
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending

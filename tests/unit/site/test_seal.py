@@ -6,8 +6,8 @@ import stat
 import pytest
 import torch
 
-from medpfl.core.errors import UserError
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.errors import TornFile, UserError
+from medpfl.core.statefile import read_state, write_state
 from medpfl.site.seal import FILE, Seal, SealBroken, make_key, read_key
 from medpfl.site.store import DiskStore
 

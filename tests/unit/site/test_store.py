@@ -3,7 +3,7 @@ import torch
 from tiny import same
 
 from medpfl.algorithms import RESERVED
-from medpfl.core.statefile import TornFile
+from medpfl.core.errors import TornFile
 from medpfl.site import rival, start
 from medpfl.site import store as stores
 from medpfl.site.store import DiskStore, MemoryStore

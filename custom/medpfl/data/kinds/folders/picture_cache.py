@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import UserError
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.errors import TornFile, UserError
+from medpfl.core.statefile import read_state, write_state
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 from medpfl.data.places import private_folder

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import TornFile, UserError
 from medpfl.core.masked_data import Spacing
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.statefile import read_state, write_state
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.pair import Pair

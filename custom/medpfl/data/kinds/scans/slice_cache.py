@@ -13,8 +13,8 @@ import monai
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import UserError, first_line
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.errors import TornFile, UserError, first_line
+from medpfl.core.statefile import read_state, write_state
 from medpfl.data.kinds.scans.look import Look
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.scan import Scan

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from pydantic import Field, ValidationInfo, field_validator
 
-from medpfl.core.errors import UserError
-from medpfl.core.statefile import TornFile, read_state, write_state
+from medpfl.core.errors import TornFile, UserError
+from medpfl.core.statefile import read_state, write_state
 from medpfl.data.arguments import read_arguments
 from medpfl.data.kinds.series.pamap2 import ACTIVITIES, CHANNELS, UNITS, cut, read_recording, recordings, subject
 from medpfl.data.kinds.series.reading import MOST_SAMPLES, Positive, SeriesReading
