@@ -336,3 +336,19 @@ def test_of_masks_one_answer_without_label_skew():
     sites = [SiteNumbers("a", 73, 10, 40), SiteNumbers("b", 73, 10, 40)]
     assert not any("classes" in line for line in left_open(features(skew=None), sites, "dice"))
     assert any("classes" in line for line in left_open(features(skew=None), sites, "accuracy"))
+
+
+def test_what_trains_more_in_each_round_is_told_and_not_judged():
+    """Its epochs may be what is gained, and nobody trained alone for as many."""
+    longer = row("FedRep", 9.0, worst=-1.5).model_copy(update={"each_round": "10 epochs of the personal part"})
+    (answer,) = answers(features(), [regime("a", (longer, row(gain=5.0), row("two alone", 1.5, federated=False)))])
+    assert (answer.by_mean.title, answer.by_worst.title, answer.take_part) == ("FedBlend", "FedBlend", "paid")
+    said = " ".join(answer_in_words(answer))
+    assert "Taking part there paid on average, with FedBlend." in said
+    assert (
+        "FedRep, gained +9.0 points and is not judged here: in each round it trains more" in said
+    )
+    (alone,) = answers(features(), [regime("a", (longer,))])
+    assert alone.by_mean.title == "FedRep"
+    (below,) = answers(features(), [regime("a", (longer.model_copy(update={"gain": 1.0}), row(gain=5.0)))])
+    assert "not judged" not in " ".join(answer_in_words(below))

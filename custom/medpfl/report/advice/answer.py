@@ -83,15 +83,26 @@ class Answer:
         return tuple(row for row in self.rows if row.federated)
 
     @property
+    def judged(self) -> tuple[Found, ...]:
+        """Those that train no more in a round than a site alone did; all if there is none such."""
+        return tuple(row for row in self.federated if not row.each_round) or self.federated
+
+    @property
+    def longer(self) -> Found | None:
+        """The method of the highest mean gain, if it trains more in a round: the epochs may be what is gained."""
+        first = max(self.federated, key=lambda row: row.gain)
+        return first if first.each_round else None
+
+    @property
     def by_mean(self) -> Found:
-        """The method of the highest mean gain."""
-        return max(self.federated, key=lambda row: row.gain)
+        """The method of the highest mean gain, of those that are judged."""
+        return max(self.judged, key=lambda row: row.gain)
 
     @property
     def by_worst(self) -> Found:
-        """Of the methods whose worst site is within a point of the best method's, the one of the highest mean."""
-        least = max(row.worst for row in self.federated)
-        return max((row for row in self.federated if least - row.worst <= POINT), key=lambda row: row.gain)
+        """Of those whose worst site is within a point of the best one's, the one of the highest mean."""
+        least = max(row.worst for row in self.judged)
+        return max((row for row in self.judged if least - row.worst <= POINT), key=lambda row: row.gain)
 
     @property
     def rival(self) -> Found | None:
@@ -113,7 +124,7 @@ class Answer:
     @property
     def agreeing(self) -> int:
         """In how many of the regimes the best method by mean is within a point of their best."""
-        best = [max(row.gains[k] for row in self.federated) for k in range(len(self.regimes))]
+        best = [max(row.gains[k] for row in self.judged) for k in range(len(self.regimes))]
         return sum(most - own <= POINT for most, own in zip(best, self.by_mean.gains, strict=True))
 
     @property

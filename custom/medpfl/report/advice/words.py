@@ -120,6 +120,21 @@ def _figures(row: Found, measure: str) -> str:
 
 
 def _taking_part(a: Answer, best: Found) -> list[str]:
+    return [*_worth(a, best), *_longer(a)]
+
+
+def _longer(a: Answer) -> list[str]:
+    """Of a method whose gain nobody can tell from that of its epochs."""
+    if not (more := a.longer):
+        return []
+    return [
+        f"{more.title}, gained {more.gain:+.1f} points and is not judged here: in each round it trains more than a "
+        f"site alone did ({more.each_round}), and what a site gains with as many epochs was not measured for all of "
+        "these."
+    ]
+
+
+def _worth(a: Answer, best: Found) -> list[str]:
     if a.take_part == "cost":
         cost = f"Taking part there cost {IN_WORDS[a.measure]}, with every method; {best.title} cost least."
         return [f"{cost} Sites did best alone."]
@@ -137,11 +152,6 @@ def _taking_part(a: Answer, best: Found) -> list[str]:
     lines = [f"Taking part there paid on average, with {best.title}."]
     if best.worse_off:
         lines[0] += f" Not for all: {best.worse_off} of {best.sites} sites did better alone by more than a point."
-    if best.each_round:
-        lines.append(
-            f"It trains more in each round than a site alone did ({best.each_round}): how much of its gain that is, "
-            "and a site would have by itself with as many epochs, was not measured for all of these."
-        )
     if a.rival and a.rival.gain > max(1.0, best.gain / 2):
         lines.append(f"Much of that needs no other site: {a.rival.title}, gained {a.rival.gain:+.1f} points.")
     return lines
