@@ -168,7 +168,7 @@ def test_a_run_of_which_only_damaged_states_are_left_says_so(medpfl, tmp_path):
     done = medpfl(*arguments, "--resume", check=False)
     assert done.returncode == 2
     assert "model-000001.safetensors is damaged" in done.stderr
-    assert "--overwrite begins anew" in done.stderr and "Traceback" not in done.stderr
+    assert "begin the run anew (--overwrite)" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -294,8 +294,8 @@ def main() -> None:
     except UserError as error:
         _say_wrong(str(error))
         sys.exit(2)
-    except TornFile as error:  # of what a run kept, the last that it could go on from
-        _say_wrong(f"{error}; nothing before it is left to go on from: --overwrite begins anew")
+    except TornFile as error:  # where an earlier state would do, it was used
+        _say_wrong(f"{error}; restore it from a copy, or begin the run anew (--overwrite)")
         sys.exit(2)
     except Interrupted as stop:
         _say_stopped(str(stop))

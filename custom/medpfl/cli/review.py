@@ -88,6 +88,8 @@ def ledger(
     if as_json:
         return
     print(f"{number} entries, {size(total)} in all; the chain is whole")
+    if forgotten:
+        print(printable(f"{forget}: forgotten on whom {forgotten} earlier series of runs trained"))
     for data, patients in held.items():
         of = ", ".join(map(str, patients))
         print(printable(f"{data}: later runs train on the same patients as earlier ones (of {of}) or on many others"))

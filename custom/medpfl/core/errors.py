@@ -4,8 +4,8 @@
 class UserError(Exception):
     """Wrong input or configuration; the message says what is wrong, where, and what would be right.
 
-    The command line prints it as it is and exits with code 2, and of an OSError the file and the reason. Every other
-    exception is a defect of ours.
+    The command line prints it as it is and exits with code 2, and of an OSError the file and the reason, and likewise
+    a :class:`TornFile`. Every other exception is a defect of ours.
     """
 
 

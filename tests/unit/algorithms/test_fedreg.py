@@ -57,6 +57,14 @@ def test_pseudo_data_by_hand():
     assert y.tolist() == [0] and model.training
 
 
+def test_pseudo_data_go_up_the_loss_that_the_site_minimises():
+    """As a mechanism has changed it: with the sign turned they go the other way, x_s = 1 - 2 and x_p = 1 - 0.1."""
+    round_ = local_round(TwoWeights(1.0, 2.0), data(), config("fedreg"))
+    round_.loss = lambda output, y: -cross_entropy(output, y)
+    (x_s, _, x_p, _), = pseudo_data(round_, 0.2, 0.01)  # fmt: skip
+    assert x_s.item() == pytest.approx(-1.0) and x_p.item() == pytest.approx(0.9)
+
+
 def test_what_a_step_adds_is_taken_back_by_hand():
     """theta_0 = (0, 0), theta = (-1, 1): half of the way is (-1/2, 1/2); the data are x = 1 with the label 0.
 

@@ -48,6 +48,16 @@ def test_the_two_kinds_go_apart_where_the_models_agree():
     assert minimised.item() == pytest.approx(expected)
 
 
+def test_samples_are_made_by_the_loss_that_the_site_minimises():
+    """As a mechanism has changed it: with the sign turned harder is 0.9 and easier 1.1."""
+    found = begun(TwoWeights(1.0, 2.0), adversarial=1.0, confident=1.0, radius=0.1, radius_step=0.1)
+    for round_ in found.rounds.values():
+        round_.loss = lambda output, y: -cross_entropy(output, y)
+    (part,) = found._parts.values()
+    harder, easier = (each.made(ONE, FIRST)[0].item() for each in part.beside)
+    assert (harder, easier) == (pytest.approx(0.9), pytest.approx(1.1))
+
+
 @pytest.mark.parametrize(("adversarial", "confident", "beside"), [(1, 0, 1), (0, 1, 1), (0.1, 1, 2)])
 def test_a_kind_without_weight_is_not_made(adversarial, confident, beside):
     found = begun(TwoWeights(1.0, 2.0), adversarial=adversarial, confident=confident)

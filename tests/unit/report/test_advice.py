@@ -345,9 +345,7 @@ def test_what_trains_more_in_each_round_is_told_and_not_judged():
     assert (answer.by_mean.title, answer.by_worst.title, answer.take_part) == ("FedBlend", "FedBlend", "paid")
     said = " ".join(answer_in_words(answer))
     assert "Taking part there paid on average, with FedBlend." in said
-    assert (
-        "FedRep, gained +9.0 points and is not judged here: in each round it trains more" in said
-    )
+    assert "FedRep, gained +9.0 points and is not judged here: in each round it trains more" in said
     (alone,) = answers(features(), [regime("a", (longer,))])
     assert alone.by_mean.title == "FedRep"
     (below,) = answers(features(), [regime("a", (longer.model_copy(update={"gain": 1.0}), row(gain=5.0)))])

@@ -22,7 +22,7 @@ from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.flare.admin.connected import connected_sites
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import PersonalizedRecipe, allow_package
-from medpfl.flare.launch.simulator import require_no_space
+from medpfl.flare.launch.simulator import beside_the_run, require_no_space
 from medpfl.flare.transport.trust import REHEARSAL
 
 _PATIENCE = 120.0
@@ -166,8 +166,7 @@ def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, tr
     watch(Progress("submitted", 0, note="starting server and sites"))
     with poc(out / "flare", config.site_names) as system:
         results = system.complete(system.submit(recipe, config.site_names), out / "flare", watch, pause=0.5)
-    work = results["seconds"]["total"] - results["seconds"]["start"]
-    return time.perf_counter() - started - work
+    return beside_the_run(time.perf_counter() - started, results)
 
 
 def free_port() -> int:

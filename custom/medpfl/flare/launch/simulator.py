@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -107,8 +108,12 @@ def simulate(
     )
     started = time.perf_counter()
     found = run_simulator(recipe, out, threads=threads, watch=watch)
-    work = found["seconds"]["total"] - found["seconds"]["start"]
-    return time.perf_counter() - started - work
+    return beside_the_run(time.perf_counter() - started, found)
+
+
+def beside_the_run(elapsed: float, results: Mapping[str, Any]) -> float:
+    """Seconds, of those elapsed, in which the server did not work on the run; rounds before a resume were not then."""
+    return elapsed - (results["seconds"]["total"] - results["seconds"]["start"])
 
 
 def require_no_space(out: Path) -> Path:
