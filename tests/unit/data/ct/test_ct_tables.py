@@ -11,6 +11,8 @@ import pytest
 from make_dicom import chest, write_nifti, write_series
 
 from medpfl.data.check import check
+from medpfl.data.kinds.scans.centre_scans import read_centre
+from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 
 
@@ -130,12 +132,30 @@ def test_absolute_paths_are_those_of_the_folder_by_whatever_name_it_is_given(tmp
     assert _words(Path("ct") if given == "relative" else tmp_path / "link") == []
 
 
-def test_slices_that_were_rescaled_otherwise_are_told(tmp_path):
-    write_series(tmp_path / "s", chest(), intercept=np.array([-1024.0] * 11 + [0.0]))
+@pytest.mark.parametrize(
+    ("rescaling", "words"),
+    [
+        ({"intercept": np.array([-1024.0] * 11 + [0.0])}, "RescaleIntercept, 0 in {}, than the -1024 of most"),
+        ({"slope": np.array([1.0] * 11 + [2.0])}, "RescaleSlope, 2 in {}, than the 1 of most"),
+    ],
+)
+def test_slices_that_were_rescaled_otherwise_are_told_by_a_check_and_by_a_run(tmp_path, caplog, rescaling, words):
+    write_series(tmp_path / "s", chest(), **rescaling)
     write_series(tmp_path / "t", chest(seed=1), patient="other")
     _table(tmp_path, ["s,0", "t,1"])
     (told,) = [words for words in _words(tmp_path, "warning") if "Rescale" in words]
-    assert "1 of 12 slices have another RescaleIntercept, 0 in " in told and ", than the -1024 of most" in told
+    assert f"1 of 12 slices have another {words.format('011.dcm')}" in told
+    manifest = open_manifest(tmp_path)
+    read_centre(manifest, manifest.centres[0].name)
+    assert told.removeprefix("centre ") in caplog.text
+
+
+def test_rescaling_without_a_value_is_told_with_the_file(tmp_path):
+    write_series(tmp_path / "s", chest(), change=lambda n, dataset: setattr(dataset, "RescaleSlope", None))
+    write_series(tmp_path / "t", chest(seed=1), patient="other")
+    _table(tmp_path, ["s,0", "t,1"])
+    (told,) = [words for words in _words(tmp_path) if "Rescale" in words]
+    assert f"{tmp_path / 's' / '000.dcm'}: has a RescaleSlope without a value" in told and "(and 11 more)" in told
 
 
 def test_accents_in_two_ways_are_one_name(tmp_path):

@@ -20,11 +20,15 @@ __all__ = ["Scan", "load_scans", "read_centre", "split_patients"]
 
 log = logging.getLogger(__name__)
 
+_MOST = 5
+"""Odd series of a centre that a run names; the rest is counted."""
+
 
 def read_centre(manifest: Manifest, centre_name: str, modality: Modality = "CT") -> list[Scan]:
     """A centre's scans in its table's order, from headers alone.
 
-    With ``skip_broken`` in the manifest, volumes that cannot be used are logged by name and left out.
+    With ``skip_broken`` in the manifest, volumes that cannot be used are logged by name and left out; what is odd about
+    those that are used is logged too.
 
     Raises:
         UserError: something is wrong: the first problem, and how many more there are.
@@ -39,6 +43,11 @@ def read_centre(manifest: Manifest, centre_name: str, modality: Modality = "CT")
         raise UserError(problems[0] + hint)
     for message in reading.broken:
         log.warning("centre %s: left out: %s", centre_name, message)
+    odd = [p.message for source in reading.sources for p in source.problems if p.level == "warning"]
+    for message in odd[:_MOST]:
+        log.warning("centre %s: %s", centre_name, message)
+    if len(odd) > _MOST:
+        log.warning("centre %s: and %d more: `medpfl data check` lists them", centre_name, len(odd) - _MOST)
     return reading.scans
 
 

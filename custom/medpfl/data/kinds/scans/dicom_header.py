@@ -40,7 +40,7 @@ class Header:
         position: centre of the first voxel, in the patient's LPS coordinates.
         orientation: unit vectors along a row and along a column.
         pixel_spacing: distance of rows, distance of columns.
-        intercept: what is added to stored values, times their slope, for HU.
+        rescaling: slope and intercept: HU are stored values, times the one, plus the other; None without both.
         date: of the study, as YYYYMMDD.
         problem: what makes this file useless on its own, in words.
     """
@@ -57,8 +57,7 @@ class Header:
     pixel_spacing: tuple[float, ...] | None
     thickness: float | None
     matrix: tuple[int, int]
-    rescaled: bool
-    intercept: float | None
+    rescaling: tuple[float, float] | None
     unit: str
     manufacturer: str
     kernel: str
@@ -138,8 +137,7 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
         pixel_spacing=_numbers(dataset.get("PixelSpacing"), 2),
         thickness=float(thickness) if thickness and isfinite(float(thickness)) and thickness > 0 else None,
         matrix=(int(dataset.get("Rows") or 0), int(dataset.get("Columns") or 0)),
-        rescaled=dataset.get("RescaleSlope") is not None and dataset.get("RescaleIntercept") is not None,
-        intercept=None if (intercept := dataset.get("RescaleIntercept")) is None else float(intercept),
+        rescaling=_rescaling(dataset),
         unit=str(dataset.get("RescaleType") or "HU"),
         manufacturer=str(dataset.get("Manufacturer") or ""),
         kernel=kernel if isinstance(kernel, str) else "/".join(kernel),
@@ -154,10 +152,17 @@ def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
     return numbers if len(numbers) == count and all(map(isfinite, numbers)) else None
 
 
-def _rescaling(dataset: Dataset) -> str | None:
+def _rescaling(dataset: Dataset) -> tuple[float, float] | None:
+    slope, intercept = dataset.get("RescaleSlope"), dataset.get("RescaleIntercept")
+    return None if slope is None or intercept is None else (float(slope), float(intercept))
+
+
+def _wrong_rescaling(dataset: Dataset) -> str | None:
     """What is wrong with slope and intercept where they are there."""
     for name in ("RescaleSlope", "RescaleIntercept"):
         value = dataset.get(name)
+        if name in dataset and value is None:
+            return f"has a {name} without a value: has anonymising or a conversion removed it?"
         if value is not None and not (isfinite(float(value)) and (float(value) or name == "RescaleIntercept")):
             return f"has the {name} {value}"
     return None
@@ -169,7 +174,7 @@ def _problem(file: IO[bytes], dataset: Dataset) -> str | None:
     samples = int(dataset.get("SamplesPerPixel") or 1)
     if samples != 1:
         return f"a picture with {samples} colours, not a slice of a volume (a screen capture?)"
-    if reason := _rescaling(dataset):
+    if reason := _wrong_rescaling(dataset):
         return reason
     if syntax == DeflatedExplicitVRLittleEndian:
         return None  # Reading it has inflated it all, so it is complete.

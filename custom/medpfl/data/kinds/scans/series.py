@@ -225,17 +225,18 @@ def _not_a_volume(headers: Sequence[Header]) -> str | None:
 
 def _units(headers: Sequence[Header]) -> list[str]:
     messages = []
-    if without := [h for h in headers if not h.rescaled]:
+    if without := [h for h in headers if not h.rescaling]:
         name = without[0].path.name
         messages.append(f"{len(without)} slices have no rescale slope and intercept, {name} first: taken as HU")
-    counts = Counter(h.intercept for h in headers if h.rescaled)
-    if len(counts) > 1:
-        usual = counts.most_common(1)[0][0]
-        odd = [h for h in headers if h.rescaled and h.intercept != usual]
-        messages.append(
-            f"{len(odd)} of {len(headers)} slices have another RescaleIntercept, {odd[0].intercept:g} in "
-            f"{odd[0].path.name}, than the {usual:g} of most: have they been converted otherwise?"
-        )
+    for part, name in enumerate(("RescaleSlope", "RescaleIntercept")):
+        said = {h.path.name: h.rescaling[part] for h in headers if h.rescaling}
+        usual = Counter(said.values()).most_common(1)[0][0] if said else 0.0
+        if odd := [(file, value) for file, value in said.items() if value != usual]:
+            file, value = odd[0]
+            messages.append(
+                f"{len(odd)} of {len(headers)} slices have another {name}, {value:g} in {file}, than the {usual:g} of "
+                "most: have they been converted otherwise?"
+            )
     if other := next((h for h in headers if h.unit.upper() != "HU"), None):
         messages.append(f"values in the unit {other.unit!r}, not HU ({other.path.name})")
     return messages
