@@ -351,3 +351,41 @@ def test_a_new_volume_is_read_as_training_reads_it(sarcomas):
         data = source.site("site-1", CPU)
         known = data.images["train"][0] if "patch" in said else next(data.cases("train")).images
         assert new.shape == known.shape and torch.allclose(new.as_tensor(), known.float(), atol=2e-3)
+
+
+def hounsfield():
+    """(24, 24, 12) of air around soft tissue, in HU."""
+    values = np.full((24, 24, 12), -1000.0) + np.random.default_rng(0).integers(-20, 20, (24, 24, 12))
+    values[6:18, 6:18] += 1040
+    return values.astype(np.float32)
+
+
+def test_hu_without_their_offset_are_refused_where_hu_are_windowed(home):
+    values, mask = hounsfield(), np.zeros((24, 24, 12), np.uint8)
+    mask[8:12, 8:12] = 1
+    assert one(home / "hu", values, mask, normalise="window").images["train"][0].min() == -1
+    with pytest.raises(UserError, match=r"a.nii.gz: values from .* look like HU without their offset of -1024"):
+        one(home / "raw", values + 1024, mask, normalise="window")
+    told = [f.message for f in kind_of(str(home / "raw"), {}).check(str(home / "raw"), {"normalise": "window"})]
+    assert any("look like HU without their offset" in words for words in told)
+    for said in ({"normalise": "zscore"}, {"normalise": "window", "window": [0, 2000]}):
+        assert one(home / "raw", values + 1024, mask, **said).samples("train") == 1
+
+
+def test_values_without_their_sign_are_refused_however_they_are_normalised(home):
+    values, mask = hounsfield() % 65536, np.zeros((24, 24, 12), np.uint8)
+    mask[8:12, 8:12] = 1
+    with pytest.raises(UserError, match=r"a.nii.gz: values from .* stored without their sign\?"):
+        one(home / "raw", values, mask)
+
+
+def test_sites_whose_volumes_auto_would_read_in_two_ways_are_told(home):
+    for site, values in (("north", hounsfield()), ("south", hounsfield() + 2000)):
+        for name in "abc":
+            save_nifti(home / "ct" / site / f"{name}.nii.gz", values)
+            save_nifti(home / "ct" / site / f"{name}_mask.nii.gz", (values > values.mean()).astype(np.uint8))
+    kind = kind_of(str(home / "ct"), {})
+    auto, zscore = (
+        " | ".join(f.message for f in kind.check(str(home / "ct"), {"normalise": how})) for how in ("auto", "zscore")
+    )
+    assert "volumes look like CT at north; no CT at south: CT is windowed" in auto and "windowed" not in zscore

@@ -195,3 +195,25 @@ def test_real_hospitals_are_found(name, pairs, sites, home):
     assert isinstance(kind_of(str(root), {}), MaskKind)
     layout = open_source(config(root, sites=sites)).layout
     assert (len(layout.centres), sum(map(len, layout.centres.values()))) == (sites, pairs)
+
+
+def turn_by_exif(file, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.open(file).save(file, exif=exif)
+
+
+def test_a_picture_that_exif_data_turn_without_its_mask_is_told(home):
+    root = write_slices(home / "brains", slices=1)
+    turned = root / "north/n0/8.png"
+    turn_by_exif(turned, 3)
+    assert f"{turned}: EXIF data turn it, and not its mask" in words(root, "warning")
+    turn_by_exif(root / "north/n0/8_mask.png", 3)
+    assert "EXIF" not in words(root, "warning")
+
+
+def test_a_mask_of_the_picture_as_it_is_stored_is_told_so(home):
+    root = write_slices(home / "brains", slices=1)
+    write_picture(root / "north/n0/8.png", root / "north/n0/8_mask.png", 0, size=(30, 40))
+    turn_by_exif(root / "north/n0/8.png", 6)
+    assert "both must be of one size (EXIF data turn the image; the mask fits the stored one" in words(root, "error")

@@ -7,7 +7,7 @@ from make_dicom import chest
 
 from medpfl.data.kinds.scans.preprocessing import AIR
 from medpfl.data.kinds.scans.transforms import LoadScand, RaiseToAird
-from medpfl.data.kinds.scans.values import EDGES, histogram, odd_values
+from medpfl.data.kinds.scans.values import EDGES, histogram, odd_values, without_sign
 
 PADDINGS = (-32768, -3024, -2000, -1024, -1000, 0)
 
@@ -35,6 +35,20 @@ def test_raw_values_with_any_padding_are_an_error(offset, padding):
     for seen in (values, values[..., 5]):
         (finding,) = odd_values(seen)
         assert finding.level == "error" and "look like HU without their offset of -10" in finding.message
+
+
+@pytest.mark.parametrize("padding", PADDINGS[-3:])
+def test_hu_stored_without_their_sign_are_an_error(padding):
+    values = hu()
+    values[:4, :4] = padding
+    (finding,) = odd_values(values % 65536)
+    assert finding.level == "error" and "stored without their sign?" in finding.message
+    assert without_sign(values) is without_sign(values + 1024) is None
+
+
+def test_images_that_use_all_of_16_bits_have_lost_no_sign():
+    bright = np.linspace(0, 65535, 4096)
+    assert without_sign(bright) is without_sign(np.where(bright > 1e4, 62000, 62001)) is None
 
 
 @pytest.mark.parametrize("place, level", [(np.s_[:3], "warning"), (np.s_[14:18, 14:18, 3], "error")])

@@ -94,13 +94,29 @@ def squared(image: Image, size: int, fit: Fit, between: int) -> Image:
 
 def picture_size(file: Path) -> tuple[int, int]:
     """Width and height in pixels, upright. Only the file's head is read, which must be good."""
-    from PIL import ExifTags, Image
+    from PIL import Image
 
     if is_dicom(file):
         return xray_size(file)
     with Image.open(file) as image:
-        turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-        return image.size[::-1] if turned else image.size
+        return image.size[::-1] if _orientation(image) >= 5 else image.size
+
+
+def exif_turn(file: Path) -> int:
+    """How EXIF data turn a picture: their orientation, 2 to 8, of which those from 5 exchange its sides; 0 if not."""
+    from PIL import Image
+
+    if is_dicom(file):
+        return 0
+    with Image.open(file) as image:
+        return _orientation(image)
+
+
+def _orientation(image: Image) -> int:
+    from PIL import ExifTags
+
+    said = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return said if said in range(2, 9) else 0
 
 
 def _eight_bits(image: Image, white_is_zero: bool) -> Image:

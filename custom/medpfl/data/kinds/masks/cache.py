@@ -28,7 +28,7 @@ from medpfl.data.kinds.masks.picture_pair import read_pair
 from medpfl.data.kinds.masks.reading import Form, Reading
 from medpfl.data.places import private_folder
 
-_VERSION = 3
+_VERSION = 4
 """Part of every key; a change of reading that changes its output changes this number."""
 
 _NOT_READING = {"patient", "folders", "fold", "patch", "patches", "foreground"}

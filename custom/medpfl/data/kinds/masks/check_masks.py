@@ -186,6 +186,13 @@ def _between(source: Masked, good: Mapping[Pair, Seen]) -> Iterator[Finding]:
         listed = "; ".join(f"{name} at {', '.join(centres)}" for name, centres in looks.items())
         made = "grey" if source.model_arguments()["in_channels"] == 1 else "rgb"
         yield Finding("note", f"pictures are {listed}: all are read as {made}, and --data-arg channels says which")
+    elif len(looks) > 1 and source.form in ("volumes", "slices") and source.reading.normalise == "auto":
+        listed = "; ".join(f"{name} at {', '.join(centres)}" for name, centres in looks.items())
+        yield Finding(
+            "warning",
+            f"volumes look like {listed}: CT is windowed and others are z-scored; --data-arg normalise=window, zscore "
+            "or percentile does the same everywhere",
+        )
     elif set(looks) == {"grey"} and source.form == "pictures" and source.reading.channels is None:
         yield Finding("note", "all pictures are grey, and are read as rgb: --data-arg channels=grey saves two channels")
     values = {value for one in good.values() for value in one.values if value}

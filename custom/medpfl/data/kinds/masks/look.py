@@ -11,7 +11,7 @@ from medpfl.core.masked_data import Spacing
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import Arrays
 from medpfl.data.kinds.masks.pair import Pair
-from medpfl.data.kinds.masks.picture_pair import mode_of, picture_reading, read_mask
+from medpfl.data.kinds.masks.picture_pair import mode_of, only_the_picture_turned, picture_reading, read_mask
 from medpfl.data.kinds.masks.reading import Form, Reading
 
 
@@ -64,7 +64,8 @@ def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
 
     mask = read_mask(pair, reading, count)
     blank = str(pair.image) if _is_blank(read_picture(pair.image, picture_reading(reading))) else ""
-    return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, (), blank)
+    notes = (turned,) if (turned := only_the_picture_turned(pair)) else ()
+    return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, notes, blank)
 
 
 def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
@@ -73,7 +74,8 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
 
     head = read_head(pair)
     classes, present = mask_values(pair, count, reading)
-    image = LoadVolumed("image", reading.number_of_channels("volumes"))({"image": pair.image})["image"]
+    load = LoadVolumed("image", reading.number_of_channels("volumes"), hounsfield=reading.windowed_hu)
+    image = load({"image": pair.image})["image"]
     kind = "CT" if looks_like_ct(image) else "no CT"
     notes = tuple(note.message for note in head.notes)
     if unknown := image.meta["not_numbers"]:

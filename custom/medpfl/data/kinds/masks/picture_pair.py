@@ -9,7 +9,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.kinds.folders.picture_file import Reading as PictureReading
-from medpfl.data.kinds.folders.picture_file import picture_size, read_picture, squared
+from medpfl.data.kinds.folders.picture_file import exif_turn, picture_size, read_picture, squared
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
@@ -71,13 +71,30 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     if values.shape != (height, width):
         raise UserError(
             f"{pair.mask}: is {values.shape[1]}×{values.shape[0]} pixels, its image {pair.image} {width}×{height}: "
-            "both must be of one size"
+            f"both must be of one size{_as_stored(pair, values.shape)}"
         )
     present = values_in(values)
     try:
         return Mask(to_classes(values, present, count, reading.values), present)
     except ValueError as error:
         raise UserError(f"{pair.mask}: {error}") from None
+
+
+def only_the_picture_turned(pair: Pair) -> str:
+    """In words, where EXIF data turn a picture and not its mask; else empty."""
+    if not exif_turn(pair.image) or exif_turn(pair.mask):
+        return ""
+    return (
+        f"{pair.image}: EXIF data turn it, and not its mask: the mask is taken as drawn on the upright picture; if it "
+        "was drawn on the stored one, store the picture upright, without EXIF data, and turn the mask alike"
+    )
+
+
+def _as_stored(pair: Pair, shape: tuple[int, ...]) -> str:
+    """Why a mask of the other size may be one of the picture as it is stored."""
+    if exif_turn(pair.image) < 5 or shape != picture_size(pair.image):
+        return ""
+    return " (EXIF data turn the image; the mask fits the stored one: turn it alike)"
 
 
 def _plain_values(image: Image) -> np.ndarray:

@@ -123,6 +123,11 @@ class Reading(BaseModel):
             raise ValueError("whole numbers of 32 bits")
         return values
 
+    @property
+    def windowed_hu(self) -> bool:
+        """Whether volumes are windowed from below 0, as only HU are."""
+        return self.normalise == "window" and self.window[0] < 0
+
     def number_of_channels(self, form: Form) -> int:
         """Of an image as the network sees it."""
         if self.channels is None:

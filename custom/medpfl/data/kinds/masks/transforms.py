@@ -18,6 +18,7 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.kinds.scans.nifti import require_whole
+from medpfl.data.kinds.scans.values import without_offset, without_sign
 
 Data = Mapping[Hashable, Any]
 
@@ -33,15 +34,17 @@ class LoadVolumed(MapTransform):
     Args:
         keys: what to load.
         channels: that the file must have, in its fourth dimension where there are several.
-        varied: whether all voxels alike are refused: right for an image, not for a mask.
+        varied: whether all voxels alike are refused, and values that have lost their sign: right for an image, not for
+            a mask.
+        hounsfield: whether values that look like HU without their offset are refused.
 
     Raises:
-        UserError: the file cannot be read, has other dimensions, or shows nothing; it is named.
+        UserError: the file cannot be read, has other dimensions, shows nothing or has wrong values; it is named.
     """
 
-    def __init__(self, keys: KeysCollection, channels: int = 1, varied: bool = True):
+    def __init__(self, keys: KeysCollection, channels: int = 1, varied: bool = True, hounsfield: bool = False):
         super().__init__(keys)
-        self.channels, self.varied = channels, varied
+        self.channels, self.varied, self.hounsfield = channels, varied, hounsfield
 
     def __call__(self, data: Data) -> dict[Hashable, Any]:
         """See the class."""
@@ -73,6 +76,10 @@ class LoadVolumed(MapTransform):
             values = np.nan_to_num(values, nan=float(values[known].min()))
         if self.varied and values.min() == values.max():
             raise UserError(f"{file}: every voxel has the value {values.flat[0]:g}")
+        if self.varied and (wrong := without_sign(values)):
+            raise UserError(f"{file}: {wrong}")
+        if self.hounsfield and (wrong := without_offset(values)):
+            raise UserError(f"{file}: {wrong}: --data-arg normalise=zscore or percentile takes other values than HU")
         place, meta = torch.from_numpy(affine.copy()), {"not_numbers": int(known.size - known.sum())}
         return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=place, meta=meta)
 

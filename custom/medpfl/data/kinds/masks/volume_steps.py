@@ -26,6 +26,7 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
             "_target_": f"{ours}.LoadVolumed",
             "keys": "image",
             "channels": reading.number_of_channels("volumes"),
+            "hounsfield": reading.windowed_hu,
         },
         {"_target_": f"{monai}.Orientationd", "keys": keys, "axcodes": "LPS", "labels": None},
     ]

@@ -18,6 +18,8 @@ _SPIKE = 0.01
 """Share of the voxels that have exactly the lowest value where that is padding, or air that has been clipped."""
 _OFFSETS = (1024.0, 1000.0)
 """What stored values are above HU."""
+_WRAPPED = (16384, 61440)
+"""Values of 16 bits between which there are none where those above are negative ones, from -4096, without sign."""
 _HIGHEST = 4095.0
 """HU above which values count alike."""
 READS_MR = "--data-arg normalise=percentile or zscore reads MR"
@@ -48,14 +50,12 @@ def odd_values(values: np.ndarray, modality: Modality = "CT") -> list[Finding]:
     if modality == "MR":
         words = "its values are those of CT: without --data-arg normalise CT is read"
         return [*findings, Finding("warning", words)] if looks_like_hu(known) else findings
+    if wrong := without_offset(known) or without_sign(known):
+        return [*findings, Finding("error", f"{wrong} {READS_MR}")]
     known = _without_padding(known, low)
     if not known.size or _like_hu(known):
         return findings
     said = f"from {low:.6g} to {high:.6g}"
-    for offset in _OFFSETS:
-        if _like_hu(known - offset):
-            words = f"look like HU without their offset of {-offset:.0f}: has the rescaling been lost? {READS_MR}"
-            return [*findings, Finding("error", f"values {said} {words}")]
     if low >= 0 and high <= 256:
         return [*findings, Finding("error", f"values {said} are grey values of a picture, not HU; {READS_MR}")]
     lacking = [
@@ -65,6 +65,31 @@ def odd_values(values: np.ndarray, modality: Modality = "CT") -> list[Finding]:
     ]
     words = f"values {said}, without padding no {' and no '.join(lacking)}: are these HU? {READS_MR}"
     return [*findings, Finding("warning", words)]
+
+
+def without_offset(values: np.ndarray) -> str | None:
+    """That values, all finite, look like HU plus 1024 or 1000, in words; None if not."""
+    low = float(values.min())
+    known = _without_padding(values, low)
+    for offset in _OFFSETS:
+        if known.size and not _like_hu(known) and _like_hu(known - offset):
+            said = f"values from {low:.6g} to {values.max():.6g}"
+            return f"{said} look like HU without their offset of {-offset:.0f}: has the rescaling been lost?"
+    return None
+
+
+def without_sign(values: np.ndarray) -> str | None:
+    """That values, all finite, look like negative ones stored in 16 bits without sign, in words; None if not."""
+    high = values >= _WRAPPED[1]
+    if values.min() < 0 or values.max() > 0xFFFF or high.mean() < _LEAST_AIR or (values < _WRAPPED[0]).mean() == 0:
+        return None
+    if ((values >= _WRAPPED[0]) & ~high).any():
+        return None
+    least, low, highest = (float(value) for value in (values[high].min(), values.min(), values.max()))
+    return (
+        f"values from {low:.6g} to {highest:.6g}, none between {_WRAPPED[0]:,} and {_WRAPPED[1]:,}: do those from "
+        f"{least:.0f} stand for {least - 0x10000:.0f} and more, stored without their sign?"
+    )
 
 
 def looks_like_hu(values: np.ndarray) -> bool:
