@@ -129,18 +129,22 @@ class MultiLabel(Task):
         return self.losses(self.mixed(first, second, weight))
 
     def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
-        """DeLong's interval of the AUC; Student's of the share of right labels, a ratio of two sums over cases."""
+        """DeLong's interval of the AUC; Student's of the share of right labels, a ratio of two sums over cases.
+
+        A label whose probability is not finite is wrong, and there is no AUC then.
+        """
         labels, known = new[1], new[1] >= 0
-        if not len(labels) or not (np.isfinite(new[0]).all() and np.isfinite(old[0]).all()):
+        if not len(labels):
             return dict.fromkeys(self.everywhere)
-        one, two = (((p[0] > 0.5) == (labels == 1)) & known for p in (new, old))
+        finite = [np.isfinite(p[0]) for p in (new, old)]
+        one, two = (((p[0] > 0.5) == (labels == 1)) & known & sure for p, sure in zip((new, old), finite, strict=True))
         cases = known.any(1)
         more, of_labels = (one.sum(1) - two.sum(1))[cases], known.sum(1)[cases]
         gain = more.sum() / max(1, of_labels.sum())
         # Linearised: the mean is the gain, and a case counts by its known labels.
         change = gain + (more - gain * of_labels) / max(1.0, float(of_labels.mean())) if cases.any() else more
         return {
-            "auroc": _auroc_gain(new, old, of.whose),
+            "auroc": _auroc_gain(new, old, of.whose) if all(sure.all() for sure in finite) else None,
             "accuracy": mean_gain(change, None if of.whose is None else of.whose[cases]),
         }
 

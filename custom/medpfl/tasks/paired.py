@@ -50,20 +50,25 @@ def differences(
 
     Returns:
         ``accuracy``, ``balanced_accuracy`` and ``auroc``; None where a measure cannot be computed. All are None of
-        several cases of one patient: nobody knows how another differs.
+        several cases of one patient: nobody knows how another differs. A case whose probabilities are not finite is
+        wrong, and has no rank: there is no AUC then.
     """
-    if not len(labels) or of_one_patient(whose) or not (np.isfinite(new).all() and np.isfinite(old).all()):
+    if not len(labels) or of_one_patient(whose):
         return dict.fromkeys(("accuracy", "balanced_accuracy", "auroc"))
-    change = (new.argmax(1) == labels).astype(float) - (old.argmax(1) == labels)
+    finite = [np.isfinite(p).all(1) for p in (new, old)]
+    right, was_right = ((p.argmax(1) == labels) & sure for p, sure in zip((new, old), finite, strict=True))
+    change = right.astype(float) - was_right
     middle, variance = _variance(change)
     variance = widest(variance, variance_by_patient((change - change.mean()) / len(change), whose), whose)
     every = np.ones(new.shape[1], dtype=bool) if counting is None else counting
-    odds = (as_log_odds(p)[:, every] for p in (new, old))
-    positive = labels == np.arange(new.shape[1])[:, None]
+    area = None
+    if all(sure.all() for sure in finite):
+        positive = labels == np.arange(new.shape[1])[:, None]
+        area = auroc_gain(*(as_log_odds(p)[:, every] for p in (new, old)), positive[every], whose=whose)
     return {
         "accuracy": _interval(float(change.mean()), middle, float(np.sqrt(variance)), whose),
         "balanced_accuracy": _mean_over_classes(change, labels, whose) if every.all() else None,
-        "auroc": auroc_gain(*odds, positive[every], whose=whose),
+        "auroc": area,
     }
 
 

@@ -62,6 +62,10 @@ def test_accuracy_losses_and_gains_by_hand():
     gained = TASK.gained((good, truth), (bad, truth))
     assert gained["accuracy"]["difference"] == pytest.approx(1 / 3)  # three labels are known
     assert gained["auroc"]["difference"] == pytest.approx(0.0)
+    broken = good.copy()
+    broken[1, 0] = np.nan  # its label is 0, which no comparison with 0.5 must make right
+    gained = TASK.gained((good, truth), (broken, truth))
+    assert gained["accuracy"]["difference"] == pytest.approx(1 / 3) and gained["auroc"] is None
 
 
 @settings(deadline=None, max_examples=30)

@@ -120,11 +120,21 @@ def test_cases_of_one_patient_do_not_say_how_another_differs():
     assert differences(new, old, labels, np.full(30, 7)) == dict.fromkeys(MEASURES)
 
 
-def test_nothing_is_said_without_cases_or_of_what_is_not_finite():
+def test_nothing_is_said_without_cases():
     nothing = dict.fromkeys(MEASURES)
     assert differences(np.empty((0, 3)), np.empty((0, 3)), np.empty(0, dtype=int)) == nothing
-    broken = np.array([[np.nan, 1.0, 0.0]])
-    assert differences(broken, one_hot(np.array([0])), np.array([0])) == nothing
+
+
+def test_a_case_that_is_not_finite_is_wrong_and_its_site_still_judged():
+    labels = np.arange(40) % 2
+    old, right = one_hot(labels, 2), one_hot(labels, 2)
+    old[3] = np.nan  # argmax takes a NaN for the highest
+    assert old[3].argmax() == 0 and labels[3] == 1 and labels[4] == 0
+    old[4] = np.nan
+    found = differences(right, old, labels)
+    assert found["accuracy"]["difference"] == pytest.approx(2 / 40) and found["auroc"] is None
+    assert found["balanced_accuracy"]["difference"] == pytest.approx(2 / 40)
+    assert differences(old, right, labels)["accuracy"]["difference"] == pytest.approx(-2 / 40)
 
 
 def test_nothing_is_known_of_the_spread_where_no_case_is_ranked_otherwise():
