@@ -102,6 +102,8 @@ class Curvature(Mechanism):
         """Steps 1 and 3."""
         trained = round_.split.shared_views(round_.model)
         sums, own = round_.brought(self.name), _of_round(round_.kept(), round_.when)
+        if self.name in round_.message.asked:
+            round_.data.batches("train", 1)  # loaders that are made for training alone are refused before it
         others = {name: _others(sums, own, name) for name in trained} if sums else {}
 
         def term() -> Tensor:

@@ -14,12 +14,14 @@ from tiny import Net, images, run
 from tiny import config as tiny_config
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 from medpfl.algorithms.fedcurv import Curvature, fisher_information
 from medpfl.algorithms.mechanism import LocalRound, ServerParts, Turn
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
+from medpfl.core.own_loaders import NotPlain
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import SiteLoaders, scale
@@ -37,12 +39,12 @@ def part_of(run_config):
     return next(m for m in run_config.mechanisms if m.name == "curvature")
 
 
-def begun(model, *, kept=None, brought=None, when=2, asked=("curvature",), loss=cross_entropy, **settings):
+def begun(model, *, kept=None, brought=None, when=2, asked=("curvature",), loss=cross_entropy, own=None, **settings):
     run_config = config("fedcurv", **settings)
     split = ParameterSplit(model, Nothing())
     tensors = split.shared_state(model) | named("curvature", brought or {})
     message = Message("train", when, tensors, {"asked": list(asked)})
-    round_ = LocalRound("site-1", run_config, when, message, model, split, data(), lambda: kept, lambda: None)
+    round_ = LocalRound("site-1", run_config, when, message, model, split, own or data(), lambda: kept, lambda: None)
     round_.likelihood = loss
     return part_of(run_config).begin(round_)
 
@@ -133,6 +135,23 @@ def test_what_a_site_sends_and_keeps():
     assert weights(outcome.sends["curvature"], f"{NAME}/weighted") == [0.0, 0.0]
     assert int(outcome.state["round"]) == 2
     assert begun(model, asked=()).end() == type(outcome)()
+
+
+def test_loaders_made_for_training_are_refused_before_a_round_is_trained():
+    samples = TensorDataset(torch.ones(8, 1), torch.zeros(8, dtype=torch.long))
+    shuffled = SiteLoaders(DataLoader(samples, 2, shuffle=True), plain=DataLoader(samples, 2))
+    assert begun(TwoWeights(0.0, 0.0), own=shuffled).end().sends["curvature"]
+    noisy = SiteLoaders(Noisy())
+    with pytest.raises(NotPlain, match="shuffles, augments or drops samples"):
+        begun(TwoWeights(0.0, 0.0), own=noisy)
+    assert begun(TwoWeights(0.0, 0.0), own=noisy, asked=()).term is None  # nobody uses the last round's
+
+
+class Noisy(list):
+    """Batches that differ from reading to reading, as those of a loader that augments."""
+
+    def __iter__(self):
+        yield torch.rand(2, 1), torch.zeros(2, dtype=torch.long)
 
 
 def test_the_information_is_of_the_loss_that_the_site_minimises():
