@@ -83,7 +83,16 @@ def _row(title: str, method: str, of: Together) -> Row:
         worse_off=round(of.worse_off / of.sites, 4),
         worst=of.worst,
         each_round=_each_round(method),
+        chooses=_rule(title) is not None,
     )
+
+
+def _rule(title: str) -> str | None:
+    """By which sites choose in a row."""
+    if title.strip("*") == "FedBlend" or title.endswith(", blended"):
+        return "blend"
+    last = title.rpartition(", ")[2]
+    return last if last in ("best", "blend") else None
 
 
 def _each_round(method: str) -> str:
@@ -105,7 +114,7 @@ def _command(title: str, method: str) -> str | None:
     words = [algorithm, *([f"--set {setting}"] if setting else [])]
     if "fine-tuned" in title:
         words.append(f"--set finetune_steps={STEPS}")
-    if (rule := title.rpartition(", ")[2]) in ("best", "blend"):
+    if rule := _rule(title):
         words.append(f"--use {rule}")
     return " ".join(words)
 

@@ -99,11 +99,20 @@ TITLES = {
     "fedbn_prior=1": "FedBN, prior",
     "fedper_prior=1": "FedPer, prior",
     "fedprox_prior=1": "FedProx, prior",
+    "lg-fedavg_prior=1": "LG-FedAvg, prior",
+    "ditto_prior=1": "Ditto, prior",
+    "fedap_pretrain_epochs=1,prior=1": "FedAP, prior",
+    "apfl_prior=1": "APFL, prior",
+    "fedrep_prior=1": "FedRep, prior",
+    "scaffold_prior=1": "SCAFFOLD, prior",
+    "fedbabu_prior=1": "FedBABU, prior",
 }
+FINE_TUNED = ("fedbabu", "fedbabu_prior=1")
+"""Is so as published."""
 for name, title in TITLES.items():
-    ROWS.append((title, name, plain("fine-tuned" if name == "fedbabu" else "received")))
+    ROWS.append((title, name, plain("fine-tuned" if name in FINE_TUNED else "received")))
 for name, title in TITLES.items():
-    if name != "fedbabu":  # which is fine-tuned as published
+    if name not in FINE_TUNED:
         ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
 for name in ("fedavg", "fedper", "fedbn_prior=1"):

@@ -54,11 +54,6 @@ class LabelPrior(Mechanism):
     )
     newcomer = Rule("the common model with its own class frequencies", "as every site uses it")
 
-    @classmethod
-    def applies(cls, personal: str) -> bool:
-        """A model trained alone is a site's own, and its own frequencies are what it should learn."""
-        return personal != "everything"
-
     def refuses(self, run: Run) -> str | None:
         """Where samples have no single class, no class has a frequency among them."""
         if not run.learned.one_class:

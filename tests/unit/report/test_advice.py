@@ -33,9 +33,10 @@ def features(**changed):
     return Features(**usual | changed)
 
 
-def row(title="FedBlend", gain=5.0, *, seeds=3, sites=60, worse_off=0.05, worst=-2.0, federated=True):
+def row(title="FedBlend", gain=5.0, *, seeds=3, sites=60, worse_off=0.05, worst=-2.0, federated=True, chooses=False):
     command = "fedblend" if title == "FedBlend" else None
     fields = {"title": title, "command": command, "federated": federated, "seeds": seeds, "sites": sites, "gain": gain}
+    fields |= {"each_round": "", "chooses": chooses or title == "FedBlend"}
     return Row(**fields, sd_seeds=None, sd_sites=1, worse_off=worse_off, worst=worst)
 
 
@@ -164,8 +165,8 @@ def test_one_class_in_all_is_nothing_to_learn():
 def test_without_validation_nothing_that_chooses_is_advised():
     rows = [
         row(),
-        row("FedBN, fine-tuned, best", 9.0),
-        row("two alone, blended", 3, federated=False),
+        row("FedBN, fine-tuned, best", 9.0, chooses=True),
+        row("two alone, blended", 3, federated=False, chooses=True),
         row("FedBN", 2.0),
     ]
     (answer,) = answers(features(validation=0), [regime("one", rows)])
@@ -173,6 +174,7 @@ def test_without_validation_nothing_that_chooses_is_advised():
     assert len(answers(features(validation=1), [regime("one", rows)])[0].rows) == 4
     for regime_ in shipped().regimes:
         assert any(of.federated and not of.chooses for of in regime_.rows)
+        assert {of.title: of.chooses for of in regime_.rows}["FedBlend"]
 
 
 def test_regimes_that_are_alike_agree_or_not():

@@ -258,14 +258,8 @@ class SimilarityRunning(_Similarity):
         return max(1, run.rounds // 2)
 
     def asks(self, channel: Channel, run: Run, state: ServerState, site: str) -> bool:
-        """From half of the rounds on, once."""
+        """From half of the rounds on, once; until they come W is FedBN's."""
         return state.round + 1 >= run.rounds // 2 and site not in state.kept.get(STATISTICS, {})
-
-    def matrix(self, run: Run, state: ServerState) -> Weights:
-        """FedBN's in the first half."""
-        if state.weights is None or state.round < run.rounds // 2:
-            return Weights(by_samples(run, state))
-        return Weights(state.weights, capped=True)
 
     def measured(self, channel: str, round_: LocalRound) -> State:
         """The running statistics after training; a site that joins adapts batch norm to its data first."""

@@ -36,6 +36,7 @@ class Row(_Part):
         worse_off: share of the gains below -1 point.
         worst: the least gain.
         each_round: what sites train in a round beside their local epochs, which training alone does not.
+        chooses: whether sites use what their validation cases speak for: the better of two models, or both together.
     """
 
     title: str = Field(min_length=1)
@@ -48,12 +49,8 @@ class Row(_Part):
     sd_sites: float = Field(ge=0, le=100)
     worse_off: float = Field(ge=0, le=1)
     worst: float = Field(ge=-100, le=100)
-    each_round: str = ""
-
-    @property
-    def chooses(self) -> bool:
-        """Whether sites use what their validation cases speak for: the better of two models, or both together."""
-        return "blend" in self.title.lower() or self.title.endswith(", best")
+    each_round: str
+    chooses: bool
 
     @property
     def number_worse_off(self) -> int:
