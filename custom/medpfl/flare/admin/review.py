@@ -1,23 +1,21 @@
-"""What a job would do at a site, read from its folder before anybody consents: in words, and as JSON."""
+"""Reads what a job would do at a site from its folder, before anybody consents."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medpfl.config.run import RunConfig, make_config
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
+from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
-from medpfl.report.words import size
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import permit_code, read_object
-from medpfl.site.policy import DECAY, HOSPITAL, SitePolicy
+from medpfl.site.policy import HOSPITAL
 
 _REVEALS = {
     "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "
@@ -25,188 +23,6 @@ _REVEALS = {
     "numbers": "from numbers: how many cases the site has, how well models do on them, and through that something of "
     "its classes",
 }
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """One kind of thing that leaves a site in a job.
-
-    Attributes:
-        what: in words.
-        task: with which answer.
-        times: how often in the whole run, at most.
-        tensors: shape by name.
-        bytes: of one answer.
-        reveals: what may be learned from it.
-    """
-
-    what: str
-    task: str
-    times: int
-    tensors: Mapping[str, list[int]]
-    bytes: int
-    reveals: str
-
-
-@dataclass(frozen=True)
-class Review:
-    """What a job is.
-
-    Attributes:
-        job: the folder's name.
-        config: its run.
-        data: of who says what data the sites have: the run's, or the newcomers' configuration.
-        hash: of its contract.
-        joining: sites join a finished run by it.
-        sites: who it is for.
-        classes: by ``sites`` and ``server``: the exact classes that it names.
-        foreign: those that no job of this package needs.
-        code: files that it brings.
-        unread: further files: FLARE looks for configurations at any depth, and in other forms than JSON.
-        gpus: the most that it asks of a site.
-        launchers: what it says of other ways to start its process than FLARE's plain one.
-        leaving: what leaves a site.
-        parameters: of its network.
-        steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
-        leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
-        public: its data are a published set, unless the site calls something of its own so.
-    """
-
-    job: str
-    config: RunConfig
-    data: RunConfig
-    hash: str
-    joining: bool
-    sites: tuple[str, ...]
-    classes: Mapping[str, tuple[str, ...]]
-    foreign: tuple[str, ...]
-    code: tuple[str, ...]
-    unread: tuple[str, ...]
-    gpus: int
-    launchers: tuple[str, ...]
-    leaving: tuple[Leaving, ...]
-    parameters: int
-    steering: str
-    leaves_samples_out: bool
-    public: bool
-
-    @property
-    def bytes(self) -> int:
-        """All that leaves one site."""
-        return sum(kind.times * kind.bytes for kind in self.leaving)
-
-    def _verdict(self, policy: SitePolicy) -> bool:
-        """Whether what taking part was worth leaves the site."""
-        has_rival = self.joining or self.config.has_rival
-        return has_rival and policy.verdict and policy.measures != "none"
-
-    @property
-    def _through(self) -> str:
-        return ", so that a site's alone may reach the others as it is" if self.config.lets_one_through else ""
-
-    def refusals(self, policy: SitePolicy) -> list[str]:
-        """Why a policy would not take the job, as far as that can be told without the site's data."""
-        config, found = self.config, []
-        if policy.jobs == "approved" and self.hash not in policy.approved:
-            found.append("its contract is not approved (site init --job approves it)")
-        pattern = self.data.data_args.get("patient")
-        if not policy.lets_say_whose(pattern):
-            found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
-        tells = any(kind.tensors for kind in self.leaving)
-        if tells and policy.least_patients > 1 and self.leaves_samples_out and not self.public:
-            found.append("it leaves single images of patients out (holdout, train_counts)")
-        if tells and not policy.lets_decay(config.all_settings):
-            found.append(f"its lr times weight_decay is above {DECAY:g}, so that updates rest on the last steps alone")
-        if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
-            found.append("it names no fingerprint of its pretrained model f")
-        if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
-            found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
-        if (policy.largest_jump or policy.copied_rows < 1) and self.steering:
-            found.append(f"by {self.steering!r} a server leads training past largest_jump and copied_rows")
-        if policy.rounds and config.rounds > policy.rounds:
-            found.append(f"it has {config.rounds} rounds, and the data may serve {policy.rounds}")
-        if self.foreign:
-            found.append(f"it names classes that are no part of this package's jobs: {', '.join(self.foreign)}")
-        if self.unread:
-            found.append(
-                f"it has files that no job of this package has, and that are not reviewed: {_some(self.unread)}"
-            )
-        if self.code:
-            found.append(f"it brings code (BYOC): {_some(self.code)}")
-        if self.launchers:
-            found.append(f"it says how its process is to be started: {_some(self.launchers)}")
-        return found
-
-    def to_json(self, policy: SitePolicy) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "job": self.job,
-            "hash": self.hash,
-            "joining": self.joining,
-            "sites": list(self.sites),
-            "submitter": None,
-            "algorithm": self.config.algorithm,
-            "network": {
-                "name": self.config.model,
-                "arguments": self.config.model_args,
-                "parameters": self.parameters,
-            },
-            "data": {"name": self.data.data, "arguments": self.data.data_args},
-            "rounds": self.config.rounds,
-            "quorum": self.config.quorum,
-            "local_epochs": self.config.local_epochs,
-            "settings": dict(self.config.all_settings),
-            "augment": self.config.augment,
-            "alone": self.config.has_rival,
-            "use": self.config.resolved_use,
-            "classes": {where: list(names) for where, names in self.classes.items()},
-            "code": list(self.code),
-            "gpus": self.gpus,
-            "leaves": [vars(kind) for kind in self.leaving],
-            "bytes": self.bytes,
-            "least_patients": policy.least_patients,
-            "measures": policy.measures,
-            "verdict": self._verdict(policy),
-            "refused_because": self.refusals(policy),
-        }
-
-    def lines(self, policy: SitePolicy) -> Iterator[str]:
-        """All of it, in words."""
-        config = self.config
-        yield f"{self.job}: {config.algorithm}{', by which sites join a finished run' if self.joining else ''}"
-        yield f"contract {self.hash}"
-        yield "submitter: not in the folder; FLARE verifies the signature, and the site's ledger will have the name"
-        yield f"for: {', '.join(self.sites)}"
-        arguments = f" with {json.dumps(config.model_args)}" if config.model_args else ""
-        yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
-        told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
-        yield f"data: what the site calls {self.data.data!r}{told}"
-        yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
-        yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
-        yield f"settings: {json.dumps(config.all_settings)}"
-        yield f"training images are changed by: {config.augment}"
-        if config.has_rival and not self.joining:
-            yield f"each site trains a model alone too, which stays; what it uses at the end: {config.resolved_use}"
-        for where, names in self.classes.items():
-            yield f"classes at the {where}: {', '.join(names) or 'none'}"
-        yield f"code that it brings: {', '.join(self.code) or 'none'}"
-        for kind in self.leaving:
-            what = f"{len(kind.tensors)} tensors, {size(kind.bytes)}" if kind.tensors else "numbers alone"
-            times = "once" if kind.times == 1 else f"{kind.times} times"
-            yield f"leaves {times} ({kind.task}): {kind.what}, {what}"
-        yield "what may be learned"
-        yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
-        yield f"in all, besides numbers: {size(self.bytes)}"
-        if policy.least_patients and any(kind.tensors for kind in self.leaving):
-            yield f"taken only where {policy.least_patients} patients or more are trained on (policy: least_patients)"
-        yield f"measures leave {policy.measures} here"
-        if self._verdict(policy):
-            yield "what taking part was worth leaves too (policy: verdict): measures of the model trained alone, gains"
-        elif config.resolved_use != "received":
-            yield "measures on test data are of what the site uses, and so of the model trained alone too"
-        refusals = self.refusals(policy)
-        yield "this site's policy takes it" if not refusals else "this site's policy refuses it:"
-        yield from (f"  {reason}" for reason in refusals)
 
 
 def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None = None) -> Review:
@@ -285,10 +101,6 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
     yield Leaving(numbers, "train", config.rounds, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on validation data", "validate", 1, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on test data of two models", "test", 1, {}, 0, _REVEALS["numbers"])
-
-
-def _some(files: Sequence[str]) -> str:
-    return ", ".join(files[:3]) + " ..." * (len(files) > 3)
 
 
 def _for_whom(meta: Mapping[str, Any]) -> tuple[str, ...]:
