@@ -161,12 +161,13 @@ def test_data_check_says_whether_a_set_can_be_used(medpfl, tmp_path):
 def test_a_run_of_which_only_damaged_states_are_left_says_so(medpfl, tmp_path):
     arguments = ["run", "fedbn", "--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--env", "inprocess"]
     arguments += ["--alone", "no", "--out", tmp_path / "run"]
-    medpfl(*arguments)
+    begun = medpfl(*arguments, "--resume")
+    assert f"{tmp_path / 'run'}: there is no run yet to resume; it begins" in begun.stderr
     (model,) = (tmp_path / "run" / "state" / "site-1").glob("model-*.safetensors")
     model.write_bytes(model.read_bytes()[:100])
     (tmp_path / "run" / "results.json").unlink()
     done = medpfl(*arguments, "--resume", check=False)
-    assert done.returncode == 2
+    assert done.returncode == 2 and "no run yet" not in done.stderr
     assert "model-000001.safetensors is damaged" in done.stderr
     assert "begin the run anew (--overwrite)" in done.stderr and "Traceback" not in done.stderr
 

@@ -104,6 +104,8 @@ def run(
         _refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
     else:
         _refuse(real, "is for runs where the sites are real (prod)")
+    if resume and not folder.exists():
+        aside.print(f"{folder}: there is no run yet to resume; it begins", highlight=False, soft_wrap=True)
     with progress(aside, algorithm, config.rounds) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
