@@ -296,6 +296,10 @@ def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
     visits = [entries["train/002"], {"image": "later/002.png", "label": "later/002_m.png"}]
     [pairs] = read_datalist(write_datalist(home / "visits.json", training=visits), Reading()).centres.values()
     assert [pair.patient for pair in pairs] == ["002", "002"]  # one person's visits stay together
+    for entry, name in zip(visits, ("Mu\u0308ller ", "M\u00fcller"), strict=True):
+        entry["patient"] = name
+    [pairs] = read_datalist(write_datalist(home / "names.json", training=visits), Reading()).centres.values()
+    assert {pair.patient for pair in pairs} == {"M\u00fcller"}
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,15 @@ def test_a_datalist_of_segmentations_has_no_classes(tmp_path, label):
     assert "training 3: label" in message and ("is a file" in message or "one class name or number" in message)
 
 
+def test_blanks_around_a_patient_make_no_other_one(tmp_path):
+    items = []
+    for n, patient in enumerate(("a", "a ", "b", "c")):
+        write_nifti(tmp_path / f"{n}.nii", chest(seed=n))
+        items.append({"image": f"{n}.nii", "label": n % 2, "patient": patient})
+    (tmp_path / "datalist.json").write_text(json.dumps({"training": items}))
+    assert any("3 patients, 4 scans" in words for words in _words(tmp_path, "ok"))
+
+
 def test_a_patient_with_two_labels_is_noted(tmp_path):
     for n in range(4):
         write_nifti(tmp_path / f"{n}.nii", chest(seed=n))

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.data.files import composed
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.pairs import is_image, is_volume, stem
 from medpfl.data.kinds.masks.reading import Reading
@@ -116,9 +117,12 @@ def _entries(path: Path, content: Any) -> Iterator[tuple[str, Part, dict[str, An
 
 
 def _said(entry: Mapping[str, Any], key: str) -> str:
-    """What an entry says, empty where it does not; patients and sites may be numbered from 0."""
+    """What an entry says, empty where it does not; patients and sites may be numbered from 0.
+
+    As in a table, blanks around it and how accents are written make no other patient.
+    """
     value = entry.get(key)
-    return "" if value is None else str(value)
+    return "" if value is None else composed(str(value).strip())
 
 
 def _classes(labels: Any) -> tuple[str, ...]:

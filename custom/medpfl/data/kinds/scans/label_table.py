@@ -276,7 +276,7 @@ def _read_datalist(path: Path, asked: Columns) -> Rows:
                 continue
             split = _SECTIONS[section] if len(sections) > 1 else ""
             patient = item.get("patient")
-            patient = "" if patient is None else str(patient)
+            patient = "" if patient is None else str(patient).strip()
             said = {"series": item["image"], "label": str(label), "patient": patient, "split": split}
             _add(found, said, where, "label", asked)
     return found
