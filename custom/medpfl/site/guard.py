@@ -17,7 +17,7 @@ from torch import nn
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update, named
 from medpfl.core.parameters import State, StateError, distance
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
 from medpfl.site.answer import Party
 from medpfl.site.arriving import Arriving
@@ -26,7 +26,8 @@ from medpfl.site.coarse import of_enough
 from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
-from medpfl.site.policy import DECAY, SitePolicy
+from medpfl.site.many_patients import patients, require_many
+from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import SealBroken
 from medpfl.site.training_sets import TrainingSets
 
@@ -170,20 +171,7 @@ class Guarded:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         if not self._tells_of_patients(message):
             return
-        if not self.policy.lets_say_whose(self.contract.patient_pattern):
-            raise StateError(
-                "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
-            )
-        if patients(self.party.data) < self.policy.least_patients:
-            least = self.policy.least_patients
-            raise StateError(
-                f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
-            )
-        if not self.policy.lets_decay(self.contract.config.all_settings):
-            raise StateError(
-                f"policy: lr times weight_decay is {DECAY:g} at most here: updates would be of the last steps alone "
-                "(least_patients)"
-            )
+        require_many(self.policy, self.contract, self.party.data)
         if message.task != "train":
             self._require_other_patients()
 
@@ -303,11 +291,3 @@ class Guarded:
         except (OSError, SealBroken, ValueError) as error:
             logger.warning("%s: the ledger: %s", self.name, error)
             raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
-
-
-def patients(data: SiteData, part: Part = "train") -> int:
-    """Patients of a part of a site's data; samples where these know no patients."""
-    if not data.samples(part):
-        return 0
-    owners = data.owners(part)
-    return data.samples(part) if owners is None else len(owners.unique())

@@ -54,6 +54,8 @@ class SitePolicy(BaseModel):
             statistics leave.
         patient_patterns: expressions by which a job may say whose an image is (``--data-arg patient=``): by them it
             decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
+        own_augmentation: whether a job may change training images by a list of transforms of its own, which can blank
+            those of all patients but few; else by presets alone.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.
@@ -80,6 +82,7 @@ class SitePolicy(BaseModel):
     verdict: bool = True
     least_patients: int = Field(default=0, ge=0)
     patient_patterns: tuple[str, ...] | None = None
+    own_augmentation: bool = True
     jobs: Literal["allowed", "approved"] = "allowed"
     approved: tuple[str, ...] = ()
     experiments: int = Field(default=0, ge=0)
@@ -103,6 +106,10 @@ class SitePolicy(BaseModel):
         """Whether a job may say by this expression whose an image is."""
         return not pattern or self.patient_patterns is None or pattern in self.patient_patterns
 
+    def lets_augment(self, spec: object) -> bool:
+        """Whether a job may change training images so: by ``none``, a preset's name, or a list of its own."""
+        return isinstance(spec, str) or self.own_augmentation
+
     @property
     def network(self) -> Limits:
         """On a run's network."""
@@ -115,6 +122,7 @@ HOSPITAL = SitePolicy(
     verdict=False,
     least_patients=20,
     patient_patterns=(),
+    own_augmentation=False,
     experiments=50,
     rounds=5000,
     largest_jump=10.0,

@@ -112,6 +112,9 @@ _TEXTS = (
     r"updates would be theirs \(least_patients\)",
     r"policy: lr times weight_decay is {number} at most here: updates would be of the last steps alone "
     r"\(least_patients\)",
+    r"policy: training images are changed by presets alone here, not by a list of the job's own \(own_augmentation\)",
+    "policy: of one class there are fewer than {number} training patients, and updates of balanced classes would rest "
+    r"on these \(least_patients\)",
     "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns",
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",

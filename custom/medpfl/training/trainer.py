@@ -113,6 +113,11 @@ class Trainer:
         data.class_counts(1)  # loaders of one's own are read for it, which they cannot be in the middle of an epoch
         return partial(_weighted, loss, data, {})
 
+    @property
+    def balances(self) -> bool:
+        """Whether classes count alike, however many samples they have."""
+        return "balanced" in (self.settings.class_weights, self.settings.sampling)
+
     def refuses(self, learned: Task) -> str | None:
         """Why the settings make no sense together, or for what is learned, in words."""
         settings = self.settings

@@ -73,6 +73,21 @@ def test_review_says_on_whom_an_update_would_rest(tmp_path):
     assert "training images are changed by: light" in list(found.lines(HOSPITAL))
 
 
+def test_review_refuses_what_may_rest_on_few_patients(tmp_path):
+    own = {"transforms": [{"_target_": "RandFlipd", "keys": "image", "prob": 0.5}]}
+    balanced = {"class_weights": "balanced"}
+    config = make_config(algorithm="fedavg", sites=2, rounds=2, settings=balanced, augment=own)
+    found = review(export_job(config, tmp_path / "job"))
+    assert found.refusals(HOSPITAL) == [
+        "it changes training images by a list of transforms of its own (own_augmentation)"
+    ]
+    assert found.refusals(HOSPITAL.model_copy(update={"own_augmentation": True})) == []
+    assert replace(found, leaving=()).refusals(HOSPITAL) == []
+    assert any(
+        line.startswith("taken only where 20 patients or more, of each class,") for line in found.lines(HOSPITAL)
+    )
+
+
 def test_review_as_json_is_the_same(kit):
     found = json.loads(site("review", FEDAVG, "--json").output)
     config = read_job(FEDAVG).config

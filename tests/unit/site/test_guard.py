@@ -1,10 +1,8 @@
 """A site behind its contract, as a server that means harm meets it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from tiny import Net, config, images, plan_of, same, sites_of
+from tiny import Net, config, plan_of, same, sites_of
 
 from medpfl.core.messages import Failure, Message
 from medpfl.core.statefile import fingerprint
@@ -15,7 +13,6 @@ from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.copied_rows import copied
-from medpfl.site.guard import patients
 from medpfl.site.ledger import Ledger
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
@@ -94,17 +91,6 @@ def test_the_first_model_may_differ_in_its_last_bits():
     guarded = Guarded().hello()
     near = {name: t * (1 + 1e-7) for name, t in guarded.federation.initial_shared.items()}
     guarded.train(1, near)
-
-
-def test_an_update_of_the_last_steps_alone_does_not_leave():
-    """By lr times weight_decay near 1 each step wipes out those before it, and the update is the last patient's."""
-    settings = {"lr": 0.5, "weight_decay": 1.9}
-    assert Guarded(settings=settings, policy=SitePolicy(least_patients=2)).refused("prepare") == (
-        "policy: lr times weight_decay is 0.01 at most here: updates would be of the last steps alone (least_patients)"
-    )
-    Guarded(settings=settings).hello()
-    Guarded("local", settings=settings, policy=SitePolicy(least_patients=2)).hello()  # sends none
-    Guarded(settings=settings | {"weight_decay": 0.02}, policy=SitePolicy(least_patients=2)).hello()
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -262,32 +248,6 @@ def test_a_site_whose_measures_stay_selects_its_round_by_itself():
     assert own[update.metrics["tested"]["selected"] - 1]
 
 
-@pytest.mark.parametrize(("algorithm", "leaves"), [("fedbn", True), ("fedap", True), ("local", False)])
-def test_few_patients_send_no_update(algorithm, leaves):
-    guarded = Guarded(algorithm, policy=SitePolicy(least_patients=14))
-    assert patients(guarded.site.data) == 13
-    if not leaves:  # nothing but numbers leaves
-        guarded.hello()
-        return
-    words = guarded.refused("prepare")
-    assert words == "policy: no update or statistics of fewer than 14 training patients leave (least_patients)"
-    unasked = Guarded(algorithm).hello()
-    unasked.site.policy = guarded.site.policy
-    assert "least_patients" in unasked.refused("train", 1)
-
-
-@pytest.mark.parametrize(("permitted", "taken"), [((), False), (("^([^_]+)_",), True), (None, True)])
-def test_a_job_decides_nowhere_what_counts_as_a_patient(permitted, taken):
-    """By ``(.*)`` each slice of one patient would be a patient, and an update of that one alone would leave."""
-    guarded = Guarded(policy=SitePolicy(least_patients=2, patient_patterns=permitted))
-    said = guarded.federation.config.model_copy(update={"data_args": {"patient": "^([^_]+)_"}})
-    guarded.site.contract = Contract(said)
-    if taken:
-        guarded.hello()
-    else:
-        assert guarded.refused("prepare").startswith("policy: whose an image is, is not the job's to say here")
-
-
 def test_rows_are_compared_all_of_them_and_by_what_the_sender_cannot_know():
     odd = torch.randn(1024, 784)
     odd[1::2] = odd[1]
@@ -324,17 +284,6 @@ def test_rows_that_adam_trained_alike_are_no_copies():
     alike = (unit @ unit.T).fill_diagonal_(0).abs().amax(1)
     assert (alike > 0.5).float().mean() > 0.2
     assert copied(model[0].weight) < 0.1
-
-
-def test_patients_count_and_not_their_slices():
-    data = images(train=6)
-    assert patients(data) == 6
-    assert (
-        patients(replace(data, patients={p: torch.zeros(data.samples(p), dtype=torch.long) for p in data.labels})) == 1
-    )
-    assert patients(images(train=0)) == 0
-    eyes = {part: torch.arange(data.samples(part)) // 2 for part in data.labels}
-    assert patients(replace(data, persons=eyes)) == 3
 
 
 def f_message(guarded, f):

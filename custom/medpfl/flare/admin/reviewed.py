@@ -102,6 +102,8 @@ class Review:
             found.append("it leaves single images of patients out (holdout, train_counts)")
         if tells and not policy.lets_decay(config.all_settings):
             found.append(f"its lr times weight_decay is above {DECAY:g}, so that updates rest on the last steps alone")
+        if tells and not policy.lets_augment(config.augment):
+            found.append("it changes training images by a list of transforms of its own (own_augmentation)")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
             found.append("it names no fingerprint of its pretrained model f")
         if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
@@ -183,7 +185,11 @@ class Review:
         yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
         yield f"in all, besides numbers: {size(self.bytes)}"
         if policy.least_patients and any(kind.tensors for kind in self.leaving):
-            yield f"taken only where {policy.least_patients} patients or more are trained on (policy: least_patients)"
+            of_each = ", of each class," if config.trainer.balances else ""
+            yield (
+                f"taken only where {policy.least_patients} patients or more{of_each} are trained on "
+                "(policy: least_patients)"
+            )
         yield f"measures leave {policy.measures} here"
         if self._verdict(policy):
             yield "what taking part was worth leaves too (policy: verdict): measures of the model trained alone, gains"
