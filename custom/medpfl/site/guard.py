@@ -183,7 +183,7 @@ class Guarded:
         return updates or message.task == "statistics" or bool(message.asked)
 
     def _require_other_patients(self, *, keep: bool = False) -> None:
-        """Of those of an earlier run all, or so many others that the difference of two updates is no few patients'."""
+        """Of those of an earlier run all, or others by whom updates of all runs together are of no few patients."""
         least = self.policy.least_patients
         if self.sets is None or self.public or least < 2:
             return
@@ -193,12 +193,9 @@ class Guarded:
                 "two updates would be theirs (least_patients)"
             )
         with self._ledger_at_hand("written" if keep else "read"):
-            few = self.sets.differs_by_few(self.contract.data, least, keep=keep)
-        if few:
-            raise StateError(
-                f"policy: the training patients are an earlier run's but for {few}, so that both updates would tell of "
-                f"these; the same ones, or {least} others (least_patients)"
-            )
+            words = self.sets.tell_of_few(self.contract.data, least, keep=keep)
+        if words:
+            raise StateError(f"policy: {words}")
 
     def _require_pretrained(self, message: Message) -> None:
         named = self.contract.config.pretrained

@@ -1,9 +1,11 @@
-"""Which patients the runs of a data set trained on: two updates whose patients differ by few tell of these few.
+"""Which patients the runs of a data set trained on: updates of sets that differ by few, or of many sets, tell of few.
 
 An update is a mean over training cases. Of two runs that a coordinator chose alike but for the division of the data,
 the difference of both sums is that of the patients who are in one of them alone (a differencing attack; Dwork,
 McSherry, Nissim, Smith: Calibrating noise to sensitivity, TCC 2006). So runs train on the same patients, or on such as
-differ by as many as must stand behind an update anyway.
+differ by as many as must stand behind an update anyway. And of as many different sets as there are patients each one's
+part follows by solving for it (Dinur, Nissim: Revealing information while preserving privacy, PODS 2003): of the
+patients of all sets together there are as many as must stand behind an update for each set, of more sets than two.
 
 What is kept are keyed hashes of the patients' names, sealed; nobody without the site's key can test a name against it.
 """
@@ -22,6 +24,8 @@ from medpfl.site.seal import Seal, SealBroken
 FILE, LOCK = "training-sets.json", "training-sets.lock"
 _DIGITS = 16
 """Hexadecimal ones that are kept of a patient's hash."""
+_SETS = 2
+"""That may be different of however few patients: of two the difference says all."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +42,40 @@ class TrainingSets:
     seal: Seal
     whose: Callable[[], Collection[str] | None]
 
-    def differs_by_few(self, data: str, least: int, *, keep: bool) -> int:
-        """By how many patients this run's training set differs from an earlier one's, if by fewer than ``least``.
+    def tell_of_few(self, data: str, least: int, *, keep: bool) -> str:
+        """Why updates of this run and of earlier ones together would tell of few patients, in words; empty if not.
 
         Args:
             data: the data set's name; case does not tell data sets apart.
-            least: patients.
+            least: patients who must stand behind what leaves.
             keep: whether later runs are held to this one: a run that is refused binds nobody.
-
-        Returns:
-            0 if it is an earlier set, or differs from all by ``least`` or more.
 
         Raises:
             OSError: the record cannot be read or written.
             SealBroken: it is not as the site wrote it.
         """
         if (patients := self.whose()) is None:
-            return 0
+            return ""
         chosen, name = {self.seal.tag(FILE, patient)[:_DIGITS] for patient in patients}, data.casefold()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with kernel_lock(self.folder / LOCK, mode=0o600):
             known = self._read()
-            apart = [len(chosen ^ set(earlier)) for earlier in known.get(name, ())]
-            if few := [number for number in apart if 0 < number < least]:
-                return min(few)
-            if keep and 0 not in apart:
+            earlier = [set(patients) for patients in known.get(name, ())]
+            if chosen in earlier:
+                return ""
+            if few := [apart for one in earlier if (apart := len(chosen ^ one)) < least]:
+                return (
+                    f"the training patients are an earlier run's but for {min(few)}, so that both updates would tell "
+                    f"of these; the same ones, or {least} others (least_patients)"
+                )
+            if len(earlier) >= max(_SETS, len(chosen.union(*earlier)) // least):
+                return (
+                    f"the data have served {len(earlier)} different sets of training patients, and of one more, "
+                    "updates together would tell of few; the same ones as an earlier run's (least_patients)"
+                )
+            if keep:
                 self._write(known | {name: [*known.get(name, ()), sorted(chosen)]})
-        return 0
+        return ""
 
     def sizes(self) -> dict[str, list[int]]:
         """By data set how many patients each set has that later runs are held to.

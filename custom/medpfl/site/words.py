@@ -108,6 +108,8 @@ _TEXTS = (
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
     "policy: the training patients are an earlier run's but for {number}, so that both updates would tell of these; "
     r"the same ones, or {number} others \(least_patients\)",
+    "policy: the data have served {number} different sets of training patients, and of one more, updates together "
+    r"would tell of few; the same ones as an earlier run's \(least_patients\)",
     r"policy: single images of a patient are not left out here \(holdout, train_counts\): the difference of two "
     r"updates would be theirs \(least_patients\)",
     r"policy: lr times weight_decay is {number} at most here: updates would be of the last steps alone "

@@ -30,7 +30,7 @@ def test_a_job_cannot_take_the_place_of_what_a_site_keeps(tmp_path):
     ledger.begin("ct", "c", "first", 1, most=2)
     run = {"data": "ct", "contract": "c", "experiment": "second", "run": 1}
     ledger.append(run | {"job": "j", "submitter": "a", "task": "train", "round": 1}, Update("site-1", 1))
-    sets.differs_by_few("ct", 1, keep=True)
+    sets.tell_of_few("ct", 1, keep=True)
     kept = [file.name for file in tmp_path.iterdir()]
     assert len(kept) >= 6
     for name in kept:
