@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ValidationError
 
@@ -66,6 +66,9 @@ def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
         first = error.errors()[0]
         name, known = str(first["loc"][0]), [*model.model_fields, "classes"]
         reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "too_long" or (first["type"] == "missing" and len(first["loc"]) > 1):
+            several = len(get_args(model.model_fields[name].annotation))
+            reason = f"{json.dumps(data_args[name])} has not the {several} numbers that are needed"
         if first["type"] == "extra_forbidden":
             near = get_close_matches(name, known, n=1)
             reason = "such data have no argument of that name" + (f" (did you mean {near[0]}?)" if near else "")

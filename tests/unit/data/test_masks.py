@@ -187,6 +187,8 @@ def test_several_values_can_be_one_structure(home):
         ({"values": [0, 0]}, "--data-arg values: .*its own values"),
         ({"patch": [8, 8, 8]}, "--data-arg patch: pictures with masks have size, fit, channels, dims"),
         ({"dims": 3}, "--data-arg dims=3: .* has pictures"),
+        ({"spacing": [1, 2]}, r"--data-arg spacing: \[1, 2\] has not the 3 numbers that are needed; there are"),
+        ({"window": [1, 2, 3]}, r"--data-arg window: \[1, 2, 3\] has not the 2 numbers that are needed"),
         ({"colour": "red"}, "--data-arg colour: .*there are dims, size"),
         ({"channels": 4}, "--data-arg channels=4: a picture has rgb or grey"),
     ],

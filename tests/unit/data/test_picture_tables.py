@@ -101,6 +101,7 @@ def test_pictures_in_no_row_are_counted(tmp_path):
     ("row", "words"),
     [
         ("gone.png,no,p9", "line 10: gone.png: there is no such file"),
+        (r"sub\gone.png,no,p9", r"line 10: sub\\gone\.png: there is no such file in .*: write / in paths, not"),
         ("../other.png,no,p9", r"line 10: \.\./other\.png lies outside of"),
         ("x/0.png,no,p9", r"line 10: x/0\.png is there a second time"),
         ("x/9.png,,p9", "line 10: label is empty"),

@@ -85,7 +85,7 @@ def test_a_folder_may_be_one_centre_and_labels_numbers(tmp_path):
         ),
         ("series,label\na,x\nb,x\n", "all scans have the label 'x'"),
         ("series,label\n", "has no rows"),
-        ("", "needs one column 'series' in its first line, which has: nothing"),
+        ("", r"needs one column 'series' \(of pictures 'picture'\) in its first line, which has: nothing"),
         ("series,class\na,0", "needs one column 'label' in its first line, which has: series, class"),
         ("label,series,label\n0,a,0", "needs one column 'label'"),
         (b"series,label\n\xff\xfe,1", "not UTF-8"),

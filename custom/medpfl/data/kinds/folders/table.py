@@ -11,11 +11,9 @@ from pathlib import Path
 from medpfl.core.errors import UserError
 from medpfl.data.files import below, existing
 from medpfl.data.kinds.scans.label_classes import classes_of
-from medpfl.data.kinds.scans.label_table import Columns, Row, names_pictures, read_rows
+from medpfl.data.kinds.scans.label_table import PICTURE, Columns, Row, names_pictures, read_rows
 from medpfl.data.kinds.scans.manifest import TABLE
 from medpfl.data.labels import Target
-
-_PICTURE = "picture"
 
 
 def tables(root: Path) -> dict[str, Path]:
@@ -42,7 +40,7 @@ def read_tables(
     Raises:
         UserError: a row that cannot be used, a file that is not there, or labels that make no classes.
     """
-    read = {centre: read_rows(table, Columns(_PICTURE, named)) for centre, table in found.items()}
+    read = {centre: read_rows(table, Columns(PICTURE, named)) for centre, table in found.items()}
     problems = [problem for rows in read.values() for problem in rows.problems]
     if problems:
         more = f" (and {len(problems) - 1:,} more like it)" if problems[1:] else ""
@@ -75,5 +73,6 @@ def _file(folder: Path, row: Row) -> Path:
     if place is None:
         raise UserError(f"{row.where}: {row.series} lies outside of {folder}; paths are relative to the table's folder")
     if not there:
-        raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}")
+        hint = ": write / in paths, not \\" if "\\" in row.series else ""
+        raise UserError(f"{row.where}: {row.series}: there is no such file in {folder}{hint}")
     return place if Path(row.series).is_absolute() else file

@@ -76,6 +76,12 @@ def find(name_or_path: str | Path) -> Path:
             if (found := folder / f"{stem}.npz").is_file():
                 return found
     looked = " and ".join(map(str, folders()))
+    if name not in _EMBEDDED and name not in ELSEWHERE and split_name(name)[0] not in MEDMNIST:
+        known = ", ".join([*_EMBEDDED, *MEDMNIST])
+        raise UserError(
+            f"{name_or_path}: there is no file or folder of that name, and no data set (looked in {looked}): give the "
+            f"path of data, or one of {known}"
+        )
     raise UserError(f"data set {name!r} is not on this machine (looked in {looked}): {_remedy(name)}")
 
 
@@ -133,8 +139,6 @@ def _remedy(name: str) -> str:
         return "it should have come with the package; reinstall medpfl"
     if name in ELSEWHERE:
         return ELSEWHERE[name].in_words(name)
-    if base not in MEDMNIST:
-        return f"give the path of an npz file, or one of {', '.join([*_EMBEDDED, *MEDMNIST])}"
     for folder in folders():
         for other in SIZES:
             there = base if other == 28 else f"{base}_{other}"

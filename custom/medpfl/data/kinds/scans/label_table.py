@@ -80,6 +80,10 @@ class Row:
         return tuple(said.get(number, self.label.rest) for number in range(len(classes)))
 
 
+PICTURE = "picture"
+"""The column of what is labelled in a table of pictures."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """What is asked of a table: the column of what is labelled, and names that are classes whatever they look like."""
@@ -111,7 +115,7 @@ def other_volume(name: str | Path) -> str | None:
 def names_pictures(path: Path) -> bool:
     """Whether a file is a label table of pictures, with a column ``picture``, and not of series."""
     found = head(path)
-    return "picture" in found and "series" not in found
+    return PICTURE in found and Columns.what not in found
 
 
 def read_rows(path: Path, asked: Columns | None = None) -> Rows:
@@ -180,7 +184,8 @@ def _read_table(path: Path, asked: Columns) -> Rows:
     names = columns(next(table, (1, []))[1])
     if names.count(asked.what) != 1:
         has = ", ".join(names) or "nothing"
-        raise UserError(f"{path}: needs one column {asked.what!r} in its first line, which has: {has}")
+        or_pictures = f" (of pictures {PICTURE!r})" if asked.what == Columns.what else ""
+        raise UserError(f"{path}: needs one column {asked.what!r}{or_pictures} in its first line, which has: {has}")
     form = form_of(names, path)
     found = Rows()
     for line, cells in table:
