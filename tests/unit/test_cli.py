@@ -187,9 +187,9 @@ def test_compare_shows_local_and_resumes(medpfl, tmp_path):
 
 def test_what_is_run_where_no_algorithm_is_named_is_this_packages_own():
     from medpfl import algorithms
-    from medpfl.cli import main
+    from medpfl.cli.run import DEFAULT
 
-    assert main.DEFAULT == algorithms.DEFAULT == algorithms.algorithm(main.DEFAULT).name
+    assert DEFAULT == algorithms.DEFAULT == algorithms.algorithm(DEFAULT).name
 
 
 def test_what_is_piped_begins_with_the_answer(medpfl, tmp_path):

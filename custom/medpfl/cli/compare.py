@@ -1,0 +1,96 @@
+"""``medpfl compare`` and ``medpfl report``: several runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from medpfl.cli import flags
+from medpfl.cli import options as opt
+from medpfl.cli.refusals import require_known
+from medpfl.core.errors import UserError
+from medpfl.report.progress import progress
+from medpfl.report.words import count
+
+console, aside = Console(emoji=False), Console(emoji=False, stderr=True)  # what was asked for, and progress
+
+
+@opt.takes_options("personal", "mixing", "seed")
+def compare(
+    algorithms: Annotated[
+        list[str], typer.Argument(help="ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform.")
+    ],
+    options: opt.Options,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
+    env: flags.Env = "inprocess",
+    threads: flags.Threads = None,
+    overwrite: flags.Overwrite = False,
+    new_test: flags.NewTest = None,
+    forgetting: flags.Forgetting = None,
+    sweep: flags.Sweep = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
+        "runs/compare"
+    ),
+) -> None:
+    """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
+    require_known(env, "sim", "inprocess")
+    how = {"env": env, "threads": threads, "overwrite": overwrite, "together": new_test, "forgotten": forgetting}
+    if sweep:
+        from medpfl.report.terminal import sweep_table
+        from medpfl.runs.sweep import Sweep, run_sweep
+
+        found = run_sweep(
+            algorithms,
+            Sweep.parse(sweep),
+            seeds,
+            options.fields,
+            out,
+            said_in=options.naming_preset,
+            progress=lambda title, total: progress(aside, title, total),
+            **how,
+        )
+        console.print(sweep_table(found))
+        files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
+        console.print(f"Table, figures for other tools and report: {files}", highlight=False, soft_wrap=True)
+        _require_all(found["unfinished"])
+        return
+    from medpfl.report.terminal import comparison_table
+    from medpfl.runs.comparison import run_comparison
+
+    comparison = run_comparison(
+        options.configs(algorithms, seeds),
+        out,
+        progress=lambda title, total: progress(aside, title, total),
+        **how,
+    )
+    console.print(comparison_table(comparison, console.width))
+    console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
+    _require_all(comparison["unfinished"])
+
+
+def _require_all(unfinished: list[dict[str, Any]]) -> None:
+    """UserError, for whoever reads the exit code alone, if runs are in no table."""
+    if unfinished:
+        raise UserError(f"{count(len(unfinished), 'run')} ended early; the tables are of the others")
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    from medpfl.report.page import write_report
+    from medpfl.report.reading import load_results
+
+    if out.name == "results.json":
+        raise UserError(f"--out {out}: is the name of a run's results; choose another file")
+    runs = [load_results(folder, finished=False) for folder in folders]
+    try:
+        page = write_report(runs, out)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        which = ", ".join(map(str, folders))
+        raise UserError(f"{which}: cannot be shown, damaged or changed by hand ({error!r})") from error
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
