@@ -30,6 +30,7 @@ from medpfl.models.start_weights import Start
 from medpfl.server.rounds import Plan
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
+from medpfl.site.chance import own_seed
 from medpfl.site.contract import Contract
 from medpfl.site.delivery import Delivery
 from medpfl.site.gate import Gate
@@ -176,7 +177,8 @@ class Federation:
         self._require_start(name)
         data = self.source.site(name, self.device)
         first = self._first_of_rivals
-        rival = Rival(name, self.config, data, store, lambda: first) if self.config.has_rival else None
+        seed = own_seed(self.config, secret) if policy.own_seed and secret is not None else self.config.seed
+        rival = Rival(name, self.config, data, store, lambda: first, seed) if self.config.has_rival else None
         return Site(
             name=name,
             config=self.config,
@@ -189,6 +191,7 @@ class Federation:
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
             selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
+            seed=seed,
         )
 
     def _require_start(self, name: str) -> None:

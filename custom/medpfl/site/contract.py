@@ -70,6 +70,11 @@ class Contract:
         return self._of_data.data_args.get("patient")
 
     @property
+    def divides_folders(self) -> bool:
+        """Whether the job says which of a site's own folders are sites, or leaves some out."""
+        return self._of_data.data_args.get("folders") == "sites" or bool(self._of_data.held_out)
+
+    @property
     def _of_data(self) -> RunConfig:
         return self.newcomers or self.config
 

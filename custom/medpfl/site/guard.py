@@ -26,7 +26,7 @@ from medpfl.site.coarse import of_enough
 from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
 from medpfl.site.ledger import Ledger, Served
-from medpfl.site.many_patients import patients, require_many
+from medpfl.site.many_patients import patients, require_many, require_usual
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import SealBroken
 from medpfl.site.training_sets import TrainingSets
@@ -92,7 +92,7 @@ class Guarded:
             self._require_asked(message)
             self._require_weights()
             self._require_unsteered()
-            self._require_patients(message)
+            self._require_patients(message, model)
             self._require_pretrained(message)
             self._require_channels(message)
             self.arriving.require_own_rows(message.shared)
@@ -167,11 +167,12 @@ class Guarded:
         if limited and (name := next((c.name for c in self.channels if c.steers), None)):
             raise StateError(f"policy: by {name!r} a server leads training past largest_jump and copied_rows, so none")
 
-    def _require_patients(self, message: Message) -> None:
+    def _require_patients(self, message: Message, model: nn.Module) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         if not self._tells_of_patients(message):
             return
         require_many(self.policy, self.contract, self.party.data)
+        require_usual(self.policy, model)
         if message.task != "train":
             self._require_other_patients()
 

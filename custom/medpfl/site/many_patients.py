@@ -1,13 +1,26 @@
-"""What a run must be like at a site so that what leaves rests on many patients, whoever made the run."""
+"""What a run must be like at a site so that what leaves rests on many patients, whoever made the run.
+
+A coordinator writes the job, and many a setting can let an update rest on few: each rule here is against an attack that
+was carried out (docs/privacy.md).
+"""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
+from medpfl.config.run import RunConfig
+from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.parameters import StateError
-from medpfl.core.site_data import Part, SiteData, labels_of
+from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
+from medpfl.site.contents import showing
 from medpfl.site.contract import Contract
-from medpfl.site.policy import DECAY, SitePolicy
+from medpfl.site.policy import DROPOUT, STATISTICS, SitePolicy
+
+_DROPPED = ("dropout", "drop_prob")
+"""What layers call it that drop without a layer of their own: torch's attention, MONAI's paths."""
 
 
 def patients(data: SiteData, part: Part = "train") -> int:
@@ -25,33 +38,89 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData) -> None
         raise StateError(
             "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
         )
+    if contract.divides_folders and policy.patient_patterns is not None:
+        raise StateError("policy: which folders are sites, is not the job's to say here (folders=sites, held_out)")
     if patients(data) < least:
         raise StateError(
             f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
         )
-    if not policy.lets_decay(config.all_settings):
-        raise StateError(
-            f"policy: lr times weight_decay is {DECAY:g} at most here: updates would be of the last steps alone "
-            "(least_patients)"
-        )
+    if wrong := policy.unlike_training(config.all_settings):
+        raise StateError(f"policy: {wrong}")
     if not policy.lets_augment(config.augment):
         raise StateError(
             "policy: training images are changed by presets alone here, not by a list of the job's own "
             "(own_augmentation)"
         )
-    if least > 1 and config.trainer.balances and _fewest(data) < least:
+    if least > 1:
+        _require_shares(config, data, least)
+
+
+def require_usual(policy: SitePolicy, model: nn.Module) -> None:
+    """StateError for a network that lets an update rest on few samples: by nearly all of them dropped, or forgotten."""
+    if policy.least_patients < 2:
+        return
+    for layer in model.modules():
+        dropped = [layer.p] if isinstance(layer, _DropoutNd) else [getattr(layer, name, 0) for name in _DROPPED]
+        if any(isinstance(share, float) and share > DROPOUT for share in dropped):
+            raise StateError(f"policy: dropout is {DROPOUT:g} at most here: an update would be of few (least_patients)")
+        if isinstance(layer, _NormBase) and layer.momentum is not None and layer.momentum > STATISTICS:
+            raise StateError(
+                f"policy: batch norm's momentum is {STATISTICS:g} at most here: its statistics would be of the last "
+                "batch (least_patients)"
+            )
+
+
+def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
+    shown = showing(data)
+    if shown is not None and shown < least:
         raise StateError(
-            f"policy: of one class there are fewer than {least} training patients, and updates of balanced classes "
-            "would rest on these (least_patients)"
+            f"policy: as the job reads them, the images of fewer than {least} training patients show anything "
+            "(least_patients)"
+        )
+    if (balances(config) and _fewest_of_a_class(data) < least) or _fewest_of_a_label(config, data) < least:
+        raise StateError(
+            f"policy: of one class there are fewer than {least} training patients, and what tells it from others would "
+            "rest on these (least_patients)"
+        )
+    if (steps := _steps(config, data)) and len(steps) ** 2 / sum(1 / size for size in steps) < least / 2:
+        raise StateError(
+            "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update "
+            "would be theirs: choose another batch_size (least_patients)"
         )
 
 
-def _fewest(data: SiteData) -> int:
+def balances(config: RunConfig) -> bool:
+    """Whether rare classes' samples weigh more than others'."""
+    return config.trainer.balances or bool(config.all_settings.get("prior"))
+
+
+def _fewest_of_a_class(data: SiteData) -> int:
     """Patients of the class, of those that are there, that has the fewest; samples where the data know no patients."""
     owners = data.owners("train")
-    if owners is None:
+    if owners is None or not isinstance(data, ImageTensors):
         counts = data.class_counts(1)
         return int(counts[counts > 0].min())
-    labels = labels_of(data, "train").to(owners.device)
-    _, counts = torch.stack([labels, owners]).unique(dim=1)[0].unique(return_counts=True)
-    return int(counts.min())
+    return min(_patients_of(data.labels["train"].flatten() == c, owners) for c in data.labels["train"].unique())
+
+
+def _fewest_of_a_label(config: RunConfig, data: SiteData) -> float:
+    """Of several labels: patients of whom the one is known, of those known at all, that is of the fewest."""
+    if config.learned.labels != "labels" or not isinstance(data, ImageTensors):
+        return float("inf")
+    owners = data.owners("train")
+    known = (data.labels["train"] >= 0).reshape(data.samples("train"), -1)  # (n, labels)
+    counts = [_patients_of(of_one, owners) for of_one in known.unbind(1) if bool(of_one.any())]
+    return min(counts, default=float("inf"))
+
+
+def _patients_of(rows: Tensor, owners: Tensor | None) -> int:
+    return int(rows.sum()) if owners is None else len(torch.unique(owners[rows]))
+
+
+def _steps(config: RunConfig, data: SiteData) -> list[int]:
+    """Of how many samples each step of an epoch is; empty of loaders of one's own."""
+    if not isinstance(data, ImageTensors | MaskedVolumes):
+        return []
+    samples = data.samples("train") * (data.patches if isinstance(data, MaskedVolumes) else 1)
+    sizes, together = batch_sizes(samples, config.trainer.batch_size), config.all_settings["accumulate"]
+    return [sum(sizes[start : start + together]) for start in range(0, len(sizes), together)]

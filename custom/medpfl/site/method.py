@@ -31,6 +31,7 @@ class Trains(Protocol):
     config: RunConfig
     split: ParameterSplit
     data: SiteData
+    seed: int
 
 
 @dataclass
@@ -77,7 +78,8 @@ class Method:
 
         def view(part: Mechanism) -> LocalRound:
             own = partial(kept, part.name)
-            return LocalRound(site.name, site.config, when, message, model, site.split, site.data, own, noise, settle)
+            given = (site.name, site.config, when, message, model, site.split, site.data, own, noise)
+            return LocalRound(*given, settle=settle, seed=site.seed)
 
         views = {part: view(part) for part in site.config.parts}
         likelihood: Loss = site.config.learned.loss

@@ -70,6 +70,11 @@ class Newcomer:
     secret: bytes | None = None
     _fits: bool = field(default=False, init=False)
 
+    @property
+    def seed(self) -> int:
+        """Of what is drawn at random: the run's, since nothing that it trains leaves."""
+        return self.config.seed
+
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
 

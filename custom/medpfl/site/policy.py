@@ -15,7 +15,13 @@ from medpfl.core.errors import UserError
 from medpfl.models.cost import Limits
 
 DECAY = 0.01
-"""What a step may take off the weights, as a share: more, and an update rests on fewer than a hundred steps."""
+"""What a step may take off the weights, or of what former steps made, as a share: an update rests on a hundred."""
+MOMENTUM = 0.99
+"""Of steps and mean gradients, at most: near 1 or above it the first batches outweigh all others."""
+DROPOUT = 0.5
+"""Of a network's units, at most: nearly all dropped, few samples have a gradient."""
+STATISTICS = 0.1
+"""Momentum of batch norm's running statistics, at most: at 1 they are the last batch's."""
 
 
 class AuditThresholds(BaseModel):
@@ -56,6 +62,8 @@ class SitePolicy(BaseModel):
             decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
         own_augmentation: whether a job may change training images by a list of transforms of its own, which can blank
             those of all patients but few; else by presets alone.
+        own_seed: what is drawn at random in training derives from the site's secret, not from the job's seed
+            (:mod:`medpfl.site.chance`); its figures then are no simulation's.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.
@@ -83,6 +91,7 @@ class SitePolicy(BaseModel):
     least_patients: int = Field(default=0, ge=0)
     patient_patterns: tuple[str, ...] | None = None
     own_augmentation: bool = True
+    own_seed: bool = False
     jobs: Literal["allowed", "approved"] = "allowed"
     approved: tuple[str, ...] = ()
     experiments: int = Field(default=0, ge=0)
@@ -98,9 +107,21 @@ class SitePolicy(BaseModel):
     encrypted: bool = False
     audit: AuditThresholds = AuditThresholds()
 
-    def lets_decay(self, settings: Mapping[str, Any]) -> bool:
-        """Whether by these training settings an update rests on many steps, where it must rest on many patients."""
-        return not self.least_patients or settings.get("lr", 0) * settings.get("weight_decay", 0) <= DECAY
+    def unlike_training(self, settings: Mapping[str, Any]) -> str:
+        """Why by these settings an update would rest on few steps, where it must rest on many patients, in words."""
+        if not self.least_patients:
+            return ""
+        if settings.get("lr", 0) * (settings.get("weight_decay", 0) + settings.get("mu", 0)) > DECAY:
+            return (
+                f"lr times weight_decay and mu is {DECAY:g} at most here: updates would be of the last steps alone "
+                "(least_patients)"
+            )
+        if max(settings.get("momentum", 0), settings.get("beta1", 0)) > MOMENTUM:
+            return (
+                f"momentum and beta1 are {MOMENTUM:g} at most here: updates would be of the first steps alone "
+                "(least_patients)"
+            )
+        return ""
 
     def lets_say_whose(self, pattern: object) -> bool:
         """Whether a job may say by this expression whose an image is."""
@@ -123,6 +144,7 @@ HOSPITAL = SitePolicy(
     least_patients=20,
     patient_patterns=(),
     own_augmentation=False,
+    own_seed=True,
     experiments=50,
     rounds=5000,
     largest_jump=10.0,

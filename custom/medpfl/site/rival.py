@@ -41,6 +41,7 @@ class Rival:
         data: the site's.
         store: the site's.
         first: gives the whole state of the run's first model.
+        seed: of what is drawn at random in training, as the site's.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Rival:
     data: SiteData
     store: SiteStore
     first: Callable[[], State]
+    seed: int
 
     def forget(self) -> None:
         """Drops what lies here from an earlier run."""
@@ -66,7 +68,7 @@ class Rival:
         earlier, state = self._before(round_)
         model.load_state_dict(state)
         memory = Memory(dict(self._left(earlier))) if trainer.keeps else None
-        order = generator(config.seed, self.name, round_, "shuffle")
+        order = generator(self.seed, self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         objective = plain_objective(model, trainer.loss(config.learned.loss, self.data))
         try:

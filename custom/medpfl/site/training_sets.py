@@ -6,14 +6,17 @@ McSherry, Nissim, Smith: Calibrating noise to sensitivity, TCC 2006). So runs tr
 differ by as many as must stand behind an update anyway. And of as many different sets as there are patients each one's
 part follows by solving for it (Dinur, Nissim: Revealing information while preserving privacy, PODS 2003): of the
 patients of all sets together there are as many as must stand behind an update for each set, of more sets than two.
+Two runs may also read the same patients' images otherwise, few of them alone; so what is read is compared too, whatever
+the data are called.
 
-What is kept are keyed hashes of the patients' names, sealed; nobody without the site's key can test a name against it.
+What is kept are keyed hashes of the patients' names and images, sealed; nobody without the site's key can test a name
+or an image against it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,10 @@ _SETS = 2
 """That may be different of however few patients: of two the difference says all."""
 
 
+_Set = dict[str, list[str]]
+"""``patients`` and ``images``, the latter by what is trained on of each: hashes."""
+
+
 @dataclass(frozen=True)
 class TrainingSets:
     """Those of one site.
@@ -36,11 +43,13 @@ class TrainingSets:
         folder: where the record lies; the site's own.
         seal: of the site.
         whose: who is trained on in this run; None where nobody but the user's own code knows.
+        contents: digests of what is trained on of each patient; None likewise.
     """
 
     folder: Path
     seal: Seal
     whose: Callable[[], Collection[str] | None]
+    contents: Callable[[], Collection[bytes] | None] = lambda: None
 
     def tell_of_few(self, data: str, least: int, *, keep: bool) -> str:
         """Why updates of this run and of earlier ones together would tell of few patients, in words; empty if not.
@@ -56,25 +65,34 @@ class TrainingSets:
         """
         if (patients := self.whose()) is None:
             return ""
-        chosen, name = {self.seal.tag(FILE, patient)[:_DIGITS] for patient in patients}, data.casefold()
+        chosen, name = self._tags(patients), data.casefold()
+        images = self._tags(content.hex() for content in self.contents() or ())
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with kernel_lock(self.folder / LOCK, mode=0o600):
             known = self._read()
-            earlier = [set(patients) for patients in known.get(name, ())]
-            if chosen in earlier:
-                return ""
-            if few := [apart for one in earlier if (apart := len(chosen ^ one)) < least]:
+            earlier = [set(one["patients"]) for one in known.get(name, ())]
+            if any(0 < len(chosen ^ one) < least for one in earlier):
                 return (
-                    f"the training patients are an earlier run's but for {min(few)}, so that both updates would tell "
-                    f"of these; the same ones, or {least} others (least_patients)"
+                    "the training patients are an earlier run's but for few, so that both updates would tell of these; "
+                    f"the same ones, or {least} others (least_patients)"
                 )
-            if len(earlier) >= max(_SETS, len(chosen.union(*earlier)) // least):
+            before = [set(one["images"]) for sets in known.values() for one in sets if images and one["images"]]
+            if any(0 < len(images ^ one) < least for one in before):
                 return (
-                    f"the data have served {len(earlier)} different sets of training patients, and of one more, "
+                    "an earlier run trained on the same images but for few patients', so that both updates would tell "
+                    "of these (least_patients)"
+                )
+            if chosen in earlier and (images in before or not images):
+                return ""
+            sets = len({frozenset(one) for one in earlier})
+            if chosen not in earlier and sets >= max(_SETS, len(chosen.union(*earlier)) // least):
+                return (
+                    f"the data have served {sets} different sets of training patients, and of one more, "
                     "updates together would tell of few; the same ones as an earlier run's (least_patients)"
                 )
             if keep:
-                self._write(known | {name: [*known.get(name, ()), sorted(chosen)]})
+                found = {"patients": sorted(chosen), "images": sorted(images)}
+                self._write(known | {name: [*known.get(name, ()), found]})
         return ""
 
     def sizes(self) -> dict[str, list[int]]:
@@ -83,7 +101,7 @@ class TrainingSets:
         Raises:
             SealBroken: the record is not as the site wrote it.
         """
-        return {data: [len(patients) for patients in sets] for data, sets in self._read().items()}
+        return {data: [len(one["patients"]) for one in sets] for data, sets in self._read().items()}
 
     def forget(self, data: str) -> int:
         """Holds later runs on a data set to none of the earlier ones': the site's own decision.
@@ -103,28 +121,35 @@ class TrainingSets:
                 self._write(known)
         return len(forgotten)
 
-    def _read(self) -> dict[str, list[list[str]]]:
+    def _tags(self, words: Iterable[str]) -> set[str]:
+        return {self.seal.tag(FILE, word)[:_DIGITS] for word in words}
+
+    def _read(self) -> dict[str, list[_Set]]:
         file = self.folder / FILE
         if not file.exists():
             return {}
         try:
             content = json.loads(file.read_bytes())
             self.seal.require(FILE, _text(content["sets"]), content["seal"])
+            _ = [one["patients"] for sets in content["sets"].values() for one in sets]  # as no earlier version had it
         except (ValueError, KeyError, TypeError):
             raise SealBroken(f"{file} is not as this site wrote it") from None
         return content["sets"]
 
-    def _write(self, sets: dict[str, list[list[str]]]) -> None:
+    def _write(self, sets: dict[str, list[_Set]]) -> None:
         content = {"sets": sets, "seal": self.seal.tag(FILE, _text(sets))}
         write_bytes(self.folder / FILE, json.dumps(content).encode(), mode=0o600)
 
 
 def open_training_sets(
-    folder: Path, key: bytes, whose: Callable[[], Collection[str] | None] = lambda: None
+    folder: Path,
+    key: bytes,
+    whose: Callable[[], Collection[str] | None] = lambda: None,
+    contents: Callable[[], Collection[bytes] | None] = lambda: None,
 ) -> TrainingSets:
     """Those in a kit's state folder, by the site's key; see :class:`TrainingSets`."""
-    return TrainingSets(folder, Seal(key, "training sets"), whose)
+    return TrainingSets(folder, Seal(key, "training sets"), whose, contents)
 
 
-def _text(sets: dict[str, list[list[str]]]) -> str:
+def _text(sets: dict[str, list[_Set]]) -> str:
     return "sets " + json.dumps(sets, sort_keys=True)

@@ -106,17 +106,29 @@ _TEXTS = (
     "contract: the record of this run at the site is damaged; begin a new experiment",
     "contract: {hash} is not approved at this site",
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
-    "policy: the training patients are an earlier run's but for {number}, so that both updates would tell of these; "
-    r"the same ones, or {number} others \(least_patients\)",
+    "policy: the training patients are an earlier run's but for few, so that both updates would tell of these; the "
+    r"same ones, or {number} others \(least_patients\)",
+    "policy: an earlier run trained on the same images but for few patients', so that both updates would tell of these "
+    r"\(least_patients\)",
     "policy: the data have served {number} different sets of training patients, and of one more, updates together "
     r"would tell of few; the same ones as an earlier run's \(least_patients\)",
     r"policy: single images of a patient are not left out here \(holdout, train_counts\): the difference of two "
     r"updates would be theirs \(least_patients\)",
-    r"policy: lr times weight_decay is {number} at most here: updates would be of the last steps alone "
+    r"policy: lr times weight_decay and mu is {number} at most here: updates would be of the last steps alone "
     r"\(least_patients\)",
+    r"policy: momentum and beta1 are {number} at most here: updates would be of the first steps alone "
+    r"\(least_patients\)",
+    r"policy: dropout is {number} at most here: an update would be of few \(least_patients\)",
+    "policy: batch norm's momentum is {number} at most here: its statistics would be of the last batch "
+    r"\(least_patients\)",
+    "policy: as the job reads them, the images of fewer than {number} training patients show anything "
+    r"\(least_patients\)",
+    "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update would be "
+    r"theirs: choose another batch_size \(least_patients\)",
+    r"policy: which folders are sites, is not the job's to say here \(folders=sites, held_out\)",
     r"policy: training images are changed by presets alone here, not by a list of the job's own \(own_augmentation\)",
-    "policy: of one class there are fewer than {number} training patients, and updates of balanced classes would rest "
-    r"on these \(least_patients\)",
+    "policy: of one class there are fewer than {number} training patients, and what tells it from others would rest on "
+    r"these \(least_patients\)",
     "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns",
     r"policy: the data have served {number} experiments, which is the limit \(experiments\)",
     r"policy: the data have served {number} rounds, which is the limit \(rounds\)",

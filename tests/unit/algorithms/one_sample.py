@@ -54,7 +54,7 @@ def method(run: RunConfig, model: nn.Module, *, kept=None, brought=None, persona
     for channel, sent in (brought or {}).items():
         tensors |= named(channel, sent)
 
-    site = SimpleNamespace(name="site-1", config=run, split=split, data=data())
+    site = SimpleNamespace(name="site-1", config=run, split=split, data=data(), seed=run.seed)
     message = Message("train", 2, tensors)
     return Method.of(site, message, model, 2, kept=(kept or {}).get, noise=lambda: None)
 

@@ -175,7 +175,9 @@ def test_with_a_model_f_or_without_need_of_one_sites_own_data_do(home):
 
 
 def test_data_that_nothing_is_known_of(home):
-    with pytest.raises(UserError, match=r"chest-ct: there is no file or folder of that name, .*CT scans .* classes=A,B, .*channels=rgb"):
+    with pytest.raises(
+        UserError, match=r"chest-ct: there is no file or folder of that name, .*CT scans .* classes=A,B, .*channels=rgb"
+    ):
         export_job(make_config(algorithm="fedbn", data="chest-ct", sites=2), home / "job")
 
 

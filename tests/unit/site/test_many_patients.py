@@ -54,7 +54,8 @@ def test_an_update_of_the_last_steps_alone_does_not_leave():
     """By lr times weight_decay near 1 each step wipes out those before it, and the update is the last patient's."""
     settings = {"lr": 0.5, "weight_decay": 1.9}
     assert Guarded(settings=settings, policy=SitePolicy(least_patients=2)).refused("prepare") == (
-        "policy: lr times weight_decay is 0.01 at most here: updates would be of the last steps alone (least_patients)"
+        "policy: lr times weight_decay and mu is 0.01 at most here: updates would be of the last steps alone "
+        "(least_patients)"
     )
     Guarded(settings=settings).hello()
     Guarded("local", settings=settings, policy=SitePolicy(least_patients=2)).hello()  # sends none
@@ -62,8 +63,8 @@ def test_an_update_of_the_last_steps_alone_does_not_leave():
 
 
 BALANCED = (
-    "policy: of one class there are fewer than {} training patients, and updates of balanced classes would rest on "
-    "these (least_patients)"
+    "policy: of one class there are fewer than {} training patients, and what tells it from others would rest on these "
+    "(least_patients)"
 )
 
 

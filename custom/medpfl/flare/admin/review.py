@@ -78,6 +78,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         parameters=sum(p.numel() for p in federation.model().parameters()),
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
         leaves_samples_out=contract.leaves_samples_out,
+        divides_folders=contract.divides_folders,
         public=federation.public and not joining,
     )
 

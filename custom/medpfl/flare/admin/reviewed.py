@@ -9,7 +9,8 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.report.words import size
-from medpfl.site.policy import DECAY, SitePolicy
+from medpfl.site.many_patients import balances
+from medpfl.site.policy import SitePolicy
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Review:
         parameters: of its network.
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
         leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
+        divides_folders: likewise.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
@@ -73,6 +75,7 @@ class Review:
     parameters: int
     steering: str
     leaves_samples_out: bool
+    divides_folders: bool
     public: bool
 
     @property
@@ -100,8 +103,10 @@ class Review:
         tells = any(kind.tensors for kind in self.leaving)
         if tells and policy.least_patients > 1 and self.leaves_samples_out and not self.public:
             found.append("it leaves single images of patients out (holdout, train_counts)")
-        if tells and not policy.lets_decay(config.all_settings):
-            found.append(f"its lr times weight_decay is above {DECAY:g}, so that updates rest on the last steps alone")
+        if tells and (wrong := policy.unlike_training(config.all_settings)):
+            found.append(wrong)
+        if tells and policy.patient_patterns is not None and self.divides_folders:
+            found.append("it says which of the site's folders are sites (folders=sites, held_out)")
         if tells and not policy.lets_augment(config.augment):
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
@@ -185,7 +190,7 @@ class Review:
         yield from (f"  {reveals}" for reveals in dict.fromkeys(kind.reveals for kind in self.leaving))
         yield f"in all, besides numbers: {size(self.bytes)}"
         if policy.least_patients and any(kind.tensors for kind in self.leaving):
-            of_each = ", of each class," if config.trainer.balances else ""
+            of_each = ", of each class," if balances(config) else ""
             yield (
                 f"taken only where {policy.least_patients} patients or more{of_each} are trained on "
                 "(policy: least_patients)"

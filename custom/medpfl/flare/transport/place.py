@@ -16,6 +16,7 @@ from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
 from medpfl.flare.transport.trust import is_rehearsal, submitter
 from medpfl.site.book import Book
+from medpfl.site.contents import contents
 from medpfl.site.contract import Contract
 from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
@@ -119,5 +120,5 @@ class Place:
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,
             experiment=self.folder.parent.name,
-            sets=open_training_sets(self.root, self.key, whose) if self.key else None,
+            sets=open_training_sets(self.root, self.key, whose, partial(contents, party.data)) if self.key else None,
         )
