@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from monai.networks.layers import DropPath
 from test_guard import Guarded
-from tiny import images
+from tiny import Net, images
+from torch import nn
 
+from medpfl.core.masked_data import MaskedVolumes
+from medpfl.core.parameters import StateError
+from medpfl.core.site_data import SiteLoaders
+from medpfl.site.contents import contents, showing
 from medpfl.site.contract import Contract
-from medpfl.site.many_patients import patients, require_many
+from medpfl.site.many_patients import patients, require_many, require_usual
 from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.words import listed
 
@@ -112,3 +118,126 @@ def test_a_jobs_own_list_of_transforms_blanks_no_patients_at_a_hospital():
     Guarded(augment=own, policy=few.model_copy(update={"own_augmentation": True})).hello()
     Guarded(augment="light", policy=few).hello()
     Guarded("local", augment=own, policy=few).hello()  # sends none
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": 0.01, "mu": 100.0}, "lr times weight_decay and mu is 0.01 at most here"),
+        ({"lr": 0.1, "mu": 0.05, "weight_decay": 0.06}, "lr times weight_decay and mu is 0.01 at most here"),
+        ({"lr": 1e-34, "momentum": 5.0}, "momentum and beta1 are 0.99 at most here"),
+        ({"optimizer": "adam", "beta1": 0.9999}, "momentum and beta1 are 0.99 at most here"),
+        ({"batch_size": 1, "accumulate": 12}, "by batch_size and accumulate the last step of an epoch is of few"),
+        ({"prior": 1.0}, "of one class there are fewer than 10 training patients"),
+    ],
+)
+def test_settings_by_which_few_samples_are_the_update(settings, words):
+    """Of 13 samples 5, 4 and 4 are of a class."""
+    ten = SitePolicy(least_patients=10)
+    said = Guarded(settings=settings, policy=ten).refused("prepare")
+    assert said.startswith(f"policy: {words}") and listed(said, set()) == said
+    Guarded(settings=settings).hello()
+    Guarded("local", settings={k: v for k, v in settings.items() if k not in ("mu", "prior")}, policy=ten).hello()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"momentum": 0.9, "weight_decay": 0.01},
+        {"lr": 0.01, "mu": 1.0},
+        {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.05},
+        *({"batch_size": size} for size in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 32)),
+    ],
+)
+def test_settings_as_people_train_with_are_taken(settings):
+    Guarded(settings=settings, policy=SitePolicy(least_patients=10)).hello()
+
+
+class Odd(Net):
+    def __init__(self, momentum=0.1, dropout=0.0):
+        super().__init__(dropout=dropout)
+        self.norm.momentum = momentum
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (Odd(dropout=0.9), "dropout is 0.5 at most here"),
+        (Odd(momentum=1.0), "batch norm's momentum is 0.1 at most here"),
+        (nn.MultiheadAttention(8, 2, dropout=0.9), "dropout is 0.5 at most here"),
+        (DropPath(0.9), "dropout is 0.5 at most here"),
+    ],
+)
+def test_networks_by_which_few_samples_are_the_update(network, words):
+    with pytest.raises(StateError, match=words) as refused:
+        require_usual(SitePolicy(least_patients=2), network)
+    assert listed(str(refused.value), set()) == str(refused.value)
+    require_usual(SitePolicy(), network)
+
+
+def test_networks_as_people_build_them_are_taken():
+    for network in (Odd(dropout=0.5), Odd(momentum=None), nn.MultiheadAttention(8, 2, dropout=0.1), DropPath(0.2)):
+        require_usual(HOSPITAL, network)
+    ten = SitePolicy(least_patients=10)
+    assert Guarded(model_args={"dropout": 0.9}, policy=ten).refused("prepare").startswith("policy: dropout is 0.5")
+
+
+@pytest.mark.parametrize("fields", [{"data_args": {"folders": "sites"}}, {"held_out": 2}])
+def test_a_job_does_not_choose_among_a_sites_folders(fields):
+    guarded = Guarded(policy=SitePolicy(least_patients=2, patient_patterns=()))
+    guarded.site.contract = Contract(guarded.federation.config.model_copy(update=fields))
+    said = guarded.refused("prepare")
+    assert said == "policy: which folders are sites, is not the job's to say here (folders=sites, held_out)"
+    assert listed(said, set()) == said
+    guarded.site.policy = SitePolicy(least_patients=2)
+    guarded.hello()
+    guarded = Guarded(policy=SitePolicy(least_patients=2, patient_patterns=()))
+    guarded.site.contract = Contract(
+        guarded.federation.config.model_copy(update={"data_args": {"folders": "patients"}})
+    )
+    guarded.hello()
+
+
+def test_patients_whose_images_show_nothing_do_not_count():
+    """As by a window in which all but metal is black."""
+    contract = Contract(Guarded().federation.config)
+    data = images(train=12)
+    for part in data.images:
+        data.images[part][9:] = 7
+    require_many(SitePolicy(least_patients=9), contract, data)
+    with pytest.raises(StateError, match="the images of fewer than 10 training patients show anything") as refused:
+        require_many(SitePolicy(least_patients=10), contract, data)
+    assert listed(str(refused.value), set()) == str(refused.value)
+    twos = replace(data, persons={"train": torch.arange(12) // 2})  # the fifth has an image that shows something
+    assert showing(twos) == 5
+    volumes = [torch.rand(1, 4, 4, 4), torch.ones(1, 4, 4, 4)]
+    masks = [torch.zeros(4, 4, 4, dtype=torch.uint8)] * 2
+    assert showing(MaskedVolumes({"train": volumes}, {"train": masks}, (4, 4, 4))) == 1
+
+
+def test_a_label_that_is_known_of_few_patients():
+    """Its row of the last layer has a gradient of those alone, in any run."""
+    federation = Guarded().federation
+    contract = Contract(federation.config.model_copy(update={"task": "multi-label"}))
+    data = images(train=12)
+    labels = torch.ones(12, 2, dtype=torch.long)
+    labels[3:, 1] = -1
+    some = replace(data, labels=data.labels | {"train": labels})
+    require_many(SitePolicy(least_patients=3), contract, some)
+    with pytest.raises(StateError, match="of one class there are fewer than 4 training patients"):
+        require_many(SitePolicy(least_patients=4), contract, some)
+    labels[:, 1] = -1  # nobody's is known: nothing is learned of it
+    require_many(SitePolicy(least_patients=4), contract, some)
+
+
+def test_contents_are_the_same_for_the_same_images_and_labels_alone():
+    data = images(train=6)
+    two = {"train": torch.tensor([0, 0, 1, 1, 2, 2])}
+    whole, paired = contents(data), contents(replace(data, persons=two))
+    assert len(whole) == 6 and len(paired) == 3
+    changed = images(train=6)
+    changed.images["train"][0, 0, 0, 0] += 1
+    assert len(contents(changed) & whole) == 5
+    relabelled = replace(data, labels=data.labels | {"train": data.labels["train"].flip(0)})
+    assert len(contents(relabelled) & whole) < 6
+    assert contents(SiteLoaders([])) is None and showing(SiteLoaders([])) is None

@@ -47,6 +47,29 @@ def test_the_same_patients_or_many_others(tmp_path):
     assert sets(tmp_path, None).tell_of_few("ct", 3, keep=True) == ""
 
 
+def read(folder, numbers, images, data="ct"):
+    """What is said of training on such patients, of whom such images are read."""
+    found = frozenset(f"image {n}".encode() for n in images)
+    return TrainingSets(folder, Seal(KEY, "training sets"), lambda: people(*numbers), lambda: found).tell_of_few(
+        data, 3, keep=True
+    )
+
+
+def test_the_same_patients_are_not_read_otherwise_in_few_images(tmp_path):
+    """By another fit, of which square pictures see nothing; or under another name of the same data."""
+    ten = range(10)
+    words = (
+        "an earlier run trained on the same images but for few patients', so that both updates would tell of these "
+        "(least_patients)"
+    )
+    assert read(tmp_path, ten, ten) == read(tmp_path, ten, ten) == ""
+    assert read(tmp_path, ten, [*range(1, 10), 77]) == words == read(tmp_path, range(20, 31), range(11), data="alias")
+    assert listed(f"policy: {words}", set()) == f"policy: {words}"
+    assert read(tmp_path, ten, range(100, 110)) == ""  # all of them: at another size
+    assert read(tmp_path, range(20, 30), range(200, 210), data="alias") == ""
+    assert read(tmp_path, ten, [*range(100, 109), 7]) == words
+
+
 def test_a_site_lets_its_data_grow_by_few_where_it_says_so(tmp_path):
     def by_few(*numbers, data="ct"):
         return by_few_of(sets(tmp_path, people(*numbers)), data)
