@@ -138,7 +138,9 @@ class Segmentation:
         else:
             import nibabel
 
-            nibabel.save(nibabel.Nifti1Image(mask, nibabel.load(source).affine), file)
+            made = nibabel.Nifti1Image(mask, nibabel.load(source).affine)
+            made.header.set_xyzt_units("mm")
+            nibabel.save(made, file)
         return str(file)
 
 

@@ -88,6 +88,7 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     assert found["name"] == "p1/scan.nii.gz"
     mask = nibabel.load(tmp_path / "out" / "p1" / "scan_mask.nii.gz")
     np.testing.assert_allclose(mask.affine, nibabel.load(image).affine)
+    assert mask.header.get_xyzt_units()[0] == "mm"
     assert mask.shape == (22, 26, 9)
     voxels = int((np.asarray(mask.dataobj) == 1).sum())
     assert found["voxels"] == {"foreground": voxels}

@@ -73,6 +73,8 @@ def test_what_is_worth_knowing(home):
     assert "nothing is left to test on; --held-out x, or leave the site out" in words(
         write_slices(home / "one", sites=("x",), patients=1), "warning"
     )
+    Image.fromarray(np.asarray(Image.open(mask)) * 255).save(mask)  # among masks of 1 at its site
+    assert "taken for the same" not in words(root, "note")
     assert "no mask at all has the class B" in words(root, "warning", classes="background,A,B", values=[0, [1, 255], 2])
 
 
@@ -107,7 +109,7 @@ def test_all_that_is_wrong_is_listed_in_the_runs_words(home):
         said(root, fit="round")
 
 
-def test_volumes(home):
+def test_volumes(home, caplog):
     root = write_volumes(home / "sarcomas")
     found = said(root, classes=["background", "tumour"], patch=[11, 16, 16])
     assert ("ok", "ge: 4 volumes, 4 cases of 4 patients") in found
@@ -117,7 +119,12 @@ def test_volumes(home):
     values, _ = volume(2, (24, 24, 12))
     values[0, 0, :5] = np.nan
     save_nifti(root / "ge" / "STS_002" / "image.nii.gz", values)
-    assert "STS_002/image.nii.gz: 5 voxels are not numbers (NaN): taken as the least value" in words(root, "warning")
+    told = "STS_002/image.nii.gz: 5 voxels are not numbers (NaN): taken as the least value"
+    assert told in words(root, "warning")
+    for dims in (2, 3):
+        caplog.clear()
+        open_source(config(root, data_args={"dims": dims})).prepare()
+        assert told in caplog.text  # a run says it too
     save_nifti(root / "ge" / "STS_000" / "mask.nii.gz", np.zeros((20, 24, 9), np.uint8))
     save_nifti(root / "ge" / "STS_001" / "mask.nii.gz", np.zeros((22, 24, 11), np.uint8), (1, 1, 1))
     save_nifti(root / "siemens" / "STS_010" / "image.nii.gz", volume(1, low=-900)[0], (1, 1, 3))

@@ -157,7 +157,7 @@ def test_units_that_cannot_be_millimetres(tmp_path, change, words):
         ({"tilt": 12}, "tilted by 12.0 degrees"),
         ({"change": _moved(0, 0, 0.2)}, "slice distances vary from 2.3 to 2.7 mm"),
         ({"orientation": (1, 0, 0, 0, 0, -1)}, "not axial"),
-        ({"change": lambda n, d: d.pop("RescaleSlope")}, "12 slices have no rescale slope and intercept"),
+        ({"change": lambda n, d: d.pop("RescaleSlope")}, "12 slices lack rescale slope or intercept"),
         ({"change": _set(RescaleType="MGML")}, "unit 'MGML', not HU"),
     ],
 )

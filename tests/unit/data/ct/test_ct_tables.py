@@ -12,6 +12,8 @@ from make_dicom import chest, write_nifti, write_series
 
 from medpfl.data.check import check
 from medpfl.data.kinds.scans.centre_scans import read_centre
+from medpfl.data.kinds.scans.inventory import take_inventory
+from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
 from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 
@@ -165,6 +167,9 @@ def test_rescaling_without_a_value_is_told_with_the_file(tmp_path):
     _table(tmp_path, ["s,0", "t,1"])
     (told,) = [words for words in _words(tmp_path) if "Rescale" in words]
     assert f"{tmp_path / 's' / '000.dcm'}: has a RescaleSlope without a value" in told and "(and 11 more)" in told
+    assert not any("taken as HU" in words for words in _words(tmp_path, "warning"))
+    [broken] = [one for one, _ in with_thumbnails(take_inventory(tmp_path)) if not one.usable]
+    assert [level for level, _ in broken.problems] == ["error"]  # and not what a decoder makes of it
 
 
 def test_accents_in_two_ways_are_one_name(tmp_path):

@@ -195,8 +195,12 @@ def _between(source: Masked, good: Mapping[Pair, Seen]) -> Iterator[Finding]:
         )
     elif set(looks) == {"grey"} and source.form == "pictures" and source.reading.channels is None:
         yield Finding("note", "all pictures are grey, and are read as rgb: --data-arg channels=grey saves two channels")
-    values = {value for one in good.values() for value in one.values if value}
-    if len(values) > 1 and source.reading.values is None and len(source.classes) == 2:
+    by_site: dict[str, set[int]] = {}
+    for pair, one in good.items():
+        by_site.setdefault(pair.centre, set()).update(value for value in one.values if value)
+    values = set().union(*by_site.values())
+    alike = all(len(of_one) <= 1 for of_one in by_site.values())  # else it is an error of the site
+    if len(values) > 1 and alike and source.reading.values is None and len(source.classes) == 2:
         yield Finding(
             "note", f"masks mark their structure by {', '.join(map(str, sorted(values)))}: taken for the same"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from functools import lru_cache
 from itertools import product
@@ -28,6 +29,8 @@ from medpfl.data.kinds.scans.nifti import read_volume, require_whole
 
 if TYPE_CHECKING:
     from monai.transforms import Compose
+
+log = logging.getLogger(__name__)
 
 _APART = 0.5
 """Voxels' edges that a mask may lie beside its image: headers are rounded, and a mask is not finer than its voxels."""
@@ -137,8 +140,12 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
         before = made["squared"]["shape"]
         for axis, factor in enumerate(pixel_factors(*before, reading.size, reading.fit), start=1):
             spacing[axis] *= factor
+    stored = np.asarray(nibabel.load(pair.image).dataobj, dtype=np.float32)
+    if unknown := int(stored.size - np.isfinite(stored).sum()):
+        log.warning("%s: %d voxels are not numbers (NaN): taken as the least value", pair.image, unknown)
+    ct = looks_like_ct(torch.from_numpy(np.nan_to_num(stored)))
     kept = torch.float32 if reading.normalise == "none" else torch.float16
-    return Volume(image.to(kept), classes, tuple(spacing), present, looks_like_ct(_image(pair)))
+    return Volume(image.to(kept), classes, tuple(spacing), present, ct)
 
 
 @lru_cache(maxsize=1)
@@ -161,10 +168,6 @@ def _run(item: dict, reading: Reading) -> dict:
 
 def _plain(tensor: Tensor) -> Tensor:
     return (tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor).contiguous()
-
-
-def _image(pair: Pair) -> Tensor:
-    return torch.from_numpy(np.nan_to_num(np.asarray(nibabel.load(pair.image).dataobj, dtype=np.float32)))
 
 
 def _one_channel(file: Path) -> tuple[int, ...] | None:

@@ -38,8 +38,8 @@ def _drawn(one: Found) -> tuple[Found, str]:
         if one.picture or one.form == "picture":
             return one, png(_small(one.files[0]))
         values = (nifti_slice if one.form == "NIfTI" else dicom_slice)(one.files[len(one.files) // 2])
-    except UserError as error:
-        return replace(one, problems=(*one.problems, ("error", str(error)))), ""
+    except UserError as error:  # of one whose header is wrong, that is why
+        return replace(one, problems=(*one.problems, *([("error", str(error))] if one.usable else []))), ""
     if not one.volume:
         return one, png(grey(values, ct=False))
     told, hu = _values(one, values), looks_like_hu(values)

@@ -225,9 +225,9 @@ def _not_a_volume(headers: Sequence[Header]) -> str | None:
 
 def _units(headers: Sequence[Header]) -> list[str]:
     messages = []
-    if without := [h for h in headers if not h.rescaling]:
+    if without := [h for h in headers if not h.rescaling and not h.problem]:
         name = without[0].path.name
-        messages.append(f"{len(without)} slices have no rescale slope and intercept, {name} first: taken as HU")
+        messages.append(f"{len(without)} slices lack rescale slope or intercept, {name} first: taken as HU")
     for part, name in enumerate(("RescaleSlope", "RescaleIntercept")):
         said = {h.path.name: h.rescaling[part] for h in headers if h.rescaling}
         usual = Counter(said.values()).most_common(1)[0][0] if said else 0.0
