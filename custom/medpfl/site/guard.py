@@ -171,7 +171,7 @@ class Guarded:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
         if not self._tells_of_patients(message):
             return
-        require_many(self.policy, self.contract, self.party.data)
+        require_many(self.policy, self.contract, self.party.data, look=message.task != "train")
         require_usual(self.policy, model)
         if message.task != "train":
             self._require_other_patients()

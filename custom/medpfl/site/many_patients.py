@@ -31,8 +31,15 @@ def patients(data: SiteData, part: Part = "train") -> int:
     return data.samples(part) if owners is None else len(owners.unique())
 
 
-def require_many(policy: SitePolicy, contract: Contract, data: SiteData) -> None:
-    """StateError where few patients are trained on, or training would weigh few of them more than all others."""
+def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look: bool = True) -> None:
+    """StateError where few patients are trained on, or training would weigh few of them more than all others.
+
+    Args:
+        policy: the site's.
+        contract: of the run.
+        data: the site's.
+        look: whether images and labels are looked at too, which takes as long as reading them all.
+    """
     config, least = contract.config, policy.least_patients
     if not policy.lets_say_whose(contract.patient_pattern):
         raise StateError(
@@ -51,7 +58,7 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData) -> None
             "policy: training images are changed by presets alone here, not by a list of the job's own "
             "(own_augmentation)"
         )
-    if least > 1:
+    if least > 1 and look:
         _require_shares(config, data, least)
 
 
