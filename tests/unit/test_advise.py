@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 
 import medpfl
 from medpfl.config.run import make_config
@@ -93,6 +94,20 @@ def test_of_masks_it_tells_of_hospitals(medpfl, tmp_path):
     (tmp_path / "counts.csv").write_text(COUNTS)
     assert "of Dice over" in said(medpfl("advise", "--counts", "counts.csv", "--task", "segmentation", cwd=tmp_path))
     assert json.loads((tmp_path / "a.json").read_text())["answers"][0]["measure"] == "dice"
+
+
+def test_data_are_read_as_the_arguments_say(medpfl, tmp_path):
+    for number in (1, 2):
+        for name in "ab":
+            Image.new("L", (8 * number, 8), 40 * number).save(_in(tmp_path / "data" / f"s{number}" / name) / "1.png")
+            Image.new("L", (8 * number, 8), 50 * number).save(tmp_path / "data" / f"s{number}" / name / "2.png")
+    done = medpfl("advise", "--data", "data", "--data-arg", "size=16", "--data-arg", "channels=grey", cwd=tmp_path)
+    assert "The regime: 2 sites" in said(done)
+
+
+def _in(folder):
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_a_preset_of_a_run_will_do(medpfl, tmp_path):

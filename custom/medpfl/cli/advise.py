@@ -104,8 +104,7 @@ def _of_options(options: opt.Options) -> tuple[RunConfig, Measure]:
     from medpfl.algorithms import DEFAULT
     from medpfl.report.advice.known import measured
 
-    # A preset of a run says more than its data; it is read and not used.
-    config = opt.Options(preset=options.preset, **options.line).config(DEFAULT)
+    config = options.of_a_run().config(DEFAULT)  # a preset says more than its data; it is read and not used
     if config.sites < 2:
         raise UserError("--sites 1: a federation has two sites or more")
     return config, measured(config.task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -53,6 +54,12 @@ class Options:
         from medpfl.runs.asked import configs_of
 
         return configs_of(algorithms, seeds, self.fields, self.naming_preset)
+
+    def of_a_run(self) -> Options:
+        """The same, with a preset that may say whatever a run has."""
+        found = copy(self)
+        found.without = ()
+        return found
 
     @contextmanager
     def naming_preset(self) -> Iterator[None]:

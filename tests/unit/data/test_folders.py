@@ -207,7 +207,7 @@ def test_check_says_what_is_there(fundus):
     assert ("warning", "west/unsure: no picture in it") in found
     assert ("ok", "north: 12 pictures: glaucoma 6, normal 6") in found
     assert ("ok", "north: 40×40 pixels") in found
-    assert ("ok", "west: 8×8 to 56×40 pixels") in found
+    assert ("ok", "west: 8 to 56 × 8 to 40 pixels (width × height)") in found
     assert ("ok", "north: by the default split (0.5/0.1/0.4): train 6, validation 1, test 5") in found
     assert ("warning", "south: no picture of class normal") in found
     assert any(level == "warning" and "west: pictures of one colour: 1, the first is" in text for level, text in found)
@@ -226,6 +226,10 @@ def test_check_says_where_pictures_are_dark_as_those_of_12_bits_in_16(tmp_path):
             Image.fromarray(values).save(file)
     told = [finding.message for finding in check(tmp_path) if finding.level == "warning"]
     assert [text.startswith(dark) for text in told if "no pixel" in text] == [True]
+    one = tmp_path / "south" / "a" / "0.png"
+    Image.fromarray(rng.integers(0, 4096, (64, 64), dtype=np.uint16)).save(one)
+    told = " ".join(finding.message for finding in check(tmp_path) if finding.level == "warning")
+    assert f"south: 1 files of 16 bits have no pixel above 64 of 255, {one} first: values of 12 bits?" in told
 
 
 def test_check_says_whose_pictures_are_whose_and_what_the_order_is(fundus):

@@ -224,3 +224,14 @@ def test_a_mask_of_the_picture_as_it_is_stored_is_told_so(home):
     write_picture(root / "north/n0/8.png", root / "north/n0/8_mask.png", 0, size=(30, 40))
     turn_by_exif(root / "north/n0/8.png", 6)
     assert "both must be of one size (EXIF data turn the image; the mask fits the stored one" in words(root, "error")
+
+
+def test_a_picture_of_12_bits_among_others_is_told(home):
+    root = write_slices(home / "brains", slices=2)
+    dark = root / "north/n0/8.png"
+    values = np.random.default_rng(0).integers(0, 4096, (40, 40)).astype(np.uint16)
+    Image.fromarray(values).save(dark)
+    told = f"{dark}: 16 bits, and no pixel above 64 of 255: values of 12 bits? rescale it first"
+    assert told in words(root, "warning")
+    Image.fromarray(values * 16).save(dark)
+    assert "12 bits" not in words(root, "warning")

@@ -95,6 +95,7 @@ def test_pictures_in_no_row_are_counted(tmp_path):
     paint(root / "left over.png", (1, 2, 3), 99)
     (words,) = [f.message for f in check(root) if "in no row" in f.message]
     assert words.startswith("1 pictures are in no row of a table and are not read") and "left over.png" in words
+    assert "1 other file in the folder, not read" in [f.message for f in check(root)]  # and not the table, which is
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from medpfl.data.files import PICTURES, files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
-from medpfl.data.kinds.folders.picture_file import Reading, picture_size, read_picture
+from medpfl.data.kinds.folders.picture_file import DARK, Reading, dark_of_16_bits, picture_size, read_picture
 from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
+from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
 from medpfl.data.patients import in_numbers, no_validation, split_patients
@@ -31,11 +32,9 @@ _PATIENTS = "each picture counts as its own patient, so pictures of one patient 
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
-_DARK = 64
-"""Of 255: no pixel of pictures of 14 or 12 bits in files of 16 is above."""
-
-Seen = tuple[tuple[int, int], bool, int] | str
-"""Width and height of a picture, whether all its pixels are alike, and the highest; or why it cannot be read."""
+Seen = tuple[tuple[int, int], bool, int, bool] | str
+"""Width and height of a picture, whether all its pixels are alike, the highest, and whether that is low for a file of
+16 bits; or why it cannot be read."""
 
 
 def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
@@ -74,7 +73,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     files = files_below(layout.root)
     if unread := unread_pictures(files):
         report.append(Finding("warning", unread))
-    other = len(files) - sum(map(len, layout.centres.values()))
+    other = len(files) - sum(map(len, layout.centres.values())) - len(tables(layout.root))
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
     if layout.people:
@@ -97,9 +96,13 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
         found.append(("warning", all_of_one(len(pictures), "pictures", centre, expression)))
     good = [what for what in seen if not isinstance(what, str)]
     if good:
-        found.append(("ok", _sizes([size for size, _, _ in good])))
-        highest = max(high for _, _, high in good)
-        if highest <= _DARK:
+        found.append(("ok", _sizes([size for size, *_ in good])))
+        highest = max(high for _, _, high, _ in good)
+        dark = [p for p, what in zip(pictures, seen, strict=True) if not isinstance(what, str) and what[3]]
+        if highest > DARK and dark:
+            words = f"{len(dark):,} files of 16 bits have no pixel above {DARK} of 255, {dark[0].file} first"
+            found.append(("warning", f"{words}: values of 12 bits? rescale them first"))
+        if highest <= DARK:
             words = "no pixel of any picture is above {} of 255: values of 12 bits in files of 16? rescale them first"
             found.append(("warning", words.format(highest)))
     parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
@@ -126,13 +129,16 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
 def _look(picture: Picture) -> Seen:
     try:
         pixels = read_picture(picture.file, Reading(fit="stretch"))
-        return picture_size(picture.file), bool((pixels == pixels[:, :1, :1]).all()), int(pixels.max())
+        alike, dark = bool((pixels == pixels[:, :1, :1]).all()), dark_of_16_bits(picture.file, pixels)
+        return picture_size(picture.file), alike, int(pixels.max()), dark
     except UserError as error:
         return str(error)
 
 
 def _sizes(sizes: Sequence[tuple[int, int]]) -> str:
-    """The smallest and the largest width and height."""
-    low, high = (tuple(map(limit, zip(*sizes, strict=True))) for limit in (min, max))
-    least = f"{low[0]:,}×{low[1]:,}"
-    return least + (" pixels" if low == high else f" to {high[0]:,}×{high[1]:,} pixels")
+    """The smallest and the largest width, and height."""
+    width, height = (
+        f"{min(sides):,}" + (f" to {max(sides):,}" if min(sides) < max(sides) else "")
+        for sides in zip(*sizes, strict=True)
+    )
+    return f"{width}×{height} pixels" if len(set(sizes)) == 1 else f"{width} × {height} pixels (width × height)"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 Fit = Literal["crop", "pad", "stretch"]
+DARK = 64
+"""Of 255: no pixel of pictures of 14 or 12 bits in files of 16 is above."""
 
 
 class Reading(BaseModel):
@@ -100,6 +102,16 @@ def picture_size(file: Path) -> tuple[int, int]:
         return xray_size(file)
     with Image.open(file) as image:
         return image.size[::-1] if _orientation(image) >= 5 else image.size
+
+
+def dark_of_16_bits(file: Path, pixels: np.ndarray) -> bool:
+    """Whether a file of 16 bits becomes so dark a picture (:func:`read_picture`'s) as values of 12 or 14 bits do."""
+    from PIL import Image
+
+    if is_dicom(file) or pixels.max() > DARK:
+        return False
+    with Image.open(file) as image:
+        return image.mode.startswith("I")
 
 
 def exif_turn(file: Path) -> int:

@@ -130,8 +130,10 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
 
 
 def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str, str]]:
-    for note in chain.from_iterable(one.notes for one in good):
-        yield "warning", note
+    notes = list(chain.from_iterable(one.notes for one in good))
+    yield from (("warning", note) for note in notes[:_MOST])
+    if len(notes) > _MOST:
+        yield "warning", f"and {len(notes) - _MOST:,} more like these"
     if blank := [one.blank for one in good if one.blank]:
         yield "warning", f"{noun} of one colour: {len(blank):,} of {len(good):,}, the first is {blank[0]}"
     if empty := sum(not one.counts[1:].any() for one in good):

@@ -60,11 +60,13 @@ def look_at_row(pair: Pair, arrays: Arrays, reading: Reading, count: int) -> See
 
 
 def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
-    from medpfl.data.kinds.folders.picture_file import read_picture
+    from medpfl.data.kinds.folders.picture_file import DARK, dark_of_16_bits, read_picture
 
-    mask = read_mask(pair, reading, count)
-    blank = str(pair.image) if _is_blank(read_picture(pair.image, picture_reading(reading))) else ""
+    mask, pixels = read_mask(pair, reading, count), read_picture(pair.image, picture_reading(reading))
+    blank = str(pair.image) if _is_blank(pixels) else ""
     notes = (turned,) if (turned := only_the_picture_turned(pair)) else ()
+    if dark_of_16_bits(pair.image, pixels):
+        notes += (f"{pair.image}: 16 bits, and no pixel above {DARK} of 255: values of 12 bits? rescale it first",)
     return Seen(mask.classes.shape, mode_of(pair.image), _counts(mask.classes, count), mask.values, None, notes, blank)
 
 
