@@ -128,6 +128,10 @@ def data_inventory(
         if any(one.masked for one in inventory.found):
             learned = f"To learn the masks copy nothing: `medpfl data check {path}` reads them."
             said = f"{learned} To classify the scans: {said}"
+        if tables := [file.parent.name for file in sorted(path.glob(f"*/{LABELS}"))]:
+            said += (
+                f" {' and '.join(tables[:3])} have such a table already: one in {path} itself makes one site of all."
+            )
         console.print(Text(printable(said)), soft_wrap=True)
 
 

@@ -150,6 +150,25 @@ def test_patients_without_an_identifier_are_their_folders(tmp_path):
     assert [one.patient for one in propose(take_inventory(tmp_path))] == ["case 7", "sub-1", "sub-2"]
 
 
+def test_two_hospitals_folders_of_one_name_are_two_patients(tmp_path):
+    for site in ("north", "south"):
+        for patient in ("p0", "p1"):
+            write_nifti(tmp_path / site / patient / "image.nii.gz", chest(20, edge=16, seed=len(site)))
+    write_nifti(tmp_path / "south" / "p2" / "image.nii.gz", chest(20, edge=16))
+    found = propose(take_inventory(tmp_path))
+    assert [one.patient for one in found] == ["north/p0", "north/p1", "p2", "south/p0", "south/p1"]
+    assert all(one.chosen for one in found)
+
+
+def test_tables_that_are_there_are_not_replaced_without_a_word(tmp_path):
+    for site in ("north", "south"):
+        write_nifti(tmp_path / "ct" / site / f"{site}.nii", chest(20, edge=16))
+        (tmp_path / "ct" / site / "labels.csv").write_text("series,label\n")
+    done = CliRunner().invoke(app, ["data", "inventory", str(tmp_path / "ct"), "--out", str(tmp_path / "out")])
+    said = " ".join(done.output.split())
+    assert f"north and south have such a table already: one in {tmp_path / 'ct'} itself makes one site of all." in said
+
+
 def test_thumbnails_tell_what_headers_do_not(tmp_path):
     write_series(tmp_path / "raw", chest() + 1024)
     (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")

@@ -247,11 +247,24 @@ def _volume(volume: Volume, root: Path) -> Found:
 
 
 def _named(volumes: Sequence[Found]) -> list[Found]:
-    """Volumes of which those with the same file name have their folder's name for a patient."""
+    """Volumes of which those with the same file name have their folder's for a patient, or its path if that is shared.
+
+    Two hospitals' p00 are two people; and nobody is lost if one patient's two visits count as two.
+    """
     stems = Counter(one.patient for one in volumes)
+    alike = {one.where: one.files[0].parent for one in volumes if stems[one.patient] > 1}
+    folders = Counter(folder.name for folder in set(alike.values()))
     return [
-        replace(one, patient=composed(one.files[0].parent.name)) if stems[one.patient] > 1 else one for one in volumes
+        replace(one, patient=composed(_folder(one, several=folders[alike[one.where].name] > 1)))
+        if one.where in alike
+        else one
+        for one in volumes
     ]
+
+
+def _folder(one: Found, *, several: bool) -> str:
+    """The name of the folder that a file is in, or its path."""
+    return Path(one.place).parent.as_posix() if several else one.files[0].parent.name
 
 
 def _picture(file: Path, root: Path) -> Found:
