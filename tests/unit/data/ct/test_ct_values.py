@@ -46,6 +46,17 @@ def test_hu_stored_without_their_sign_are_an_error(padding):
     assert without_sign(values) is without_sign(values + 1024) is None
 
 
+def test_single_slices_without_their_offset_are_an_error():
+    values = hu()
+    values[..., 3] += 1024
+    (finding,) = odd_values(values)
+    assert finding.level == "error"
+    assert f"1 of {values.shape[2]} slices look like HU without their offset, number 4 from" in finding.message
+    values[..., 3] -= 1024
+    values[..., 3] = -1000  # a slice of air is none of them
+    assert odd_values(values) == []
+
+
 def test_images_that_use_all_of_16_bits_have_lost_no_sign():
     bright = np.linspace(0, 65535, 4096)
     assert without_sign(bright) is without_sign(np.where(bright > 1e4, 62000, 62001)) is None

@@ -20,7 +20,7 @@ from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.places import private_folder
 
-_VERSION = 3
+_VERSION = 4
 """Part of every key; a change of the pipeline that changes its output changes this number."""
 
 log = logging.getLogger(__name__)

@@ -52,6 +52,8 @@ def odd_values(values: np.ndarray, modality: Modality = "CT") -> list[Finding]:
         return [*findings, Finding("warning", words)] if looks_like_hu(known) else findings
     if wrong := without_offset(known) or without_sign(known):
         return [*findings, Finding("error", f"{wrong} {READS_MR}")]
+    if wrong := _slices_without_offset(np.where(finite, values, AIR)):
+        return [*findings, Finding("error", wrong)]
     known = _without_padding(known, low)
     if not known.size or _like_hu(known):
         return findings
@@ -76,6 +78,26 @@ def without_offset(values: np.ndarray) -> str | None:
             said = f"values from {low:.6g} to {values.max():.6g}"
             return f"{said} look like HU without their offset of {-offset:.0f}: has the rescaling been lost?"
     return None
+
+
+def _slices_without_offset(values: np.ndarray) -> str | None:
+    """That some slices of a volume (X, Y, Z), fewer than half, look like HU plus 1024 or 1000; None if not."""
+    if values.ndim < 3:
+        return None
+
+    def alike(offset: float) -> np.ndarray:  # by slice
+        shares = [
+            ((values > low + offset) & (values < high + offset)).mean(axis=(0, 1)) for low, high in (_AIR, _TISSUE)
+        ]
+        return (shares[0] >= _LEAST_AIR) & (shares[1] >= _LEAST_TISSUE)
+
+    odd = np.flatnonzero(~alike(0) & np.any([alike(offset) for offset in _OFFSETS], axis=0))
+    if not 0 < len(odd) < values.shape[2] / 2:
+        return None
+    return (
+        f"{len(odd):,} of {values.shape[2]:,} slices look like HU without their offset, number {odd[0] + 1} from the "
+        "end that is read first: have they been converted otherwise?"
+    )
 
 
 def without_sign(values: np.ndarray) -> str | None:
