@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from medpfl.bundle.inference import in_one_line
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case
 from medpfl.tasks.segmentation.judging import most_probable, predicted
+
+logger = logging.getLogger(__name__)
 
 
 class Segmentation:
@@ -131,6 +134,8 @@ class Segmentation:
     def _write(self, mask: np.ndarray, item: Mapping[str, Any], source: Path) -> str:
         file = self._file(item, source)
         file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():  # as of an earlier call on another file of that name
+            logger.warning("%s was there and is replaced", file)
         if item["kind"] == "picture":
             from PIL import Image
 

@@ -56,6 +56,10 @@ def test_what_is_missing_and_how_to_get_it(home):
         UserError, match=r"blodmnist: there is no file or folder of that name, .*: give the path of data, or"
     ):
         find("blodmnist")
+    for name, words in (("a.nii", "one volume"), ("a.nii.gz", "compressed, as a NIfTI"), ("a.dcm", "one DICOM file")):
+        (home / name).write_bytes(b"x")
+        with pytest.raises(UserError, match=f"{name}: {words}.*: give the folder of its table"):
+            open_dataset(home / name)
     with pytest.raises(UserError, match=r"x/mine\.npz: there is no such file"):
         find("x/mine.npz")
     with pytest.raises(UserError, match="a folder"):

@@ -57,6 +57,8 @@ def test_masks_beside_the_pictures_are_neither_segmented_nor_overwritten(tmp_pat
     workflow(model, new, tmp_path / "out").run()
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["01_mask.png", "02_mask.png"]
     assert f"{new}: 2 masks by their names are left out, 01_mask.png first" in caplog.text
+    workflow(model, new / "01.png", tmp_path / "out").run()
+    assert f"{tmp_path / 'out' / '01_mask.png'} was there and is replaced" in caplog.text
     (new / "01_mask.png").unlink()
     del before[new / "01_mask.png"]
     with pytest.raises(RuntimeError) as error:

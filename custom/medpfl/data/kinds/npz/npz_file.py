@@ -22,8 +22,11 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.kinds.npz.medmnist import known_set
 
 _PARTS = ("train", "val", "test")
-_TABLES = {
+_OTHERS = {
     ".csv": "a table: give its folder",
+    ".nii": "one volume: give the folder of its table or its masks",
+    ".gz": "compressed, as a NIfTI volume may be: give the folder of its table or its masks",
+    ".dcm": "one DICOM file: give the folder of its table",
     ".xlsx": "a spreadsheet: save it as CSV, labels.csv, and give its folder",
 }
 _CHUNK = 1 << 20
@@ -38,7 +41,7 @@ def load(path: str | Path) -> ImageDataset:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: there is no such file" if not path.exists() else f"{path}: not a file but a folder")
-    if kind := _TABLES.get(path.suffix.lower()):
+    if kind := _OTHERS.get(path.suffix.lower()):
         raise UserError(f"{path}: {kind} ({path.parent})")
     try:
         with zipfile.ZipFile(path) as archive:
