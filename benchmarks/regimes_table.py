@@ -95,6 +95,7 @@ TITLES = {
     "fedrep": "FedRep",
     "scaffold": "SCAFFOLD",
     "fedbabu": "FedBABU",
+    "f-fedap": "f-FedAP",
     "fedavg_prior=1": "FedAvg, prior",
     "fedbn_prior=1": "FedBN, prior",
     "fedper_prior=1": "FedPer, prior",
