@@ -65,7 +65,7 @@ class Site:
         delivery: where its models go at the end, to be used; None for nowhere.
         rival: what the site trains alone, beside; None for nothing.
         selects: the site selects its round by its own validation data: measures do not leave, or the model does not.
-        secret: of the site, for the noise of differential privacy; None in a simulation alone, where it repeats.
+        secret: of the site, for the noise of differential privacy; None in a simulation, where it repeats.
         passes: gives its data as the epochs of a round see them, where somebody watches each pass over them.
     """
 

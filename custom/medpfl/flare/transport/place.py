@@ -91,7 +91,7 @@ class Place:
 
     @property
     def secret(self) -> bytes | None:
-        """For the noise of differential privacy; None in a rehearsal, where figures repeat."""
+        """For noise and for what is drawn in training; None in a rehearsal, where figures repeat."""
         return None if self.key is None else Seal(self.key, self.name).secret("noise")
 
     def require_approved(self, config: RunConfig, newcomers: RunConfig | None = None) -> None:
