@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from medpfl.cli import flags
 from medpfl.cli import options as opt
+from medpfl.cli.consoles import aside, console
 from medpfl.cli.refusals import require_known
 from medpfl.core.errors import UserError
 from medpfl.report.progress import progress
 from medpfl.report.words import count
-
-console, aside = Console(emoji=False), Console(emoji=False, stderr=True)  # what was asked for, and progress
 
 
 @opt.takes_options("personal", "mixing", "seed")

@@ -130,7 +130,8 @@ def data_inventory(
             said = f"{learned} To classify the scans: {said}"
         if tables := [file.parent.name for file in sorted(path.glob(f"*/{LABELS}"))]:
             said += (
-                f" {' and '.join(tables[:3])} have such a table already: one in {path} itself makes one site of all."
+                f" Folders in it that have such a table already: {', '.join(tables)}; one in {path} itself makes one "
+                "site of all."
             )
         console.print(Text(printable(said)), soft_wrap=True)
 

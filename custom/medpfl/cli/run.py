@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from medpfl.cli import flags
 from medpfl.cli import options as opt
+from medpfl.cli.consoles import aside, console
 from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.refusals import refuse, require_known
 from medpfl.config.fields import PLACE, RUN
@@ -18,7 +18,6 @@ from medpfl.report.progress import progress
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
-console, aside = Console(emoji=False), Console(emoji=False, stderr=True)  # what was asked for, and progress
 
 DEFAULT = "fedblend"
 """What is run where no algorithm is named, said without loading any (:data:`medpfl.algorithms.DEFAULT`)."""

@@ -6,6 +6,8 @@ was carried out (docs/privacy.md).
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -19,8 +21,10 @@ from medpfl.site.contents import showing
 from medpfl.site.contract import Contract
 from medpfl.site.policy import DROPOUT, STATISTICS, SitePolicy
 
-_DROPPED = ("dropout", "drop_prob")
-"""What layers call it that drop without a layer of their own: torch's attention, MONAI's paths."""
+logger = logging.getLogger(__name__)
+
+_DROPPED = ("dropout", "drop_prob", "drop_connect_rate")
+"""What layers call it that drop without a layer of their own: torch's attention, MONAI's paths and EfficientNet."""
 
 
 def patients(data: SiteData, part: Part = "train") -> int:
@@ -62,19 +66,24 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
         _require_shares(config, data, least)
 
 
-def require_usual(policy: SitePolicy, model: nn.Module) -> None:
-    """StateError for a network that lets an update rest on few samples: by nearly all of them dropped, or forgotten."""
-    if policy.least_patients < 2:
-        return
+def unusual(model: nn.Module) -> str:
+    """Why a network lets an update rest on few samples, by nearly all of them dropped or forgotten; empty if not."""
     for layer in model.modules():
         dropped = [layer.p] if isinstance(layer, _DropoutNd) else [getattr(layer, name, 0) for name in _DROPPED]
-        if any(isinstance(share, float) and share > DROPOUT for share in dropped):
-            raise StateError(f"policy: dropout is {DROPOUT:g} at most here: an update would be of few (least_patients)")
-        if isinstance(layer, _NormBase) and layer.momentum is not None and layer.momentum > STATISTICS:
-            raise StateError(
-                f"policy: batch norm's momentum is {STATISTICS:g} at most here: its statistics would be of the last "
-                "batch (least_patients)"
+        if any(isinstance(share, float | int) and share > DROPOUT for share in dropped):
+            return f"dropout is {DROPOUT:g} at most here: an update would be of few (least_patients)"
+        if isinstance(layer, _NormBase) and not 0 <= (layer.momentum or 0) <= STATISTICS:
+            return (
+                f"batch norm's momentum is 0 to {STATISTICS:g} here: its statistics would be of one batch "
+                "(least_patients)"
             )
+    return ""
+
+
+def require_usual(policy: SitePolicy, model: nn.Module) -> None:
+    """StateError for a network that is :func:`unusual`, where an update must rest on many patients."""
+    if policy.least_patients > 1 and (wrong := unusual(model)):
+        raise StateError(f"policy: {wrong}")
 
 
 def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
@@ -84,12 +93,15 @@ def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
             f"policy: as the job reads them, the images of fewer than {least} training patients show anything "
             "(least_patients)"
         )
-    if (balances(config) and _fewest_of_a_class(data) < least) or _fewest_of_a_label(config, data) < least:
+    fewest = min(_fewest_of_a_class(data) if balances(config) else least, _fewest_of_a_label(config, data))
+    if fewest < least:
+        logger.warning("of one class %d training patients are known, and least_patients is %d", fewest, least)
         raise StateError(
             f"policy: of one class there are fewer than {least} training patients, and what tells it from others would "
             "rest on these (least_patients)"
         )
     if (steps := _steps(config, data)) and len(steps) ** 2 / sum(1 / size for size in steps) < least / 2:
+        logger.warning("steps of %s samples in an epoch: the last is too small", ", ".join(map(str, steps)))
         raise StateError(
             "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update "
             "would be theirs: choose another batch_size (least_patients)"

@@ -79,8 +79,8 @@ class TrainingSets:
             before = [set(one["images"]) for sets in known.values() for one in sets if images and one["images"]]
             if any(0 < len(images ^ one) < least for one in before):
                 return (
-                    "an earlier run trained on the same images but for few patients', so that both updates would tell "
-                    "of these (least_patients)"
+                    "an earlier run trained on the same images and labels but for few patients', so that both updates "
+                    f"would tell of these; the same ones, or of {least} patients others (least_patients)"
                 )
             if chosen in earlier and (images in before or not images):
                 return ""
@@ -131,10 +131,13 @@ class TrainingSets:
         try:
             content = json.loads(file.read_bytes())
             self.seal.require(FILE, _text(content["sets"]), content["seal"])
-            _ = [one["patients"] for sets in content["sets"].values() for one in sets]  # as no earlier version had it
         except (ValueError, KeyError, TypeError):
             raise SealBroken(f"{file} is not as this site wrote it") from None
-        return content["sets"]
+        # An earlier version kept patients alone.
+        return {
+            name: [one if isinstance(one, dict) else {"patients": one, "images": []} for one in sets]
+            for name, sets in content["sets"].items()
+        }
 
     def _write(self, sets: dict[str, list[_Set]]) -> None:
         content = {"sets": sets, "seal": self.seal.tag(FILE, _text(sets))}

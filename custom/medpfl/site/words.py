@@ -108,8 +108,8 @@ _TEXTS = (
     r"policy: no update or statistics of fewer than {number} training patients leave \(least_patients\)",
     "policy: the training patients are an earlier run's but for few, so that both updates would tell of these; the "
     r"same ones, or {number} others \(least_patients\)",
-    "policy: an earlier run trained on the same images but for few patients', so that both updates would tell of these "
-    r"\(least_patients\)",
+    "policy: an earlier run trained on the same images and labels but for few patients', so that both updates would "
+    r"tell of these; the same ones, or of {number} patients others \(least_patients\)",
     "policy: the data have served {number} different sets of training patients, and of one more, updates together "
     r"would tell of few; the same ones as an earlier run's \(least_patients\)",
     r"policy: single images of a patient are not left out here \(holdout, train_counts\): the difference of two "
@@ -119,8 +119,7 @@ _TEXTS = (
     r"policy: momentum and beta1 are {number} at most here: updates would be of the first steps alone "
     r"\(least_patients\)",
     r"policy: dropout is {number} at most here: an update would be of few \(least_patients\)",
-    "policy: batch norm's momentum is {number} at most here: its statistics would be of the last batch "
-    r"\(least_patients\)",
+    r"policy: batch norm's momentum is 0 to {number} here: its statistics would be of one batch \(least_patients\)",
     "policy: as the job reads them, the images of fewer than {number} training patients show anything "
     r"\(least_patients\)",
     "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update would be "

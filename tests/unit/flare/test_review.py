@@ -82,6 +82,10 @@ def test_review_refuses_what_may_rest_on_few_patients(tmp_path):
     ]
     assert found.refusals(HOSPITAL.model_copy(update={"own_augmentation": True})) == []
     assert replace(found, leaving=()).refusals(HOSPITAL) == []
+    dropping = {"init_features": 4, "growth_rate": 2, "block_config": [1, 1], "dropout_prob": 0.9}
+    config = make_config(algorithm="fedavg", sites=2, rounds=2, model="monai:DenseNet", model_args=dropping)
+    [said] = review(export_job(config, tmp_path / "dropping")).refusals(HOSPITAL)
+    assert said.startswith("dropout is 0.5 at most here")
     assert any(
         line.startswith("taken only where 20 patients or more, of each class,") for line in found.lines(HOSPITAL)
     )

@@ -5,9 +5,11 @@ from test_guard import Guarded
 from tiny import config
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from medpfl.core.messages import Message
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import batch_sizes, scale
 from medpfl.engine.federation import Federation
+from medpfl.site.method import Method
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.store import MemoryStore
 
@@ -29,6 +31,11 @@ def test_a_hospitals_seed_is_its_own_and_another_for_each_contract():
 def test_its_rival_and_its_method_draw_from_the_same():
     site = Federation.of(config("fedblend", alone="yes")).site("site-1", MemoryStore(), HOSPITAL, SECRET)
     assert site.rival.seed == site.seed != 0
+    federation = Federation.of(config("fedvss"))
+    site = federation.site("site-1", MemoryStore(), HOSPITAL, SECRET)
+    message = Message("train", 1, federation.initial_shared, {"asked": []})
+    rounds = Method.of(site, message, federation.model(), 1, kept=lambda name: None, noise=lambda: None).rounds
+    assert rounds and {round_.seed for round_ in rounds.values()} == {site.seed}
 
 
 def solved(policy):

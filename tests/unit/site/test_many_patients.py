@@ -12,6 +12,7 @@ from torch import nn
 from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.parameters import StateError
 from medpfl.core.site_data import SiteLoaders
+from medpfl.models import build_model
 from medpfl.site.contents import contents, showing
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import patients, require_many, require_usual
@@ -153,6 +154,11 @@ def test_settings_as_people_train_with_are_taken(settings):
     Guarded(settings=settings, policy=SitePolicy(least_patients=10)).hello()
 
 
+def connected():
+    dropping = {"blocks_args_str": ["r2_k3_s11_e1_i8_o8_se1"], "spatial_dims": 2, "drop_connect_rate": 0.999}
+    return build_model("monai:EfficientNet", in_channels=1, num_classes=2, image_size=32, model_args=dropping)
+
+
 class Odd(Net):
     def __init__(self, momentum=0.1, dropout=0.0):
         super().__init__(dropout=dropout)
@@ -163,7 +169,9 @@ class Odd(Net):
     ("network", "words"),
     [
         (Odd(dropout=0.9), "dropout is 0.5 at most here"),
-        (Odd(momentum=1.0), "batch norm's momentum is 0.1 at most here"),
+        (Odd(momentum=1.0), "batch norm's momentum is 0 to 0.1 here"),
+        (Odd(momentum=-5.0), "batch norm's momentum is 0 to 0.1 here"),
+        (connected(), "dropout is 0.5 at most here"),
         (nn.MultiheadAttention(8, 2, dropout=0.9), "dropout is 0.5 at most here"),
         (DropPath(0.9), "dropout is 0.5 at most here"),
     ],

@@ -59,8 +59,8 @@ def test_the_same_patients_are_not_read_otherwise_in_few_images(tmp_path):
     """By another fit, of which square pictures see nothing; or under another name of the same data."""
     ten = range(10)
     words = (
-        "an earlier run trained on the same images but for few patients', so that both updates would tell of these "
-        "(least_patients)"
+        "an earlier run trained on the same images and labels but for few patients', so that both updates would tell "
+        "of these; the same ones, or of 3 patients others (least_patients)"
     )
     assert read(tmp_path, ten, ten) == read(tmp_path, ten, ten) == ""
     assert read(tmp_path, ten, [*range(1, 10), 77]) == words == read(tmp_path, range(20, 31), range(11), data="alias")

@@ -15,6 +15,7 @@ from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import permit_code, read_object
+from medpfl.site.many_patients import unusual
 from medpfl.site.policy import HOSPITAL
 
 _REVEALS = {
@@ -59,6 +60,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     foreign = [name for name in classes["sites"] if name not in AT_SITE]
     foreign += [name for name in classes["server"] if name not in AT_SERVER]
     federation = Federation.of(config.model_copy(update={"device": "cpu"}), limits=limits)
+    network = federation.model()
     return Review(
         job=job.name,
         config=config,
@@ -75,10 +77,11 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         gpus=max(map(_whole, _values(meta.get("resource_spec", {}), "num_of_gpus")), default=0),
         launchers=tuple(sorted(_launchers(meta))),
         leaving=tuple(_leaving(federation, joining)),
-        parameters=sum(p.numel() for p in federation.model().parameters()),
+        parameters=sum(p.numel() for p in network.parameters()),
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
         leaves_samples_out=contract.leaves_samples_out,
         divides_folders=contract.divides_folders,
+        unusual=unusual(network),
         public=federation.public and not joining,
     )
 

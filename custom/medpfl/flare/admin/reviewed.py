@@ -56,6 +56,7 @@ class Review:
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
         leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
         divides_folders: likewise.
+        unusual: of its network, see :func:`medpfl.site.many_patients.unusual`.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
@@ -76,6 +77,7 @@ class Review:
     steering: str
     leaves_samples_out: bool
     divides_folders: bool
+    unusual: str
     public: bool
 
     @property
@@ -105,6 +107,8 @@ class Review:
             found.append("it leaves single images of patients out (holdout, train_counts)")
         if tells and (wrong := policy.unlike_training(config.all_settings)):
             found.append(wrong)
+        if tells and policy.least_patients > 1 and self.unusual:
+            found.append(self.unusual)
         if tells and policy.patient_patterns is not None and self.divides_folders:
             found.append("it says which of the site's folders are sites (folders=sites, held_out)")
         if tells and not policy.lets_augment(config.augment):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
@@ -111,7 +111,7 @@ class Place:
         self, federation: Federation, party: Site | Newcomer, source: DataSource, newcomers: RunConfig | None = None
     ) -> Guarded:
         """Who answers here with data from a source, behind the contract, the policy, the gate and the ledger."""
-        whose = partial(training_patients, source, self.name)
+        whose, read = partial(training_patients, source, self.name), cache(partial(contents, party.data))
         return federation.guarded(
             party,
             policy=self.policy,
@@ -120,5 +120,5 @@ class Place:
             ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
             job=self.job,
             experiment=self.folder.parent.name,
-            sets=open_training_sets(self.root, self.key, whose, partial(contents, party.data)) if self.key else None,
+            sets=open_training_sets(self.root, self.key, whose, read) if self.key else None,
         )

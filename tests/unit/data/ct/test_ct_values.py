@@ -55,6 +55,11 @@ def test_single_slices_without_their_offset_are_an_error():
     values[..., 3] -= 1024
     values[..., 3] = -1000  # a slice of air is none of them
     assert odd_values(values) == []
+    rng = np.random.default_rng(0)
+    values[..., 3] = rng.normal(40, 60, values.shape[:2])  # nor one of soft tissue, fat and bone without air
+    values[:4, :, 3] = rng.normal(1100, 50, values[:4, :, 3].shape)
+    values[4:6, :, 3] = rng.normal(-100, 20, values[4:6, :, 3].shape)
+    assert odd_values(values) == []
 
 
 def test_images_that_use_all_of_16_bits_have_lost_no_sign():

@@ -229,9 +229,9 @@ def _units(headers: Sequence[Header]) -> list[str]:
         name = without[0].path.name
         messages.append(f"{len(without)} slices lack rescale slope or intercept, {name} first: taken as HU")
     for part, name in enumerate(("RescaleSlope", "RescaleIntercept")):
-        said = {h.path.name: h.rescaling[part] for h in headers if h.rescaling}
-        usual = Counter(said.values()).most_common(1)[0][0] if said else 0.0
-        if odd := [(file, value) for file, value in said.items() if value != usual]:
+        said = [(h.path.name, h.rescaling[part]) for h in headers if h.rescaling]
+        usual = Counter(value for _, value in said).most_common(1)[0][0] if said else 0.0
+        if odd := [(file, value) for file, value in said if value != usual]:
             file, value = odd[0]
             messages.append(
                 f"{len(odd)} of {len(headers)} slices have another {name}, {value:g} in {file}, than the {usual:g} of "

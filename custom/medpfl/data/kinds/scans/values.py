@@ -16,6 +16,8 @@ _LEAST_AIR, _LEAST_TISSUE = 0.005, 0.05
 """Shares of the values, without padding, that are air or lung, and soft tissue."""
 _SPIKE = 0.01
 """Share of the voxels that have exactly the lowest value where that is padding, or air that has been clipped."""
+_BELOW, _NEXT_TO_NONE = -50.0, 0.001
+"""HU below which fat lies, and the share of a slice's values there that is none."""
 _OFFSETS = (1024.0, 1000.0)
 """What stored values are above HU."""
 _WRAPPED = (16384, 61440)
@@ -91,7 +93,9 @@ def _slices_without_offset(values: np.ndarray) -> str | None:
         ]
         return (shares[0] >= _LEAST_AIR) & (shares[1] >= _LEAST_TISSUE)
 
-    odd = np.flatnonzero(~alike(0) & np.any([alike(offset) for offset in _OFFSETS], axis=0))
+    # Of a small field of view without air, soft tissue and bone look like these; but it has fat and noise below 0.
+    below = ((values > _AIR[0]) & (values < _BELOW)).mean(axis=(0, 1))
+    odd = np.flatnonzero((below < _NEXT_TO_NONE) & ~alike(0) & np.any([alike(o) for o in _OFFSETS], axis=0))
     if not 0 < len(odd) < values.shape[2] / 2:
         return None
     return (
@@ -110,7 +114,7 @@ def without_sign(values: np.ndarray) -> str | None:
     least, low, highest = (float(value) for value in (values[high].min(), values.min(), values.max()))
     return (
         f"values from {low:.6g} to {highest:.6g}, none between {_WRAPPED[0]:,} and {_WRAPPED[1]:,}: do those from "
-        f"{least:.0f} stand for {least - 0x10000:.0f} and more, stored without their sign?"
+        f"{least:.0f} stand for {least - 0x10000:.0f} and more, stored without their sign? Subtract 65,536 from these"
     )
 
 
