@@ -9,10 +9,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medpfl.config.run import make_config
+from medpfl.engine.federation import Federation
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON
 from medpfl.flare.transport.place import Place
 from medpfl.flare.transport.trust import REHEARSAL
+from medpfl.site.contents import contents
+from medpfl.site.policy import HOSPITAL, OPEN
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -54,6 +57,16 @@ def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp
     assert len(secrets[0]) == 32
     monkeypatch.setenv(REHEARSAL, "1")
     assert Place.of(at_site(tmp_path / "a", "north"), None, "mine").secret is None
+
+
+def test_a_real_site_compares_what_it_trains_on_and_draws_from_its_secret(tmp_path):
+    place = Place("site-1", {}, HOSPITAL, tmp_path / "run" / "site-1", tmp_path, bytes(range(32)), "coordinator", "job")
+    federation = Federation.of(make_config(algorithm="fedavg", sites=2, rounds=1, device="cpu", train_fraction=0.1))
+    site = federation.site(place.name, place.store(), place.policy, place.secret)
+    guarded = place.guarded(federation, site, federation.source)
+    assert guarded.sets.contents() == contents(site.data) != frozenset()
+    assert len(guarded.sets.whose()) == site.data.samples("train") == len(guarded.sets.contents())
+    assert site.seed not in (0, federation.site(place.name, place.store(), OPEN, place.secret).seed)
 
 
 def test_tasks_that_come_at_once_are_done_one_after_the_other(tmp_path, at_site, monkeypatch):
