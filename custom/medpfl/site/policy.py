@@ -18,6 +18,10 @@ DECAY = 0.01
 """What a step may take off the weights, or of what former steps made, as a share: an update rests on a hundred."""
 MOMENTUM = 0.99
 """Of steps and mean gradients, at most: near 1 or above it the first batches outweigh all others."""
+RATES = {"sgd": 1.0, "adam": 0.1, "adamw": 0.1, "rmsprop": 0.1, "adagrad": 0.1}
+"""Optimizers whose steps weigh samples much alike, and their highest rates: beyond, the first step may be all."""
+SQUARES = 0.9
+"""Decay of mean squared gradients, at least, where it is said."""
 DROPOUT = 0.5
 """Of a network's units, at most: nearly all dropped, few samples have a gradient."""
 STATISTICS = 0.1
@@ -119,6 +123,22 @@ class SitePolicy(BaseModel):
         if max(settings.get("momentum", 0), settings.get("beta1", 0)) > MOMENTUM:
             return (
                 f"momentum and beta1 are {MOMENTUM:g} at most here: updates would be of the first steps alone "
+                "(least_patients)"
+            )
+        optimizer = settings.get("optimizer", "sgd")
+        if (most := RATES.get(optimizer)) is None:
+            return (
+                f"optimizer is one of {', '.join(RATES)} here: of others' steps a single one may be the update "
+                "(least_patients)"
+            )
+        if settings.get("lr", 0) > most:
+            return (
+                f"lr is {most:g} at most here, of this optimizer: beyond, the first step may leave nothing to others "
+                "(least_patients)"
+            )
+        if settings.get("beta2", 1) < SQUARES or 0 < settings.get("square_decay", 0) < SQUARES:
+            return (
+                f"beta2 and square_decay are {SQUARES:g} at least here: a single step may be the update "
                 "(least_patients)"
             )
         return ""

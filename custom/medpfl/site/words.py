@@ -14,6 +14,7 @@ from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
 from medpfl.core.own_loaders import BALANCED, NOT_IN_ORDER, NOT_PLAIN, USED_UP
+from medpfl.site.policy import RATES
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -118,6 +119,11 @@ _TEXTS = (
     r"\(least_patients\)",
     r"policy: momentum and beta1 are {number} at most here: updates would be of the first steps alone "
     r"\(least_patients\)",
+    f"policy: optimizer is one of {', '.join(RATES)} here: of others' steps a single one may be the update "
+    r"\(least_patients\)",
+    "policy: lr is {number} at most here, of this optimizer: beyond, the first step may leave nothing to others "
+    r"\(least_patients\)",
+    r"policy: beta2 and square_decay are {number} at least here: a single step may be the update \(least_patients\)",
     r"policy: dropout is {number} at most here: an update would be of few \(least_patients\)",
     r"policy: batch norm's momentum is 0 to {number} here: its statistics would be of one batch \(least_patients\)",
     "policy: as the job reads them, the images of fewer than {number} training patients show anything "
