@@ -93,6 +93,12 @@ def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
             f"policy: as the job reads them, the images of fewer than {least} training patients show anything "
             "(least_patients)"
         )
+    if (share := _alike(data)) < least / 2:
+        logger.warning("patients' numbers of samples differ so much that they weigh as %.1f alike would", share)
+        raise StateError(
+            "policy: few of the training patients have nearly all samples, and an update would be theirs: they weigh "
+            f"as fewer than half of {least} (least_patients)"
+        )
     fewest = min(_fewest_of_a_class(data) if balances(config) else least, _fewest_of_a_label(config, data))
     if fewest < least:
         logger.warning("of one class %d training patients are known, and least_patients is %d", fewest, least)
@@ -111,6 +117,15 @@ def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
 def balances(config: RunConfig) -> bool:
     """Whether rare classes' samples weigh more than others'."""
     return config.trainer.balances or bool(config.all_settings.get("prior"))
+
+
+def _alike(data: SiteData) -> float:
+    """As how many patients of as many samples each the patients weigh: (sum n)^2 / sum n^2 (Kish, 1965)."""
+    owners = data.owners("train")
+    if owners is None:
+        return float("inf")
+    counts = torch.bincount(owners).double()
+    return float(counts.sum() ** 2 / counts.square().sum())
 
 
 def _fewest_of_a_class(data: SiteData) -> int:

@@ -115,7 +115,7 @@ class SitePolicy(BaseModel):
         """Why by these settings an update would rest on few steps, where it must rest on many patients, in words."""
         if not self.least_patients:
             return ""
-        if settings.get("lr", 0) * (settings.get("weight_decay", 0) + settings.get("mu", 0)) > DECAY:
+        if settings.get("lr", 0) * (settings.get("weight_decay", 0) + settings.get("mu", 0)) > 1.1 * DECAY:
             return (
                 f"lr times weight_decay and mu is {DECAY:g} at most here: updates would be of the last steps alone "
                 "(least_patients)"

@@ -130,6 +130,8 @@ _TEXTS = (
     r"\(least_patients\)",
     "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update would be "
     r"theirs: choose another batch_size \(least_patients\)",
+    "policy: few of the training patients have nearly all samples, and an update would be theirs: they weigh as fewer "
+    r"than half of {number} \(least_patients\)",
     r"policy: which folders are sites, is not the job's to say here \(folders=sites, held_out\)",
     r"policy: training images are changed by presets alone here, not by a list of the job's own \(own_augmentation\)",
     "policy: of one class there are fewer than {number} training patients, and what tells it from others would rest on "

@@ -125,7 +125,7 @@ def test_a_jobs_own_list_of_transforms_blanks_no_patients_at_a_hospital():
     ("settings", "words"),
     [
         ({"lr": 0.01, "mu": 100.0}, "lr times weight_decay and mu is 0.01 at most here"),
-        ({"lr": 0.1, "mu": 0.05, "weight_decay": 0.06}, "lr times weight_decay and mu is 0.01 at most here"),
+        ({"lr": 0.1, "mu": 0.05, "weight_decay": 0.08}, "lr times weight_decay and mu is 0.01 at most here"),
         ({"lr": 1e-34, "momentum": 5.0}, "momentum and beta1 are 0.99 at most here"),
         ({"optimizer": "adam", "beta1": 0.9999}, "momentum and beta1 are 0.99 at most here"),
         ({"optimizer": "radam"}, "optimizer is one of sgd, adam, adamw, rmsprop, adagrad here"),
@@ -150,7 +150,8 @@ def test_settings_by_which_few_samples_are_the_update(settings, words):
     "settings",
     [
         {"momentum": 0.9, "weight_decay": 0.01},
-        {"lr": 0.01, "mu": 1.0},
+        {"lr": 0.01, "mu": 1.0, "weight_decay": 1e-4},
+        {"lr": 0.1, "weight_decay": 0.1},
         {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.05},
         {"optimizer": "rmsprop", "lr": 0.001, "square_decay": 0.95, "momentum": 0.9},
         *({"batch_size": size} for size in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 32)),
@@ -227,6 +228,16 @@ def test_patients_whose_images_show_nothing_do_not_count():
     volumes = [torch.rand(1, 4, 4, 4), torch.ones(1, 4, 4, 4)]
     masks = [torch.zeros(4, 4, 4, dtype=torch.uint8)] * 2
     assert showing(MaskedVolumes({"train": volumes}, {"train": masks}, (4, 4, 4))) == 1
+
+
+def test_patients_of_whom_one_has_nearly_all_samples():
+    contract, data = Contract(Guarded().federation.config), images(train=40)
+    even = {"train": torch.arange(40) // 2}  # 20 of two samples
+    require_many(SitePolicy(least_patients=20), contract, replace(data, persons=even))
+    most = {"train": torch.clamp(torch.arange(40) - 20, min=0)}  # 20, of whom one has 21
+    with pytest.raises(StateError, match="few of the training patients have nearly all samples") as refused:
+        require_many(SitePolicy(least_patients=20), contract, replace(data, persons=most))
+    assert listed(str(refused.value), set()) == str(refused.value)
 
 
 def test_a_label_that_is_known_of_few_patients():
