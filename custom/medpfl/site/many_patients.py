@@ -70,7 +70,7 @@ def unusual(model: nn.Module) -> str:
     """Why a network lets an update rest on few samples, by nearly all of them dropped or forgotten; empty if not."""
     for layer in model.modules():
         dropped = [layer.p] if isinstance(layer, _DropoutNd) else [getattr(layer, name, 0) for name in _DROPPED]
-        if any(isinstance(share, float | int) and share > DROPOUT for share in dropped):
+        if any(type(share) in (float, int) and share > DROPOUT for share in dropped):
             return f"dropout is {DROPOUT:g} at most here: an update would be of few (least_patients)"
         if isinstance(layer, _NormBase) and not 0 <= (layer.momentum or 0) <= STATISTICS:
             return (

@@ -79,7 +79,7 @@ class LoadVolumed(MapTransform):
         if self.varied and (wrong := without_sign(values)):
             raise UserError(f"{file}: {wrong}")
         if self.hounsfield and (wrong := without_offset(values)):
-            raise UserError(f"{file}: {wrong}: --data-arg normalise=zscore or percentile takes other values than HU")
+            raise UserError(f"{file}: {wrong} --data-arg normalise=zscore or percentile takes other values than HU")
         place, meta = torch.from_numpy(affine.copy()), {"not_numbers": int(known.size - known.sum())}
         return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=place, meta=meta)
 

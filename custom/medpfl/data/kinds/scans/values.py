@@ -52,9 +52,9 @@ def odd_values(values: np.ndarray, modality: Modality = "CT") -> list[Finding]:
     if modality == "MR":
         words = "its values are those of CT: without --data-arg normalise CT is read"
         return [*findings, Finding("warning", words)] if looks_like_hu(known) else findings
-    if wrong := without_offset(known) or without_sign(known):
+    if wrong := without_offset(known):
         return [*findings, Finding("error", f"{wrong} {READS_MR}")]
-    if wrong := _slices_without_offset(np.where(finite, values, AIR)):
+    if wrong := without_sign(known) or _slices_without_offset(np.where(finite, values, AIR)):
         return [*findings, Finding("error", wrong)]
     known = _without_padding(known, low)
     if not known.size or _like_hu(known):
