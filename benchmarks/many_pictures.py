@@ -13,10 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from regimes import Federation, MemoryStore, Rival, config_of, final_state, generator, permit, trained, trained_further
+from regimes import config_of, permit, trained, trained_further
 
+from medpfl.core.seeding import Chance, generator
+from medpfl.engine.federation import Federation
 from medpfl.site.candidates import Candidate, between
 from medpfl.site.choice import chosen, share_of_further
+from medpfl.site.ending import final_state
+from medpfl.site.rival import Rival
+from medpfl.site.store import MemoryStore
 from medpfl.tasks import TASKS
 from medpfl.tasks.intervals import patient_means
 
@@ -56,7 +61,7 @@ def trained_models(folder: str, channels: int, names: tuple[str, ...], seed: int
     model = federation.model()
     for site in names:
         data = federation.source.site(site, federation.device)
-        rival = Rival(site, config, data, MemoryStore(), federation.first)
+        rival = Rival(site, config, data, MemoryStore(), federation.first, Chance(config.seed))
         for round_ in range(1, config.rounds + 1):
             rival.train(model, round_)
         model.load_state_dict(rival.best())

@@ -20,7 +20,7 @@ from regimes_data import DATA
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.permitted_code import permit
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance, generator
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.runs.comparison import Variant
@@ -146,7 +146,7 @@ def alone(name: str, seed: int, fields: dict) -> Kept:
     kept, model = Kept(config), federation.model()
     for site in config.site_names:
         data = federation.source.site(site, federation.device)
-        rival = Rival(site, federation.config, data, MemoryStore(), federation.first)
+        rival = Rival(site, federation.config, data, MemoryStore(), federation.first, Chance(federation.config.seed))
         for round_ in range(1, config.rounds + 1):
             rival.train(model, round_)
         model.load_state_dict(rival.best())

@@ -21,7 +21,7 @@ from regimes_records import Record, record
 from scipy.stats import binomtest
 
 from medpfl.config.run import RunConfig
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance, generator
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
 from medpfl.runs.asked import as_meant, config_of
@@ -104,7 +104,7 @@ def twice_alone(seed: int, fields: dict) -> dict[str, np.ndarray]:
         data, found = federation.source.site(site, federation.device), []
         for own in (config, other):
             first = Federation.of(own).first
-            rival = Rival(site, own, data, MemoryStore(), first)
+            rival = Rival(site, own, data, MemoryStore(), first, Chance(own.seed))
             for round_ in range(1, config.rounds + 1):
                 rival.train(model, round_)
             model.load_state_dict(rival.best())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medpfl.core.messages import Message
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
@@ -91,7 +91,7 @@ class LocalRound:
         kept: gives the mechanism's own state that the site has kept from its last round; None if there is none yet.
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
-        seed: of what is drawn at random here; None for the run's.
+        chance: what is drawn at random here; None for the run's.
         memory: where optimizers' states stay from round to round; None where they start afresh.
         loss: what the site minimises on its own samples: the task's loss as the run's mechanisms change it.
         likelihood: the same without weights of the classes, for what is of one sample.
@@ -107,7 +107,7 @@ class LocalRound:
     kept: Callable[[], State | None]
     noise: Callable[[], NoiseSource]
     settle: Callable[[], None] = lambda: None
-    seed: int | None = None
+    chance: Chance | None = None
     memory: Memory | None = None
     loss: Loss = field(init=False)
     likelihood: Loss = field(init=False)
@@ -128,7 +128,7 @@ class LocalRound:
 
     def order(self, purpose: str) -> torch.Generator:
         """Random numbers for a purpose, from the seed, the site and the round."""
-        return generator(self.run.seed if self.seed is None else self.seed, self.site, self.when, purpose)
+        return (self.chance or Chance(self.run.seed)).order(self.site, self.when, purpose)
 
 
 @dataclass(frozen=True)

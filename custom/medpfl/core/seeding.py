@@ -1,6 +1,7 @@
 """Every random choice derives from (seed, who, when, what for), so a run repeats bit for bit in any engine."""
 
 import hashlib
+from dataclasses import dataclass
 
 import torch
 
@@ -19,3 +20,21 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """A CPU generator seeded with :func:`derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a site draws at random while it trains: the order of samples, augmentation, dropout.
+
+    Attributes:
+        seed: all derives from it.
+        draws: so many rounds differ in what they draw, after which the first of them comes again; 0 for all.
+    """
+
+    seed: int
+    draws: int = 0
+
+    def order(self, site: str, when: str | int, purpose: str) -> torch.Generator:
+        """Random numbers of a site for a purpose, in a round or whenever else (``join``, ``end``)."""
+        round_ = when % self.draws if self.draws and isinstance(when, int) else when
+        return generator(self.seed, site, round_, purpose)

@@ -18,6 +18,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
 from medpfl.core.frozen import freeze
 from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
@@ -30,7 +31,7 @@ from medpfl.models.start_weights import Start
 from medpfl.server.rounds import Plan
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
-from medpfl.site.chance import own_seed
+from medpfl.site.chance import own_chance
 from medpfl.site.contract import Contract
 from medpfl.site.delivery import Delivery
 from medpfl.site.gate import Gate
@@ -177,8 +178,10 @@ class Federation:
         self._require_start(name)
         data = self.source.site(name, self.device)
         first = self._first_of_rivals
-        seed = own_seed(self.config, secret) if policy.own_seed and secret is not None else self.config.seed
-        rival = Rival(name, self.config, data, store, lambda: first, seed) if self.config.has_rival else None
+        chance = Chance(self.config.seed)
+        if policy.own_seed and secret is not None:
+            chance = own_chance(self.config, secret)
+        rival = Rival(name, self.config, data, store, lambda: first, chance) if self.config.has_rival else None
         return Site(
             name=name,
             config=self.config,
@@ -191,7 +194,7 @@ class Federation:
             delivery=self.delivery(store.folder) if isinstance(store, DiskStore) else None,
             selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
-            seed=seed,
+            chance=chance,
         )
 
     def _require_start(self, name: str) -> None:

@@ -1,10 +1,12 @@
-"""The seed of what a site draws at random while it trains: the order of samples, augmentation, dropout.
+"""Whose the random numbers are that a site draws while it trains: the order of samples, augmentation, dropout.
 
-Who knows the order knows how much each sample weighs in an update (a last batch of few samples weighs as much as a full
-one), and has one equation for each round: of as many rounds under the same weights as there are samples each one's
-gradient follows. Who does not know it needs several times as many, and separates them blindly (docs/privacy.md). In a
-simulation it derives from the run's seed, so that figures repeat; a hospital draws it from a secret of its own, another
-for each contract, and the same whenever a round is asked for again.
+Of rounds under the same weights each one that draws anew is another equation in the samples' gradients: who knows what
+was drawn solves them, and who does not separates them blindly once there are several times as many as samples
+(docs/privacy.md). In a simulation all derives from the run's seed, so that figures repeat. A hospital draws from its
+own secret, and only a few times anew: after those a round under the same weights has the same update, bit for bit.
+
+Each contract has other draws. In one order two runs with other batch sizes would end in steps of ten and of eleven
+samples, and what differs would be one patient's.
 """
 
 from __future__ import annotations
@@ -12,9 +14,15 @@ from __future__ import annotations
 import hmac
 
 from medpfl.config.run import RunConfig
+from medpfl.core.seeding import Chance
 from medpfl.site.contract import Contract
 
+DRAWS = 5
+"""Rounds of a contract that differ in what a hospital draws: augmentation varies, and they are far fewer than patients.
+"""
 
-def own_seed(config: RunConfig, secret: bytes) -> int:
-    """63 bits that nobody knows who has not the site's secret."""
-    return int.from_bytes(hmac.digest(secret, b"training " + Contract(config).hash.encode(), "sha256")[:8], "big") >> 1
+
+def own_chance(config: RunConfig, secret: bytes) -> Chance:
+    """From 63 bits that nobody knows who has not the site's secret."""
+    drawn = hmac.digest(secret, b"training " + Contract(config).hash.encode(), "sha256")
+    return Chance(int.from_bytes(drawn[:8], "big") >> 1, DRAWS)

@@ -10,8 +10,6 @@ import logging
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 from medpfl.config.run import RunConfig
 from medpfl.core.masked_data import MaskedVolumes
@@ -19,12 +17,10 @@ from medpfl.core.parameters import StateError
 from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
 from medpfl.site.contents import showing
 from medpfl.site.contract import Contract
-from medpfl.site.policy import DROPOUT, STATISTICS, SitePolicy
+from medpfl.site.policy import SitePolicy
+from medpfl.site.unlike_training import unusual
 
 logger = logging.getLogger(__name__)
-
-_DROPPED = ("dropout", "drop_prob", "drop_connect_rate")
-"""What layers call it that drop without a layer of their own: torch's attention, MONAI's paths and EfficientNet."""
 
 
 def patients(data: SiteData, part: Part = "train") -> int:
@@ -64,20 +60,6 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
         )
     if least > 1 and look:
         _require_shares(config, data, least)
-
-
-def unusual(model: nn.Module) -> str:
-    """Why a network lets an update rest on few samples, by nearly all of them dropped or forgotten; empty if not."""
-    for layer in model.modules():
-        dropped = [layer.p] if isinstance(layer, _DropoutNd) else [getattr(layer, name, 0) for name in _DROPPED]
-        if any(type(share) in (float, int) and share > DROPOUT for share in dropped):
-            return f"dropout is {DROPOUT:g} at most here: an update would be of few (least_patients)"
-        if isinstance(layer, _NormBase) and not 0 <= (layer.momentum or 0) <= STATISTICS:
-            return (
-                f"batch norm's momentum is 0 to {STATISTICS:g} here: its statistics would be of one batch "
-                "(least_patients)"
-            )
-    return ""
 
 
 def require_usual(policy: SitePolicy, model: nn.Module) -> None:

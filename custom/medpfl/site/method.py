@@ -15,6 +15,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
@@ -31,7 +32,7 @@ class Trains(Protocol):
     config: RunConfig
     split: ParameterSplit
     data: SiteData
-    seed: int
+    chance: Chance
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Method:
         def view(part: Mechanism) -> LocalRound:
             own = partial(kept, part.name)
             given = (site.name, site.config, when, message, model, site.split, site.data, own, noise)
-            return LocalRound(*given, settle=settle, seed=site.seed)
+            return LocalRound(*given, settle=settle, chance=site.chance)
 
         views = {part: view(part) for part in site.config.parts}
         likelihood: Loss = site.config.learned.loss

@@ -22,6 +22,7 @@ from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.site.adapt import adapt
@@ -71,9 +72,9 @@ class Newcomer:
     _fits: bool = field(default=False, init=False)
 
     @property
-    def seed(self) -> int:
-        """Of what is drawn at random: the run's, since nothing that it trains leaves."""
-        return self.config.seed
+    def chance(self) -> Chance:
+        """What it draws at random: by the run's seed, since nothing that it trains leaves."""
+        return Chance(self.config.seed)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.

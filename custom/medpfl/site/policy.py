@@ -13,19 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medpfl.core.errors import UserError
 from medpfl.models.cost import Limits
-
-DECAY = 0.01
-"""What a step may take off the weights, or of what former steps made, as a share: an update rests on a hundred."""
-MOMENTUM = 0.99
-"""Of steps and mean gradients, at most: near 1 or above it the first batches outweigh all others."""
-RATES = {"sgd": 1.0, "adam": 0.1, "adamw": 0.1, "rmsprop": 0.1, "adagrad": 0.1}
-"""Optimizers whose steps weigh samples much alike, and their highest rates: beyond, the first step may be all."""
-SQUARES = 0.9
-"""Decay of mean squared gradients, at least, where it is said."""
-DROPOUT = 0.5
-"""Of a network's units, at most: nearly all dropped, few samples have a gradient."""
-STATISTICS = 0.1
-"""Momentum of batch norm's running statistics, at most: at 1 they are the last batch's."""
+from medpfl.site.unlike_training import unlike_training
 
 
 class AuditThresholds(BaseModel):
@@ -66,8 +54,8 @@ class SitePolicy(BaseModel):
             decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
         own_augmentation: whether a job may change training images by a list of transforms of its own, which can blank
             those of all patients but few; else by presets alone.
-        own_seed: what is drawn at random in training derives from the site's secret, not from the job's seed
-            (:mod:`medpfl.site.chance`); its figures then are no simulation's.
+        own_seed: what is drawn at random in training derives from the site's secret, not from the job's seed, and is
+            drawn anew in a few rounds only (:mod:`medpfl.site.chance`); its figures then are no simulation's.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.
@@ -113,35 +101,7 @@ class SitePolicy(BaseModel):
 
     def unlike_training(self, settings: Mapping[str, Any]) -> str:
         """Why by these settings an update would rest on few steps, where it must rest on many patients, in words."""
-        if not self.least_patients:
-            return ""
-        if settings.get("lr", 0) * (settings.get("weight_decay", 0) + settings.get("mu", 0)) > 1.1 * DECAY:
-            return (
-                f"lr times weight_decay and mu is {DECAY:g} at most here: updates would be of the last steps alone "
-                "(least_patients)"
-            )
-        if max(settings.get("momentum", 0), settings.get("beta1", 0)) > MOMENTUM:
-            return (
-                f"momentum and beta1 are {MOMENTUM:g} at most here: updates would be of the first steps alone "
-                "(least_patients)"
-            )
-        optimizer = settings.get("optimizer", "sgd")
-        if (most := RATES.get(optimizer)) is None:
-            return (
-                f"optimizer is one of {', '.join(RATES)} here: of others' steps a single one may be the update "
-                "(least_patients)"
-            )
-        if settings.get("lr", 0) > most:
-            return (
-                f"lr is {most:g} at most here, of this optimizer: beyond, the first step may leave nothing to others "
-                "(least_patients)"
-            )
-        if settings.get("beta2", 1) < SQUARES or 0 < settings.get("square_decay", 0) < SQUARES:
-            return (
-                f"beta2 and square_decay are {SQUARES:g} at least here: a single step may be the update "
-                "(least_patients)"
-            )
-        return ""
+        return unlike_training(settings) if self.least_patients else ""
 
     def lets_say_whose(self, pattern: object) -> bool:
         """Whether a job may say by this expression whose an image is."""

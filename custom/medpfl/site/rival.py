@@ -17,7 +17,7 @@ from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.parameters import State
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.site.store import SiteStore, copied, keep_latest, usable
 from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
@@ -41,7 +41,7 @@ class Rival:
         data: the site's.
         store: the site's.
         first: gives the whole state of the run's first model.
-        seed: of what is drawn at random in training, as the site's.
+        chance: what is drawn at random in training, as the site's.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Rival:
     data: SiteData
     store: SiteStore
     first: Callable[[], State]
-    seed: int
+    chance: Chance
 
     def forget(self) -> None:
         """Drops what lies here from an earlier run."""
@@ -68,7 +68,7 @@ class Rival:
         earlier, state = self._before(round_)
         model.load_state_dict(state)
         memory = Memory(dict(self._left(earlier))) if trainer.keeps else None
-        order = generator(self.seed, self.name, round_, "shuffle")
+        order = self.chance.order(self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         objective = plain_objective(model, trainer.loss(config.learned.loss, self.data))
         try:

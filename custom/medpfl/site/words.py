@@ -14,7 +14,7 @@ from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
 from medpfl.core.own_loaders import BALANCED, NOT_IN_ORDER, NOT_PLAIN, USED_UP
-from medpfl.site.policy import RATES
+from medpfl.site.unlike_training import RATES
 
 UNKNOWN = "the site cannot answer (its log says more)"
 """In place of a reason that is not listed."""
@@ -124,6 +124,9 @@ _TEXTS = (
     "policy: lr is {number} at most here, of this optimizer: beyond, the first step may leave nothing to others "
     r"\(least_patients\)",
     r"policy: beta2 and square_decay are {number} at least here: a single step may be the update \(least_patients\)",
+    "policy: mu goes with optimizer=sgd here, and weight_decay with sgd and adamw: others' steps may take off what "
+    r"earlier ones made \(least_patients\)",
+    r"policy: narrow layers drop all units of most samples: an update would be of the rest \(least_patients\)",
     r"policy: dropout is {number} at most here: an update would be of few \(least_patients\)",
     r"policy: batch norm's momentum is 0 to {number} here: its statistics would be of one batch \(least_patients\)",
     "policy: as the job reads them, the images of fewer than {number} training patients show anything "

@@ -18,7 +18,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
@@ -60,7 +60,7 @@ class Site:
         initial_personal: the personal part of the seeded first model, where every site starts.
         data: the site's own.
         store: the site's own.
-        seed: of what is drawn at random in training: the run's, or its own (:mod:`medpfl.site.chance`).
+        chance: what is drawn at random in training: by the run's seed, or its own (:mod:`medpfl.site.chance`).
         channels: what travels besides the shared part, with the part of the method that each is of.
         delivery: where its models go at the end, to be used; None for nowhere.
         rival: what the site trains alone, beside; None for nothing.
@@ -75,7 +75,7 @@ class Site:
     initial_personal: State
     data: SiteData
     store: SiteStore
-    seed: int
+    chance: Chance
     channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     delivery: Delivery | None = None
     rival: Rival | None = None
@@ -127,7 +127,7 @@ class Site:
         picky = [part for part in self.config.parts if type(part).suits is not Mechanism.suits]
         if not picky:
             return
-        order = generator(self.seed, self.name, "try")
+        order = self.chance.order(self.name, "try", "shuffle")
         x, _ = next(iter(self.data.training_batches(2, order)))
         try:
             for part in picky:
@@ -170,7 +170,7 @@ class Site:
         metrics |= self._validated(message, model, round_ - 1)
         method = self._method(message, model, round_, "update", round_ - 1)
         method.begin()
-        order = generator(self.seed, self.name, round_, "shuffle")
+        order = self.chance.order(self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         metrics["train_loss"] = method.train(model, self.passes or self.data, config.local_epochs, order)
         method.end()
@@ -294,7 +294,7 @@ class Site:
         """How far one round of training leads from the first model: Euclidean distance over all that is shared."""
         self.split.load_shared(model, start)
         self.split.load_personal(model, self.initial_personal)
-        order = generator(self.seed, self.name, 0, "first step")
+        order = self.chance.order(self.name, 0, "first step")
         torch.manual_seed(order.initial_seed())
         trainer = self.config.trainer  # at the full rate, whatever the schedule has in this round
         objective = plain_objective(model, trainer.loss(self.config.learned.loss, self.data))

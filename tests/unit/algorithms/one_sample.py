@@ -12,6 +12,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.messages import Message, named
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.seeding import Chance
 from medpfl.core.site_data import ImageTensors
 from medpfl.site.method import Method
 
@@ -54,7 +55,7 @@ def method(run: RunConfig, model: nn.Module, *, kept=None, brought=None, persona
     for channel, sent in (brought or {}).items():
         tensors |= named(channel, sent)
 
-    site = SimpleNamespace(name="site-1", config=run, split=split, data=data(), seed=run.seed)
+    site = SimpleNamespace(name="site-1", config=run, split=split, data=data(), chance=Chance(run.seed))
     message = Message("train", 2, tensors)
     return Method.of(site, message, model, 2, kept=(kept or {}).get, noise=lambda: None)
 

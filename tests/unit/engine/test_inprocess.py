@@ -133,7 +133,7 @@ class IsAway(Site):
 def swap(kind):
     def change(sites):
         s = sites["site-2"]
-        sites["site-2"] = kind(s.name, s.config, s.split, s.initial_personal, s.data, s.store, s.seed)
+        sites["site-2"] = kind(s.name, s.config, s.split, s.initial_personal, s.data, s.store, s.chance)
 
     return change
 

@@ -66,7 +66,7 @@ def test_a_real_site_compares_what_it_trains_on_and_draws_from_its_secret(tmp_pa
     guarded = place.guarded(federation, site, federation.source)
     assert guarded.sets.contents() == contents(site.data) != frozenset()
     assert len(guarded.sets.whose()) == site.data.samples("train") == len(guarded.sets.contents())
-    assert site.seed not in (0, federation.site(place.name, place.store(), OPEN, place.secret).seed)
+    assert site.chance != federation.site(place.name, place.store(), OPEN, place.secret).chance
 
 
 def test_tasks_that_come_at_once_are_done_one_after_the_other(tmp_path, at_site, monkeypatch):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from monai.networks.layers import DropPath
+from monai.networks.nets import FullyConnectedNet
 from test_guard import Guarded
 from tiny import Net, images
 from torch import nn
@@ -132,6 +133,8 @@ def test_a_jobs_own_list_of_transforms_blanks_no_patients_at_a_hospital():
         ({"lr": 1e6}, "lr is 1 at most here, of this optimizer"),
         ({"lr": 0.5, "optimizer": "adam"}, "lr is 0.1 at most here, of this optimizer"),
         ({"optimizer": "adam", "beta2": 0.5}, "beta2 and square_decay are 0.9 at least here"),
+        ({"optimizer": "adam", "lr": 1e-4, "mu": 99.9, "eps": 0.01}, "mu goes with optimizer=sgd here"),
+        ({"optimizer": "rmsprop", "lr": 1e-4, "weight_decay": 0.1}, "mu goes with optimizer=sgd here"),
         ({"optimizer": "rmsprop", "square_decay": 0.1}, "beta2 and square_decay are 0.9 at least here"),
         ({"batch_size": 1, "accumulate": 12}, "by batch_size and accumulate the last step of an epoch is of few"),
         ({"prior": 1.0}, "of one class there are fewer than 10 training patients"),
@@ -161,6 +164,12 @@ def test_settings_as_people_train_with_are_taken(settings):
     Guarded(settings=settings, policy=SitePolicy(least_patients=10)).hello()
 
 
+def narrow(layers, dropout, width=1):
+    """A chain of narrow layers, of which each drops."""
+    hidden = {"in_channels": 8, "out_channels": 2, "hidden_channels": [32, *[width] * layers], "dropout": dropout}
+    return FullyConnectedNet(**hidden)
+
+
 def connected():
     dropping = {"blocks_args_str": ["r2_k3_s11_e1_i8_o8_se1"], "spatial_dims": 2, "drop_connect_rate": 0.999}
     return build_model("monai:EfficientNet", in_channels=1, num_classes=2, image_size=32, model_args=dropping)
@@ -181,6 +190,7 @@ class Odd(Net):
         (connected(), "dropout is 0.5 at most here"),
         (nn.MultiheadAttention(8, 2, dropout=0.9), "dropout is 0.5 at most here"),
         (DropPath(0.9), "dropout is 0.5 at most here"),
+        (narrow(7, 0.5), "narrow layers drop all units of most samples"),
     ],
 )
 def test_networks_by_which_few_samples_are_the_update(network, words):
@@ -191,7 +201,14 @@ def test_networks_by_which_few_samples_are_the_update(network, words):
 
 
 def test_networks_as_people_build_them_are_taken():
-    for network in (Odd(dropout=0.5), Odd(momentum=None), nn.MultiheadAttention(8, 2, dropout=0.1), DropPath(0.2)):
+    taken = narrow(7, 0.05), narrow(7, 0.5, width=8)
+    for network in (
+        *taken,
+        Odd(dropout=0.5),
+        Odd(momentum=None),
+        nn.MultiheadAttention(8, 2, dropout=0.1),
+        DropPath(0.2),
+    ):
         require_usual(HOSPITAL, network)
     ten = SitePolicy(least_patients=10)
     assert Guarded(model_args={"dropout": 0.9}, policy=ten).refused("prepare").startswith("policy: dropout is 0.5")

@@ -15,8 +15,8 @@ from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import permit_code, read_object
-from medpfl.site.many_patients import unusual
 from medpfl.site.policy import HOSPITAL
+from medpfl.site.unlike_training import unusual
 
 _REVEALS = {
     "update": "from updates: whether given images were in training, properties of the site's cases, and parts of "

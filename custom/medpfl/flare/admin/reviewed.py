@@ -56,7 +56,7 @@ class Review:
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
         leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
         divides_folders: likewise.
-        unusual: of its network, see :func:`medpfl.site.many_patients.unusual`.
+        unusual: of its network, see :func:`medpfl.site.unlike_training.unusual`.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
