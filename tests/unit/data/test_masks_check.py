@@ -63,12 +63,17 @@ def test_what_is_worth_knowing(home):
     for mask in (root / "b" / "masks").iterdir():
         Image.fromarray(np.asarray(Image.open(mask)) // 255).save(mask)
     Image.new("L", (40, 40), 9).save(root / "a" / "images" / "p1_1.png")
+    filled = [root / "a" / "masks" / f"p0_{number}_mask.png" for number in (0, 1)]
+    for mask in filled:
+        Image.new("L", (40, 40), 255).save(mask)
     notes = words(root, "note")
-    assert "nobody names the classes" in notes and "b: background alone: 1 of 6 masks" in notes
+    emptied = root / "b" / "masks" / "p0_0_mask.png"
+    assert "nobody names the classes" in notes and f"b: background alone: 1 of 6 masks, it is {emptied}" in notes
     assert "pictures are grey at a, b; colour at b: all are read as rgb" in notes
     assert "masks mark their structure by 1, 255: taken for the same" in notes
     warnings = words(root, "warning")
     assert "each image counts as its own patient" in warnings and "have the same content" in warnings
+    assert f"a: without any background: 2 of 6 masks, the first is {filled[0]}" in warnings
     assert "a: pictures of one colour: 1 of 6, the first is " in warnings and "p1_1.png" in warnings
     assert "nothing is left to test on; --held-out x, or leave the site out" in words(
         write_slices(home / "one", sites=("x",), patients=1), "warning"

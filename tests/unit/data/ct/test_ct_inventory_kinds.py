@@ -9,6 +9,7 @@ import numpy as np
 import pydicom.data
 import pytest
 from make_dicom import chest, write_nifti, write_series
+from PIL import Image
 from pydicom import dcmread
 from pydicom.uid import generate_uid
 from typer.testing import CliRunner
@@ -223,6 +224,18 @@ def test_the_check_counts_series_of_other_modalities(tmp_path):
     (tmp_path / "labels.csv").write_text("series,label\n0,0\n1,1\nmr0,1\n")
     errors = [f.message for f in check(tmp_path) if f.level == "error"]
     assert len(errors) == 1 and "mr0: modality MR, not CT: --data-arg normalise=percentile or zscore" in errors[0]
+
+
+def test_a_mask_that_does_not_fit_its_image_cannot_be_used(tmp_path):
+    root = tmp_path / "export"
+    for name, shape in [("a", (20, 16, 16)), ("a_mask", (20, 16, 8)), ("b", (20, 16, 16)), ("b_mask", (20, 16, 16))]:
+        write_nifti(root / f"{name}.nii", np.ones(shape, np.uint8))
+    for name, size in [("c.png", (16, 12)), ("c_mask.png", (12, 16))]:
+        Image.new("L", size).save(root / name)
+    rows, _ = _inventory(root, tmp_path / "out")
+    assert rows["a_mask.nii"]["state"] == "cannot be used" and rows["b_mask.nii"]["state"] == "good"
+    assert rows["a_mask.nii"]["what is wrong"].endswith("the mask is 8×16×20, its image 16×16×20")
+    assert rows["c_mask.png"]["what is wrong"].endswith("the mask is 16×12, its image 12×16")
 
 
 def test_a_table_of_pictures_goes_before_masks_beside_volumes(tmp_path):

@@ -115,7 +115,7 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
             "ok",
             f"{'voxels' if len(good[0].size) == 3 else 'pixels'} of the classes: {_shares(source.classes, good)}",
         )
-        yield from _odd(source, noun, good)
+        yield from _odd(source, noun, seen)
     yield from _split(layout, centre)
     broken = [one for one in seen.values() if isinstance(one, str)]
     yield from (("error", words) for words in broken[:_MOST])
@@ -129,18 +129,30 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
         yield "error", str(error)
 
 
-def _odd(source: Masked, noun: str, good: Sequence[Seen]) -> Iterator[tuple[str, str]]:
+def _first_of(pairs: Sequence[Pair]) -> str:
+    """Which mask it is, in words, of several the first."""
+    only, first = len(pairs) == 1, pairs[0]
+    row = f"number {first.id} of " if first.image == first.mask else ""
+    return f"{'it is' if only else 'the first is'} {row}{first.mask}"
+
+
+def _odd(source: Masked, noun: str, seen: Mapping[Pair, Seen | str]) -> Iterator[tuple[str, str]]:
+    of_pairs = {pair: one for pair, one in seen.items() if isinstance(one, Seen)}
+    good = list(of_pairs.values())
     notes = list(chain.from_iterable(one.notes for one in good))
     yield from (("warning", note) for note in notes[:_MOST])
     if len(notes) > _MOST:
         yield "warning", f"and {len(notes) - _MOST:,} more like these"
     if blank := [one.blank for one in good if one.blank]:
         yield "warning", f"{noun} of one colour: {len(blank):,} of {len(good):,}, the first is {blank[0]}"
-    if empty := sum(not one.counts[1:].any() for one in good):
-        nothing = "; nothing can be learned here, and no Dice told" if empty == len(good) else ""
-        yield "warning" if nothing else "note", f"background alone: {empty:,} of {len(good):,} masks{nothing}"
-    if full := sum(not one.counts[0] for one in good):
-        yield "warning", f"{full:,} masks have no background"
+    if empty := [pair for pair, one in of_pairs.items() if not one.counts[1:].any()]:
+        alone = f"background alone: {len(empty):,} of {len(good):,} masks"
+        if len(empty) == len(good):
+            yield "warning", f"{alone}; nothing can be learned here, and no Dice told"
+        else:
+            yield "note", f"{alone}, {_first_of(empty)}"
+    if full := [pair for pair, one in of_pairs.items() if not one.counts[0]]:
+        yield "warning", f"without any background: {len(full):,} of {len(good):,} masks, {_first_of(full)}"
     looks = Counter(one.look for one in good)
     if len(looks) > 1 and source.form in ("volumes", "slices") and source.reading.normalise == "auto":
         yield (

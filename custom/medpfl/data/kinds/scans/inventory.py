@@ -201,9 +201,17 @@ def _with_masks(found: Sequence[Found]) -> list[Found]:
     for one in found:
         path = Path(one.place)
         if one.form in ("NIfTI", "picture") and path in of:
-            one = replace(one, mask_of=of[path].as_posix(), patient=images[of[path]].patient)
+            one = _mask(one, images[of[path]])
         made.append(replace(one, masked=True) if one.form in ("NIfTI", "picture") and path in masked else one)
     return made
+
+
+def _mask(one: Found, image: Found) -> Found:
+    own, its = (each.matrix.split("×")[:3] for each in (one, image))  # a volume may have channels after its sides
+    fits = own == its or not (one.matrix and image.matrix)
+    words = f"{one.where}: the mask is {one.matrix}, its image {image.matrix}"
+    problems = one.problems if fits else (*one.problems, ("error", words))
+    return replace(one, mask_of=image.place, patient=image.patient, problems=problems)
 
 
 def _series(series: Series, root: Path) -> Found:

@@ -156,4 +156,5 @@ def _like_hu(known: np.ndarray) -> bool:
 
 
 def _share(known: np.ndarray, first: float, last: float) -> float:
-    return float(((known > first) & (known < last)).mean())
+    """Of no values, as of a volume of one value alone, none."""
+    return float(((known > first) & (known < last)).mean()) if known.size else 0.0
