@@ -80,6 +80,8 @@ class Segmentation:
     def _segmented(self, number: int) -> dict[str, Any]:
         item = self.dataset[number]
         labels, source = self.labels(item), Path(self.dataset.data[number]["image"])
+        for words in item["stored"].odd() if "stored" in item else ():
+            logger.warning("%s: %s", source, words)
         if item["kind"] == "picture":
             mask = _unsquared(labels, _picture_size(source), self.fit)[0].numpy()
             spacing = None

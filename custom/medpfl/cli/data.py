@@ -107,12 +107,16 @@ def data_inventory(
             drawn = with_thumbnails(inventory, told)
         inventory = replace(inventory, found=[one for one, _ in drawn])
     table = Table(box=None, pad_edge=False)
-    for head in (*heads(dates, short=True), "what is wrong"):
+    for head in heads(dates, short=True):
         table.add_column(head, overflow="fold")
+    wrong = []
     for one in inventory.found[:_MOST]:
-        first = next((words for _, words in sorted(one.reasons(), key=lambda reason: reason[0] != "error")), "")
-        table.add_row(*(Text(printable(cell)) for cell in (*cells(one, dates, short=True), first)))
+        table.add_row(*(Text(printable(cell)) for cell in cells(one, dates, short=True)))
+        worst = sorted(one.reasons(), key=lambda reason: reason[0] != "error")[:1]
+        wrong += [f"{one.place}: {words}" for _, words in worst]
     console.print(table)
+    for line in wrong:
+        console.print(Text(printable(line)), soft_wrap=True)
     if (more := len(inventory.found) - _MOST) > 0:
         console.print(f"and {more:,} more; --out DIR writes all of them")
     for line in in_words(inventory):

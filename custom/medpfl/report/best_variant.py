@@ -26,7 +26,7 @@ def advice(comparison: Comparison) -> list[str]:
     by_mean = max(judged, key=lambda group: (_mean(group), _worst(group)))
     by_worst = max(judged, key=lambda group: (_worst(group), _mean(group)))
     measure = first(comparison)
-    verb = "is best" if _mean(by_mean) > 0 else "loses least" if _mean(by_mean) else "is level"
+    verb = {"+": "is best", "-": "loses least"}.get(measure.signed(_mean(by_mean))[0], "is level")
     and_which = "" if by_mean is by_worst else f"{by_worst['label']} "
     best = (
         f"Against training alone {by_mean['label']} {verb} by the mean over sites ({_told(measure, _mean(by_mean))}) "

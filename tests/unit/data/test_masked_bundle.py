@@ -103,6 +103,23 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     assert not list((tmp_path / "out").rglob("*.nii.gz"))
 
 
+@pytest.mark.parametrize("dims", [3, 2])
+def test_what_is_odd_about_a_volume_is_said(tmp_path, caplog, dims):
+    shape = {"dims": dims} | ({"patch": [8, 8, 8]} if dims == 3 else {"size": 16})
+    data = write_volumes(tmp_path / "data", low=-900)
+    model = trained(tmp_path / "run", data, data_args=shape | {"normalise": "window", "window": [-500, 500]})
+    values, _ = volume(3, (22, 26, 9), low=-900)
+    image = save_nifti(tmp_path / "scan.nii.gz", values)
+    caplog.clear()
+    workflow(model, image, "").run()
+    assert str(image) not in caplog.text
+    values[0, 0, :5] = np.nan
+    save_nifti(image, values / 10)
+    workflow(model, image, "").run()
+    assert f"{image}: 5 voxels are not numbers (NaN): taken as the least value" in caplog.text
+    assert f"{image}: no value is below -200: is it CT, in HU?" in caplog.text
+
+
 def test_a_mask_lies_where_its_structure_does(tmp_path):
     """A network that calls what is bright a structure draws the block where it is, on any grid."""
     model = trained(tmp_path / "run", write_volumes(tmp_path / "data"), data_args={"patch": [8, 8, 8]})

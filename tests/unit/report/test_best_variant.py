@@ -44,6 +44,11 @@ def test_whether_a_site_should_take_part(make_run, accuracy, answer):
     assert text.endswith(f"By these figures {answer}")
 
 
+def test_a_difference_that_is_not_shown_is_level(make_run):
+    text = advised(make_run, fedap=(0.8001, 0.7997))
+    assert "FedAP is level by the mean over sites (0.0 points)" in text
+
+
 def test_one_seed_is_no_yes(make_run):
     text = advised(make_run, seeds=1, fedap=(0.9, 0.95))
     assert "Should a site take part? One seed cannot tell; by it on average, with FedAP. Three show how" in text

@@ -130,7 +130,7 @@ def test_absolute_paths_and_copies_have_their_own_words(tmp_path):
     _table(tmp_path / "ct", [f"{tmp_path}/elsewhere,0", f"{tmp_path}/ct/s0,0", "s1,1", "../elsewhere,1"])
     outside, copied, relative = _words(tmp_path / "ct")
     assert "elsewhere: an absolute path, outside of" in outside and "../elsewhere: outside of" in relative
-    assert "is in this folder and in" in copied and "is one a copy of the other?" in copied
+    assert "is in this folder and in" in copied and "name it by its UID if its slices lie in both" in copied
 
 
 @pytest.mark.parametrize("given", ["relative", "link"])

@@ -71,17 +71,15 @@ def _picture(pair: Pair, reading: Reading, count: int) -> Seen:
 
 
 def _volume(pair: Pair, reading: Reading, count: int) -> Seen:
-    from medpfl.data.kinds.masks.transforms import LoadVolumed, looks_like_ct
+    from medpfl.data.kinds.masks.transforms import LoadVolumed
     from medpfl.data.kinds.masks.volume_pair import mask_values, read_head
 
     head = read_head(pair)
     classes, present = mask_values(pair, count, reading)
     load = LoadVolumed("image", reading.number_of_channels("volumes"), hounsfield=reading.windowed_hu)
-    image = load({"image": pair.image})["image"]
-    kind = "CT" if looks_like_ct(image) else "no CT"
-    notes = tuple(note.message for note in head.notes)
-    if unknown := image.meta["not_numbers"]:
-        notes += (f"{pair.image}: {unknown:,} voxels are not numbers (NaN): taken as the least value",)
+    stored = load({"image": pair.image})["stored"]
+    kind = "CT" if stored.ct else "no CT"
+    notes = (*(note.message for note in head.notes), *(f"{pair.image}: {words}" for words in stored.odd()))
     return Seen(head.shape, kind, _counts(classes, count), present, head.spacing, notes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import nibabel
 import numpy as np
@@ -26,10 +26,29 @@ CT = -200.0
 """A volume with values below it is taken for CT: other scanners' values begin at 0, or near it."""
 
 
+class Stored(NamedTuple):
+    """What a reader must know of a volume's file.
+
+    Attributes:
+        unknown: how many voxels are not numbers.
+        ct: whether its values look like CT.
+        hounsfield: whether they are read as HU.
+    """
+
+    unknown: int
+    ct: bool
+    hounsfield: bool
+
+    def odd(self) -> list[str]:
+        """In words; none where nothing is."""
+        words = [f"{self.unknown:,} voxels are not numbers (NaN): taken as the least value"] if self.unknown else []
+        return words + [f"no value is below {CT:g}: is it CT, in HU?"] * (self.hounsfield and not self.ct)
+
+
 class LoadVolumed(MapTransform):
     """A NIfTI file to (C, X, Y, Z) float32 with its affine; what is not a number becomes the least number there.
 
-    Of how many voxels that is, is in ``meta["not_numbers"]``.
+    An image's :class:`Stored` is under ``stored``.
 
     Args:
         keys: what to load.
@@ -50,14 +69,16 @@ class LoadVolumed(MapTransform):
         """See the class."""
         out = dict(data)
         for key in self.key_iterator(out):
-            out[key] = self._load(Path(out[key]))
+            out[key], stored = self._load(Path(out[key]))
+            if self.varied:
+                out["stored"] = stored
         return out
 
-    def _load(self, file: Path) -> MetaTensor:
+    def _load(self, file: Path) -> tuple[MetaTensor, Stored]:
         require_whole(file)
         try:
-            image = nibabel.load(file)
-            values, affine = np.asarray(image.dataobj, dtype=np.float32), image.affine
+            stored = nibabel.load(file)
+            values, affine = np.asarray(stored.dataobj, dtype=np.float32), stored.affine
         except MemoryError:
             raise UserError(f"{file}: the volume does not fit into this machine's memory") from None
         except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
@@ -80,8 +101,8 @@ class LoadVolumed(MapTransform):
             raise UserError(f"{file}: {wrong}")
         if self.hounsfield and (wrong := without_offset(values)):
             raise UserError(f"{file}: {wrong} --data-arg normalise=zscore or percentile takes other values than HU")
-        place, meta = torch.from_numpy(affine.copy()), {"not_numbers": int(known.size - known.sum())}
-        return MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=place, meta=meta)
+        image = MetaTensor(torch.from_numpy(np.ascontiguousarray(values)), affine=torch.from_numpy(affine.copy()))
+        return image, Stored(int(known.size - known.sum()), looks_like_ct(image), self.hounsfield)
 
 
 class PlacedAsd(MapTransform):

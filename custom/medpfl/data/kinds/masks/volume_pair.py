@@ -23,7 +23,7 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
-from medpfl.data.kinds.masks.transforms import channels_first, looks_like_ct, pixel_factors, turned_as
+from medpfl.data.kinds.masks.transforms import channels_first, pixel_factors, turned_as
 from medpfl.data.kinds.masks.volume_steps import MASK, pipeline
 from medpfl.data.kinds.scans.nifti import read_volume, require_whole
 
@@ -140,12 +140,10 @@ def read_volume_pair(pair: Pair, reading: Reading, count: int) -> Volume:
         before = made["squared"]["shape"]
         for axis, factor in enumerate(pixel_factors(*before, reading.size, reading.fit), start=1):
             spacing[axis] *= factor
-    stored = np.asarray(nibabel.load(pair.image).dataobj, dtype=np.float32)
-    if unknown := int(stored.size - np.isfinite(stored).sum()):
-        log.warning("%s: %d voxels are not numbers (NaN): taken as the least value", pair.image, unknown)
-    ct = looks_like_ct(torch.from_numpy(np.nan_to_num(stored)))
+    for words in made["stored"].odd():
+        log.warning("%s: %s", pair.image, words)
     kept = torch.float32 if reading.normalise == "none" else torch.float16
-    return Volume(image.to(kept), classes, tuple(spacing), present, ct)
+    return Volume(image.to(kept), classes, tuple(spacing), present, made["stored"].ct)
 
 
 @lru_cache(maxsize=1)
