@@ -177,8 +177,8 @@ def _only_series(path: Path, read: Folder) -> Series:
         first = partly[0]
         elsewhere = next(file.parent for file in first.files if path not in file.parents)
         raise UserError(
-            f"{path}: the series {first.uid} is in this folder and in {elsewhere}: name it by its UID if its slices lie "
-            "in both, or delete one if that is a copy"
+            f"{path}: the series {first.uid} is in this folder and in {elsewhere}: name it by its UID if its slices "
+            "lie in both, or delete one if that is a copy"
         )
     reasons = read.reasons(path)
     raise UserError(f"{path}: no DICOM series is in this folder" + (f": {reasons}" if reasons else ", it is empty"))
