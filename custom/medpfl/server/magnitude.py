@@ -50,7 +50,7 @@ def check_magnitudes(
             config,
             used,
             lengths,
-            f"its {name} are {{}} times as large as the others' (median)",
+            f"what it sent in {name} is {{}} times as large as the others' (median)",
             lambda u, share, name=name: u.tensors.update({k: t * share for k, t in _named(name, u)}),
         )
         told += more

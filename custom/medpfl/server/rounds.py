@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from medpfl.algorithms.mechanism import Turn
-from medpfl.core.errors import RunEnded, UserError
+from medpfl.core.errors import RunEnded, Stopped, UserError, first_line
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
 from medpfl.core.parameters import State, StateError
@@ -225,7 +227,16 @@ def _finish_round(
 def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], present: int) -> ServerState:
     """The state after the mechanisms' steps, which make what goes with the next round's messages."""
     for part, step in plan.steps.items():
-        made = step(Turn(state, lambda now=state: mean_shared(plan, now), means, present))
+        turn = Turn(state, lambda now=state: mean_shared(plan, now), means, present)
+        try:
+            made = step(turn)
+        except (UserError, StateError, Stopped):
+            raise
+        except Exception as error:  # another package's step may raise anything
+            place = extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}, line {place.lineno}"
+            said = f"{part.name}: its step at the server failed after round {state.round} ({where})"
+            raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error
         if made is None:
             continue
         state = replace(state, common={**state.common, part.name: made.common})

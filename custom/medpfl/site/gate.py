@@ -125,6 +125,7 @@ class Gate:
             raise StateError(f"gate: {name!r} may not leave")
         plain = tensor.detach().cpu().as_subclass(Tensor).contiguous()
         if not bool(torch.isfinite(plain).all()):
+            logger.warning("%s has values that are not finite", _short(name))
             raise StateError(f"gate: {name!r} may not leave")
         return plain
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
@@ -21,7 +22,7 @@ from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
 from medpfl.training.memory import Memory
 from medpfl.training.objective import objective_of
-from medpfl.training.part import Outcome, Part
+from medpfl.training.part import Outcome, Part, Term
 from medpfl.training.trainer import Trainer
 
 
@@ -33,6 +34,7 @@ class Trains(Protocol):
     split: ParameterSplit
     data: SiteData
     chance: Chance
+    channels: Mapping[Channel, Mechanism]
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Method:
     rounds: dict[Mechanism, LocalRound]
     trainer: Trainer
     _kept: Callable[[str], State | None]
+    _channels: Mapping[Channel, Mechanism]
     _memory: Memory | None = field(default=None, init=False)
     _parts: dict[Mechanism, Part] = field(default_factory=dict, init=False)
     _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
@@ -89,7 +92,7 @@ class Method:
             loss, likelihood = part.loss(round_, loss), part.loss(round_, likelihood)
         for round_ in views.values():
             round_.loss, round_.likelihood = loss, likelihood
-        return cls(site.config, views, site.config.trainer.at(when), kept)
+        return cls(site.config, views, site.config.trainer.at(when), kept, site.channels)
 
     def begin(self, *, joining: bool = False) -> None:
         """Asks each for its part in the training that follows."""
@@ -98,7 +101,7 @@ class Method:
             for round_ in self.rounds.values():
                 round_.memory = self._memory
         found = {m: m.adapts(r) if joining else m.begin(r) for m, r in self.rounds.items()}
-        self._parts = {m: part for m, part in found.items() if part is not None}
+        self._parts = {m: _checked(m, part) for m, part in found.items() if part is not None}
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
@@ -120,7 +123,16 @@ class Method:
 
     def end(self) -> None:
         """After the epochs of a round."""
+        for part in self._parts.values():
+            if isinstance(part.term, _Term):
+                part.term.require_dependence()
         self._outcomes = {m: part.end() for m, part in self._parts.items() if part.end}
+        for mechanism, outcome in self._outcomes.items():
+            if not isinstance(outcome, Outcome):
+                raise StateError(f"{mechanism.name}: its end gave {outcome!r}, not an Outcome")
+            own = [c.name for c, part in self._channels.items() if part is mechanism and c.to_server]
+            if strange := next((name for name in outcome.sends if name not in own), None):
+                raise StateError(f"{mechanism.name} sends in {strange!r}, which is none of its channels to the server")
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -164,6 +176,36 @@ class Method:
     def finish(self) -> bool:
         """Lets mechanisms change the model that the site is going to use; whether one did."""
         return any([m.finish(r) for m, r in self.rounds.items()])
+
+
+def _checked(mechanism: Mechanism, part: Part) -> Part:
+    """A part whose term is looked at."""
+    if not isinstance(part, Part):
+        raise StateError(f"{mechanism.name}: its begin gave {part!r}, not a Part")
+    return part if part.term is None else replace(part, term=_Term(mechanism.name, part.term))
+
+
+@dataclass
+class _Term:
+    """What a mechanism adds to the loss; of a number, or of what no parameter is in, training would take no notice."""
+
+    name: str
+    term: Term
+    last: Tensor | None = None
+    depends: bool = False
+
+    def __call__(self) -> Tensor:
+        found = self.term()
+        if not isinstance(found, Tensor) or found.dim():
+            said = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+            raise StateError(f"{self.name}: its term gave {said}, not a scalar tensor")
+        self.last, self.depends = found.detach(), self.depends or found.requires_grad
+        return found
+
+    def require_dependence(self) -> None:
+        """After the steps of a round: in some of them all that it depends on may have been frozen."""
+        if self.last is not None and not self.depends and float(self.last):
+            raise StateError(f"{self.name}: its term depends on no parameter that is trained: is it detached?")
 
 
 def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:

@@ -55,7 +55,9 @@ def method(run: RunConfig, model: nn.Module, *, kept=None, brought=None, persona
     for channel, sent in (brought or {}).items():
         tensors |= named(channel, sent)
 
-    site = SimpleNamespace(name="site-1", config=run, split=split, data=data(), chance=Chance(run.seed))
+    channels = {c: part for part in run.parts for c in part.channels(run, model, split)}
+    given = {"config": run, "split": split, "data": data(), "chance": Chance(run.seed), "channels": channels}
+    site = SimpleNamespace(name="site-1", **given)
     message = Message("train", 2, tensors)
     return Method.of(site, message, model, 2, kept=(kept or {}).get, noise=lambda: None)
 

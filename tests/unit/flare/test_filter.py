@@ -116,6 +116,12 @@ def test_contents_are_checked_and_not_names_alone(what, allowed):
         passed(shareable(**SMUGGLED[what]), allowed=allowed)
 
 
+def test_what_the_sites_own_log_says_of_a_tensor_that_is_no_number(caplog):
+    with pytest.raises(ValueError, match="'weight' may not leave"):
+        passed(shareable(**SMUGGLED["no number"]))
+    assert "weight has values that are not finite" in caplog.text
+
+
 def test_what_lies_beside_the_answer_does_not_leave_with_it():
     answer = shareable()
     answer["images"] = IMAGES.numpy()
