@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from medpfl.core.seeding import Order, changes_of
 from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, scale
 
 Spacing = tuple[float, float, float]
@@ -114,8 +115,8 @@ class MaskedVolumes:
         """See :class:`SiteData`: patches (B, C, *window) and their masks."""
         order = torch.randperm(self.samples("train"), generator=generator).repeat_interleave(self.patches)
         order = order[torch.randperm(len(order), generator=generator)]
-        for chosen in order.split(batch_sizes(len(order), batch_size)):
-            pieces = [self._patch(volume, generator) for volume in chosen.tolist()]
+        for chosen in order.split(batch_sizes(len(order), batch_size, even=isinstance(generator, Order))):
+            pieces = [self._patch(volume, changes_of(generator)) for volume in chosen.tolist()]
             images, masks = (torch.stack(tensors).to(self.device) for tensors in zip(*pieces, strict=True))
             yield scale(images), masks
 

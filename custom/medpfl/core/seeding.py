@@ -22,19 +22,38 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
 
 
+class Order(torch.Generator):
+    """Of an epoch's samples, in batches as alike in size as can be.
+
+    Attributes:
+        changes: random numbers for what is done to samples: augmentation, and where patches lie.
+    """
+
+    changes: torch.Generator
+
+
+def changes_of(order: torch.Generator) -> torch.Generator:
+    """Random numbers for what is done to samples in this order; by default they go on in the same."""
+    return order.changes if isinstance(order, Order) else order
+
+
 @dataclass(frozen=True)
 class Chance:
     """What a site draws at random while it trains: the order of samples, augmentation, dropout.
 
     Attributes:
         seed: all derives from it.
-        draws: so many rounds differ in what they draw, after which the first of them comes again; 0 for all.
+        one_order: the order of samples, and dropout, are the same in every round; augmentation never is.
     """
 
     seed: int
-    draws: int = 0
+    one_order: bool = False
 
     def order(self, site: str, when: str | int, purpose: str) -> torch.Generator:
         """Random numbers of a site for a purpose, in a round or whenever else (``join``, ``end``)."""
-        round_ = when % self.draws if self.draws and isinstance(when, int) else when
-        return generator(self.seed, site, round_, purpose)
+        if not (self.one_order and isinstance(when, int)):
+            return generator(self.seed, site, when, purpose)
+        found = Order()
+        found.manual_seed(derive_seed(self.seed, site, purpose))
+        found.changes = generator(self.seed, site, when, purpose, "changes")
+        return found

@@ -26,6 +26,7 @@ from medpfl.core.own_loaders import (
     used_up,
     varies,
 )
+from medpfl.core.seeding import Order
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
@@ -51,6 +52,8 @@ class SiteData(Protocol):
         self, batch_size: int, generator: torch.Generator, *, balanced: bool = False
     ) -> Iterator[Batch]:
         """One epoch in random order: inputs (B, C, ...) float32, labels (B,) int64.
+
+        An :class:`~medpfl.core.seeding.Order` says more of it than a plain generator does.
 
         Balanced: as many samples, drawn with replacement so that every class is as frequent as every other.
         """
@@ -124,7 +127,7 @@ class ImageTensors:
         else:
             order = torch.randperm(self.samples("train"), generator=generator)
         order = order.to(images.device)
-        for chosen in order.split(batch_sizes(len(order), batch_size)):
+        for chosen in order.split(batch_sizes(len(order), batch_size, even=isinstance(generator, Order))):
             yield scale(images[chosen]), labels[chosen]
 
     def batches_in_epoch(self, batch_size: int) -> int:
@@ -292,8 +295,14 @@ def labels_of(data: SiteData, part: Part) -> Tensor:
         return torch.cat([y for _, y in data.batches(part, 256)])
 
 
-def batch_sizes(samples: int, batch_size: int) -> list[int]:
-    """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one."""
+def batch_sizes(samples: int, batch_size: int, *, even: bool = False) -> list[int]:
+    """Sizes of an epoch's batches: full ones, the remainder, but never a remainder of one.
+
+    Even: as many, which differ by one at most.
+    """
+    if even:
+        count = len(batch_sizes(samples, batch_size))
+        return [samples // count + (k < samples % count) for k in range(count)]
     full, rest = divmod(samples, batch_size)
     if rest == 1 and full:
         return [batch_size] * (full - 1) + [batch_size + 1]

@@ -59,7 +59,7 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
             "(own_augmentation)"
         )
     if least > 1 and look:
-        _require_shares(config, data, least)
+        _require_shares(policy, config, data)
 
 
 def require_usual(policy: SitePolicy, model: nn.Module) -> None:
@@ -68,7 +68,8 @@ def require_usual(policy: SitePolicy, model: nn.Module) -> None:
         raise StateError(f"policy: {wrong}")
 
 
-def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
+def _require_shares(policy: SitePolicy, config: RunConfig, data: SiteData) -> None:
+    least = policy.least_patients
     shown = showing(data)
     if shown is not None and shown < least:
         raise StateError(
@@ -88,7 +89,8 @@ def _require_shares(config: RunConfig, data: SiteData, least: int) -> None:
             f"policy: of one class there are fewer than {least} training patients, and what tells it from others would "
             "rest on these (least_patients)"
         )
-    if (steps := _steps(config, data)) and len(steps) ** 2 / sum(1 / size for size in steps) < least / 2:
+    steps = _steps(config, data, even=policy.own_seed)
+    if steps and min(steps) < min(least, max(steps) / 2):
         logger.warning("steps of %s samples in an epoch: the last is too small", ", ".join(map(str, steps)))
         raise StateError(
             "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update "
@@ -133,10 +135,11 @@ def _patients_of(rows: Tensor, owners: Tensor | None) -> int:
     return int(rows.sum()) if owners is None else len(torch.unique(owners[rows]))
 
 
-def _steps(config: RunConfig, data: SiteData) -> list[int]:
+def _steps(config: RunConfig, data: SiteData, *, even: bool) -> list[int]:
     """Of how many samples each step of an epoch is; empty of loaders of one's own."""
     if not isinstance(data, ImageTensors | MaskedVolumes):
         return []
     samples = data.samples("train") * (data.patches if isinstance(data, MaskedVolumes) else 1)
-    sizes, together = batch_sizes(samples, config.trainer.batch_size), config.all_settings["accumulate"]
+    sizes = batch_sizes(samples, config.trainer.batch_size, even=even)
+    together = config.all_settings["accumulate"]
     return [sum(sizes[start : start + together]) for start in range(0, len(sizes), together)]

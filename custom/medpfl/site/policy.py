@@ -54,8 +54,8 @@ class SitePolicy(BaseModel):
             decides what counts as a patient; None for any. Tables, PatientID and folders are the site's own word.
         own_augmentation: whether a job may change training images by a list of transforms of its own, which can blank
             those of all patients but few; else by presets alone.
-        own_seed: what is drawn at random in training derives from the site's secret, not from the job's seed, and is
-            drawn anew in a few rounds only (:mod:`medpfl.site.chance`); its figures then are no simulation's.
+        own_seed: what is drawn at random in training derives from the site's secret, not from the job's seed, and the
+            order of samples is one in all rounds (:mod:`medpfl.site.chance`); its figures then are no simulation's.
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.seeding import changes_of
 from medpfl.core.settings import Value
 from medpfl.core.site_data import Batch, SiteData
 from medpfl.training import optimizers, schedule
@@ -82,13 +83,13 @@ class Trainer:
 
         Args:
             data: the site's.
-            order: all random numbers come from it.
+            order: all random numbers come from it (:class:`~medpfl.core.seeding.Order`).
         """
         balanced: dict[str, Any] = {"balanced": True} if self.settings.sampling == "balanced" else {}
         change = augmenter(self.augment)
         for x, y in data.training_batches(self.batch_size, order, **balanced):
             if change is not None:
-                x, y = change(x, y, order)
+                x, y = change(x, y, changes_of(order))
             yield (channels_last_of(x) if self.channels_last else x), y
 
     def steps(

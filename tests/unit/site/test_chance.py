@@ -1,16 +1,16 @@
-"""Rounds under the same weights that draw anew are equations in the samples' gradients: a hospital gives a few."""
+"""Rounds in other orders under the same weights are equations in the samples' gradients: a hospital gives one."""
 
 import pytest
 import torch
 from test_guard import Guarded
-from tiny import config
+from tiny import config, images
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.messages import Message
-from medpfl.core.seeding import Chance, generator
+from medpfl.core.seeding import Chance, changes_of, generator
 from medpfl.core.site_data import batch_sizes, scale
 from medpfl.engine.federation import Federation
-from medpfl.site.chance import DRAWS
 from medpfl.site.method import Method
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.store import MemoryStore
@@ -32,15 +32,25 @@ def test_a_hospital_draws_from_its_secret_for_each_contract():
     assert chance_of(OPEN, SECRET) == chance_of(HOSPITAL, None) == Chance(0)  # the run's: figures repeat
 
 
-def test_after_a_few_rounds_a_hospitals_draws_come_again():
-    def drawn(chance):
-        return [chance.order("site-1", round_, "shuffle").initial_seed() for round_ in range(1, 13)]
+def test_a_hospital_has_one_order_and_changes_samples_anew():
+    def drawn(chance, of):
+        return [of(chance.order("site-1", when, "shuffle")).initial_seed() for when in (1, 2, 3, "end")]
 
-    own = drawn(chance_of(HOSPITAL, SECRET))
-    assert len(set(own)) == DRAWS and own[:DRAWS] == own[DRAWS : 2 * DRAWS]
-    assert len(set(drawn(Chance(0)))) == 12
-    site = chance_of(HOSPITAL, SECRET)
-    assert site.order("site-1", "end", "shuffle").initial_seed() not in own
+    own, open_ = chance_of(HOSPITAL, SECRET), Chance(0)
+    orders = drawn(own, lambda order: order)
+    assert orders[0] == orders[1] == orders[2] != orders[3]
+    assert len({*orders, *drawn(own, changes_of)}) == 5
+    assert len(set(drawn(open_, lambda order: order))) == 4
+    assert drawn(open_, changes_of) == drawn(open_, lambda order: order)
+
+
+@pytest.mark.parametrize(("samples", "batch_size", "sizes"), [(34, 32, [17, 17]), (61, 20, [21, 20, 20]), (5, 8, [5])])
+def test_its_batches_are_alike_in_size(samples, batch_size, sizes):
+    order = chance_of(HOSPITAL, SECRET).order("site-1", 1, "shuffle")
+    assert [len(y) for _, y in images(train=samples).training_batches(batch_size, order)] == sizes
+    volume, mask = torch.zeros(1, 2, 4, 4, dtype=torch.float16), torch.zeros(2, 4, 4, dtype=torch.uint8)
+    data = MaskedVolumes({"train": [volume] * samples}, {"train": [mask] * samples}, (2, 4, 4), patches=1)
+    assert [len(y) for _, y in data.training_batches(batch_size, order)] == sizes
 
 
 def test_its_rival_and_its_method_draw_from_the_same():
@@ -64,12 +74,12 @@ def asked(policy, **fields):
     return guarded, torch.stack([(start[name] - guarded.train(r).tensors[name]).flatten() for r in rounds]).double()
 
 
-@pytest.mark.parametrize("augment", ["none", "light"])
-def test_rounds_under_the_same_weights_are_few_different_updates(augment):
-    _, open_ = asked(OPEN, augment=augment)
-    _, own = asked(SitePolicy(own_seed=True), augment=augment)
-    assert len(open_.unique(dim=0)) > 4 * DRAWS
-    assert len(own.unique(dim=0)) == DRAWS
+def test_rounds_under_the_same_weights_have_one_update_but_for_what_is_done_to_samples():
+    _, open_ = asked(OPEN)
+    _, own = asked(SitePolicy(own_seed=True))
+    assert len(open_.unique(dim=0)) > ROUNDS / 2
+    assert len(own.unique(dim=0)) == 1
+    assert len(asked(SitePolicy(own_seed=True), augment="light")[1].unique(dim=0)) == ROUNDS
 
 
 def solved(policy):
