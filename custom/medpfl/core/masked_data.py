@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from medpfl.core.seeding import Order, changes_of
-from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, scale
+from medpfl.core.seeding import changes_of
+from medpfl.core.site_data import Batch, ImageTensors, Part, SiteData, batch_sizes, batches_of, scale
 
 Spacing = tuple[float, float, float]
 
@@ -115,7 +115,7 @@ class MaskedVolumes:
         """See :class:`SiteData`: patches (B, C, *window) and their masks."""
         order = torch.randperm(self.samples("train"), generator=generator).repeat_interleave(self.patches)
         order = order[torch.randperm(len(order), generator=generator)]
-        for chosen in order.split(batch_sizes(len(order), batch_size, even=isinstance(generator, Order))):
+        for chosen in batches_of(order, batch_size, generator):
             pieces = [self._patch(volume, changes_of(generator)) for volume in chosen.tolist()]
             images, masks = (torch.stack(tensors).to(self.device) for tensors in zip(*pieces, strict=True))
             yield scale(images), masks

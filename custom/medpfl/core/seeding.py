@@ -23,18 +23,24 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 
 class Order(torch.Generator):
-    """Of an epoch's samples, in batches as alike in size as can be.
+    """The order of an epoch's samples.
 
     Attributes:
-        changes: random numbers for what is done to samples: augmentation, and where patches lie.
+        changes: random numbers for what is done to samples, augmentation and where patches lie; None where they go on
+            in the same.
+        even: batches are as alike in size as can be.
+        batch: which training samples, (B,) int64, the batch has that is trained on; None before the first. Whoever
+            gives batches says it.
     """
 
-    changes: torch.Generator
+    changes: torch.Generator | None = None
+    even: bool = False
+    batch: torch.Tensor | None = None
 
 
 def changes_of(order: torch.Generator) -> torch.Generator:
-    """Random numbers for what is done to samples in this order; by default they go on in the same."""
-    return order.changes if isinstance(order, Order) else order
+    """Random numbers for what is done to samples in this order."""
+    return (order.changes if isinstance(order, Order) else None) or order
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,10 @@ class Chance:
     seed: int
     one_order: bool = False
 
-    def order(self, site: str, when: str | int, purpose: str) -> torch.Generator:
+    def order(self, site: str, when: str | int, purpose: str) -> Order:
         """Random numbers of a site for a purpose, in a round or whenever else (``join``, ``end``)."""
-        if not (self.one_order and isinstance(when, int)):
-            return generator(self.seed, site, when, purpose)
-        found = Order()
-        found.manual_seed(derive_seed(self.seed, site, purpose))
-        found.changes = generator(self.seed, site, when, purpose, "changes")
+        found, one = Order(), self.one_order and isinstance(when, int)
+        found.manual_seed(derive_seed(self.seed, site, *([] if one else [when]), purpose))
+        if one:
+            found.even, found.changes = True, generator(self.seed, site, when, purpose, "changes")
         return found

@@ -126,8 +126,7 @@ class ImageTensors:
             order = torch.multinomial(chances, len(labels), replacement=True, generator=generator)
         else:
             order = torch.randperm(self.samples("train"), generator=generator)
-        order = order.to(images.device)
-        for chosen in order.split(batch_sizes(len(order), batch_size, even=isinstance(generator, Order))):
+        for chosen in batches_of(order.to(images.device), batch_size, generator):
             yield scale(images[chosen]), labels[chosen]
 
     def batches_in_epoch(self, batch_size: int) -> int:
@@ -224,7 +223,7 @@ class SiteLoaders:
         if balanced:
             raise LoaderError(BALANCED)
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        return self._moved(self.train)
+        return _numbered(self._moved(self.train), generator)
 
     def batches_in_epoch(self, batch_size: int) -> int:
         """See :class:`SiteData`: the loader's own, which is read for it once unless it tells."""
@@ -293,6 +292,23 @@ def labels_of(data: SiteData, part: Part) -> Tensor:
         return data.labels[part]
     with looked_at():
         return torch.cat([y for _, y in data.batches(part, 256)])
+
+
+def _numbered(batches: Iterable[Batch], order: torch.Generator) -> Iterator[Batch]:
+    """The order hears of samples of which a loader does not tell which they are: others than all before."""
+    for x, y in batches:
+        if isinstance(order, Order):
+            first = 0 if order.batch is None else int(order.batch[-1]) + 1
+            order.batch = torch.arange(first, first + len(y))
+        yield x, y
+
+
+def batches_of(samples: Tensor, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
+    """Numbers of samples in their order, by batches; an :class:`~medpfl.core.seeding.Order` hears of each."""
+    for chosen in samples.split(batch_sizes(len(samples), batch_size, even=isinstance(order, Order) and order.even)):
+        if isinstance(order, Order):
+            order.batch = chosen
+        yield chosen
 
 
 def batch_sizes(samples: int, batch_size: int, *, even: bool = False) -> list[int]:

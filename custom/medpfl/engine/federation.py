@@ -195,6 +195,7 @@ class Federation:
             selects=policy.measures == "none" or not self.config.mixes,
             secret=secret,
             chance=chance,
+            least=policy.least_patients,
         )
 
     def _require_start(self, name: str) -> None:

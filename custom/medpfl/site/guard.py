@@ -199,6 +199,12 @@ class Guarded:
             raise StateError(f"policy: {words}")
 
     def _require_pretrained(self, message: Message) -> None:
+        contract, exempt = self.contract, self.public or not self._tells_of_patients(message)
+        if not (exempt or self.policy.lets_bring(contract.config, contract.hash)):
+            raise StateError(
+                "policy: the job brings weights, a pretrained model f or start weights, which can be made to show "
+                "single patients: this site takes them of approved contracts alone (approved_weights)"
+            )
         named = self.contract.config.pretrained
         if message.task not in ("prepare", "statistics") or not message.shared:
             return

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.models.cost import Limits
 from medpfl.site.unlike_training import unlike_training
@@ -68,6 +69,8 @@ class SitePolicy(BaseModel):
             (:mod:`medpfl.site.copied_rows`); 1 for any.
         named_pretrained: a pretrained model f is taken only if its fingerprint stands in the contract; a public data
             set that every party has needs none.
+        approved_weights: weights that a job brings, a pretrained model f or start weights, are taken of contracts in
+            ``approved`` alone: whoever makes them can make them show single patients. A public data set needs none.
         largest_weight: the most that one other site's update may weigh in this site's mix by the contract; 1 for any.
         network_parameters: numbers that a run's network may hold (:mod:`medpfl.models.cost`); 0 for any number.
         network_values: numbers that a forward pass of a batch may make in it; 0 for any number.
@@ -92,6 +95,7 @@ class SitePolicy(BaseModel):
     largest_jump: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     copied_rows: float = Field(default=1.0, ge=0, le=1)
     named_pretrained: bool = False
+    approved_weights: bool = False
     largest_weight: float = Field(default=1.0, gt=0, le=1)
     network_parameters: int = Field(default=0, ge=0)
     network_values: int = Field(default=0, ge=0)
@@ -106,6 +110,11 @@ class SitePolicy(BaseModel):
     def lets_say_whose(self, pattern: object) -> bool:
         """Whether a job may say by this expression whose an image is."""
         return not pattern or self.patient_patterns is None or pattern in self.patient_patterns
+
+    def lets_bring(self, config: RunConfig, contract: str) -> bool:
+        """Whether a run may bring weights of its own, if it does, by its contract's hash."""
+        brings = config.mixer.under_model or bool(config.init)
+        return not (brings and self.approved_weights) or contract in self.approved
 
     def lets_augment(self, spec: object) -> bool:
         """Whether a job may change training images so: by ``none``, a preset's name, or a list of its own."""
@@ -130,6 +139,7 @@ HOSPITAL = SitePolicy(
     largest_jump=10.0,
     copied_rows=0.1,
     named_pretrained=True,
+    approved_weights=True,
     network_parameters=200_000_000,
     network_values=20_000_000_000,
     network_operations=100_000_000_000_000,

@@ -25,6 +25,8 @@ DROPOUT = 0.5
 """Of a network's units, at most; and of samples of which some layer drops all units: others have no gradient."""
 STATISTICS = 0.1
 """Momentum of batch norm's running statistics, at most: at 1 they are the last batch's."""
+PIXELS = 64
+"""Inputs from which on a first layer that connects all takes an image, or a window of time, as a whole."""
 
 _DROPPED = ("dropout", "drop_prob", "drop_connect_rate")
 """What layers call it that drop without a layer of their own: torch's attention, MONAI's paths and EfficientNet."""
@@ -72,6 +74,12 @@ def _rules(settings: Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
 
 def unusual(model: nn.Module) -> str:
     """Why a network lets an update rest on few samples, by nearly all of them dropped or forgotten; empty if not."""
+    first = next((m for m in model.modules() if getattr(getattr(m, "weight", None), "ndim", 0) > 1), None)
+    if isinstance(first, nn.Linear) and first.in_features >= PIXELS:
+        return (
+            "the network begins with a fully connected layer, whose gradient shows single images: take one that begins "
+            "with convolutions (least_patients)"
+        )
     units, reached = 0, 1.0
     for layer in model.modules():
         if isinstance(layer, nn.Linear | _ConvNd):

@@ -97,6 +97,8 @@ _TEXTS = (
     "contract: the pretrained model f is another than the contract names",
     r"contract: the site takes no pretrained model f without its fingerprint in the contract \(policy: "
     r"named_pretrained\)",
+    "policy: the job brings weights, a pretrained model f or start weights, which can be made to show single patients: "
+    r"this site takes them of approved contracts alone \(approved_weights\)",
     "contract: {channel} were given already",
     "contract: {channel} are due in round {number} at the earliest",
     "contract: '{channel}' is not as the method has it",
@@ -126,6 +128,8 @@ _TEXTS = (
     r"policy: beta2 and square_decay are {number} at least here: a single step may be the update \(least_patients\)",
     "policy: mu goes with optimizer=sgd here, and weight_decay with sgd and adamw: others' steps may take off what "
     r"earlier ones made \(least_patients\)",
+    "policy: the network begins with a fully connected layer, whose gradient shows single images: take one that begins "
+    r"with convolutions \(least_patients\)",
     r"policy: narrow layers drop all units of most samples: an update would be of the rest \(least_patients\)",
     r"policy: dropout is {number} at most here: an update would be of few \(least_patients\)",
     r"policy: batch norm's momentum is 0 to {number} here: its statistics would be of one batch \(least_patients\)",
@@ -135,6 +139,8 @@ _TEXTS = (
     r"theirs: choose another batch_size \(least_patients\)",
     "policy: few of the training patients have nearly all samples, and an update would be theirs: they weigh as fewer "
     r"than half of {number} \(least_patients\)",
+    "policy: few patients have nearly all of this update: it rests on fewer than a quarter of {number} alike "
+    r"\(least_patients\)",
     r"policy: which folders are sites, is not the job's to say here \(folders=sites, held_out\)",
     r"policy: training images are changed by presets alone here, not by a list of the job's own \(own_augmentation\)",
     "policy: of one class there are fewer than {number} training patients, and what tells it from others would rest on "

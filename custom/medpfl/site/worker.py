@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,7 @@ from medpfl.site.ending import Ending
 from medpfl.site.finishing import Finishing
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
+from medpfl.site.resting import SHARE, Resting
 from medpfl.site.rival import Rival
 from medpfl.site.same_data import require_same_data
 from medpfl.site.start import INIT
@@ -66,6 +68,7 @@ class Site:
         rival: what the site trains alone, beside; None for nothing.
         selects: the site selects its round by its own validation data: measures do not leave, or the model does not.
         secret: of the site, for the noise of differential privacy; None in a simulation, where it repeats.
+        least: training patients of whom an update must be, by the site's policy.
         passes: gives its data as the epochs of a round see them, where somebody watches each pass over them.
     """
 
@@ -81,6 +84,7 @@ class Site:
     rival: Rival | None = None
     selects: bool = False
     secret: bytes | None = None
+    least: int = 0
     passes: SiteData | None = None
 
     def handle(self, message: Message, model: nn.Module) -> Update:
@@ -172,7 +176,11 @@ class Site:
         method.begin()
         order = self.chance.order(self.name, round_, "shuffle")
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        metrics["train_loss"] = method.train(model, self.passes or self.data, config.local_epochs, order)
+        resting = Resting(self.data, order, config.local_epochs) if self.least > SHARE else None
+        with resting.watched(model, self.split.shared_names) if resting else nullcontext():
+            metrics["train_loss"] = method.train(model, self.passes or self.data, config.local_epochs, order)
+        if resting:
+            resting.require_many(self.least)
         method.end()
         if numbers := method.numbers():
             metrics["numbers"] = numbers

@@ -209,7 +209,9 @@ def test_a_choice_needs_two():
 
 def test_a_hospital_keeps_its_verdict_and_the_model_that_it_trained_alone(tmp_path):
     federation = Federation.of(config("fedblend", settings=FEW_STEPS, **TRAINED))
-    policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
+    policy = HOSPITAL.model_copy(
+        update={"least_patients": 0, "measures": "full", "named_pretrained": False, "approved_weights": False}
+    )
     sites = {n: federation.site(n, DiskStore(tmp_path / n, durable=False)) for n in federation.config.site_names}
     sent = []
 

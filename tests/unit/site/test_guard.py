@@ -17,6 +17,7 @@ from medpfl.site.ledger import Ledger
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
 from medpfl.site.store import DiskStore
+from medpfl.site.words import listed
 
 KEY = bytes(range(32))
 
@@ -29,7 +30,7 @@ class Guarded:
         seal = Seal(key, "experiment/site-1") if key else None
         store = DiskStore(folder, durable=False, seal=seal) if folder else None
         site = self.federation.site("site-1", store, policy) if store else sites_of(self.federation)["site-1"]
-        site.selects = policy.measures == "none"
+        site.selects, site.least = policy.measures == "none", policy.least_patients
         self.site = self.federation.guarded(
             site,
             policy=policy,
@@ -203,7 +204,13 @@ def test_the_limit_on_jumps_holds_for_validation_too():
 def test_an_honest_federation_never_meets_the_limits(algorithm):
     """All of a hospital's rules but its least number of patients, which these sites do not have."""
     policy = HOSPITAL.model_copy(
-        update={"least_patients": 0, "measures": "full", "verdict": True, "named_pretrained": False}
+        update={
+            "least_patients": 0,
+            "measures": "full",
+            "verdict": True,
+            "named_pretrained": False,
+            "approved_weights": False,
+        }
     )
     plain, strict = [], []
     for policy_, found in ((None, plain), (policy, strict)):
@@ -298,6 +305,19 @@ def test_statistics_are_taken_under_the_contracted_f_alone():
     assert f_message(named, f).tensors
     unnamed = Guarded("fedap", policy=SitePolicy(named_pretrained=True))
     assert "takes no pretrained model f without its fingerprint" in f_message(unnamed, f).reason
+
+
+def test_weights_that_a_job_brings_are_taken_of_approved_contracts_alone():
+    """By f, or start weights, of one's own making one hello, or one round, gives single patients' images."""
+    f, own = Net().state_dict(), SitePolicy(approved_weights=True)
+    named = Guarded("fedap", policy=own, pretrained=f"sha256:{fingerprint(f)}")
+    refused = f_message(named, f).reason
+    assert refused.startswith("policy: the job brings weights") and listed(refused, set()) == refused
+    approving = own.model_copy(update={"approved": (named.site.contract.hash,)})
+    assert f_message(Guarded("fedap", policy=approving, pretrained=f"sha256:{fingerprint(f)}"), f).tensors
+    Guarded("f-fedap", policy=own).hello()
+    assert not own.lets_bring(config("fedavg", init="start.safetensors"), "a hash")
+    assert HOSPITAL.approved_weights
 
 
 def test_a_server_that_resumes_one_step_behind_gets_the_same_answer():

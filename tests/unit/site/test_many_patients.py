@@ -164,9 +164,9 @@ def test_settings_as_people_train_with_are_taken(settings):
     Guarded(settings=settings, policy=SitePolicy(least_patients=10, own_seed=True)).hello()
 
 
-def narrow(layers, dropout, width=1):
+def narrow(layers, dropout, width=1, pixels=8):
     """A chain of narrow layers, of which each drops."""
-    hidden = {"in_channels": 8, "out_channels": 2, "hidden_channels": [32, *[width] * layers], "dropout": dropout}
+    hidden = {"in_channels": pixels, "out_channels": 2, "hidden_channels": [32, *[width] * layers], "dropout": dropout}
     return FullyConnectedNet(**hidden)
 
 
@@ -191,6 +191,7 @@ class Odd(Net):
         (nn.MultiheadAttention(8, 2, dropout=0.9), "dropout is 0.5 at most here"),
         (DropPath(0.9), "dropout is 0.5 at most here"),
         (narrow(7, 0.5), "narrow layers drop all units of most samples"),
+        (narrow(1, 0.0, pixels=784), "the network begins with a fully connected layer"),
     ],
 )
 def test_networks_by_which_few_samples_are_the_update(network, words):

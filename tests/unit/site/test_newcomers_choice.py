@@ -68,7 +68,9 @@ def test_published_methods_give_what_they_give(tmp_path):
 
 
 def test_what_it_chose_is_the_hospitals_own(tmp_path):
-    policy = HOSPITAL.model_copy(update={"least_patients": 0, "measures": "full", "named_pretrained": False})
+    policy = HOSPITAL.model_copy(
+        update={"least_patients": 0, "measures": "full", "named_pretrained": False, "approved_weights": False}
+    )
     metrics, _ = joined(tmp_path, policy=policy)
     assert not {"used", "weight"} & metrics.keys()
     metrics, _ = joined(tmp_path / "open", policy=policy.model_copy(update={"verdict": True}))
@@ -97,7 +99,7 @@ def test_where_training_alone_diverges_the_other_is_used(tmp_path, monkeypatch):
 
 def test_who_joins_a_hospital_tells_what_rests_on_enough_patients(tmp_path):
     """Of three classes validation data have ten cases each, and test data thirty."""
-    policy = HOSPITAL.model_copy(update={"verdict": True, "named_pretrained": False})
+    policy = HOSPITAL.model_copy(update={"verdict": True, "named_pretrained": False, "approved_weights": False})
     data = images(train=60, validation=30, test=90, seed=7)
     metrics, _ = joined(tmp_path, data=data, policy=policy, select_by="accuracy")
     parts = [metrics["received"], metrics["adapted"], metrics["alone"], metrics["used"]]

@@ -115,6 +115,8 @@ class Review:
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")
         if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
             found.append("it names no fingerprint of its pretrained model f")
+        if tells and not (self.public or policy.lets_bring(config, self.hash)):
+            found.append("it brings weights (f, start weights), which can be made to show single patients: approve it")
         if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
         if (policy.largest_jump or policy.copied_rows < 1) and self.steering:

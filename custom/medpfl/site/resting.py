@@ -1,0 +1,115 @@
+"""On how many patients an update rests: measured while it is trained, whatever the network, the weights and the data.
+
+Many a network, and many weights, let nearly all of an update be of few patients: units that are active for one of them,
+a derivative that is a million times as large for one. Of what a sample adds to the gradient of a layer's weights the
+length is at most that of the gradient at the layer's output times that of its input. Summed by patient over a round it
+says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish, 1965). In honest training
+that is many, and fewer as the loss falls (benchmarks/privacy.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from medpfl.core.parameters import StateError
+from medpfl.core.seeding import Order
+from medpfl.core.site_data import SiteData, SiteLoaders
+
+logger = logging.getLogger(__name__)
+
+SHARE = 4
+"""An update rests on at least one of so many of ``least_patients``."""
+
+
+class Resting:
+    """The watch over one training.
+
+    Args:
+        data: what is trained on.
+        order: says of which samples the batch is that is trained on.
+        epochs: in how many each sample is met.
+    """
+
+    def __init__(self, data: SiteData, order: Order, epochs: int):
+        self._order = order
+        self._epochs = epochs if isinstance(data, SiteLoaders) else 1  # a loader's samples are others in every epoch
+        owners = data.owners("train")
+        self._owners = None if owners is None else owners.cpu()
+        self._lengths: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._inputs = 0
+
+    @contextmanager
+    def watched(self, model: nn.Module, shared: Container[str]) -> Iterator[None]:
+        """Inside, passes through the model are looked at, in those layers whose weights are shared, by their names."""
+        # Functions of no object, since a copy of the model would copy that too.
+        hooks = [model.register_forward_pre_hook(lambda _, inputs: self._arrives(inputs))]
+        for name, module in model.named_modules():
+            weights = (key for key, p in module.named_parameters(recurse=False) if p.dim() > 1)
+            if any(f"{name}.{key}".removeprefix(".") in shared for key in weights):
+                hooks.append(module.register_forward_hook(self._hook(name, module)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def patients(self) -> float:
+        """As how many patients alike the least of the layers' gradients rest on; infinite where nothing was met."""
+        return min(map(self._alike, self._lengths.values()), default=float("inf")) / self._epochs
+
+    def require_many(self, least: int) -> None:
+        """StateError where the update rests on few patients, by a site's least number of them."""
+        if (patients := self.patients()) < least / SHARE:
+            logger.warning("the update rests on as many patients as %.1f alike would", patients)
+            raise StateError(
+                "policy: few patients have nearly all of this update: it rests on fewer than a quarter of "
+                f"{least} alike (least_patients)"
+            )
+
+    def _hook(self, name: str, known: nn.Module) -> Callable[[nn.Module, tuple, object], None]:
+        def passes(module: nn.Module, inputs: tuple, output: object) -> None:
+            if module is known:  # and no copy
+                self._passes(name, inputs, output)
+
+        return passes
+
+    def _arrives(self, inputs: tuple) -> None:
+        self._inputs = len(inputs[0])
+
+    def _passes(self, name: str, inputs: tuple, output: object) -> None:
+        made = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad), None)
+        came = next((t for t in tree_leaves(inputs) if isinstance(t, Tensor)), None)
+        whose, count = self._order.batch, self._inputs
+        if made is None or came is None or whose is None or len(whose) > count:
+            return  # nothing is trained of this pass
+        if len(made) % count or len(came) % count:
+            return  # the first dimension is another than the samples'
+        if self._owners is not None:
+            whose = self._owners[whose]
+        length = _by_sample(came, count)
+        made.register_hook(lambda gradient: self._add(name, whose, _by_sample(gradient, count) * length))
+
+    def _add(self, name: str, whose: Tensor, lengths: Tensor) -> None:
+        # others' samples may go with the site's own, which are the first
+        self._lengths.setdefault(name, []).append((whose, lengths[: len(whose)]))
+
+    @staticmethod
+    def _alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+        whose = torch.cat([patients for patients, _ in pairs])
+        lengths = torch.cat([length for _, length in pairs]).cpu().double().nan_to_num(0.0, 0.0)
+        share = torch.zeros(int(whose.max()) + 1, dtype=torch.float64).index_add_(0, whose, lengths)
+        total = float(share.sum())
+        return total**2 / float(share.square().sum()) if total else float("inf")
+
+
+def _by_sample(values: Tensor, count: int) -> Tensor:
+    """Euclidean lengths, (count,), of samples that may have several rows each, one after another."""
+    values = values.detach().float()
+    by_row = torch.linalg.vector_norm(values, dim=tuple(range(1, values.dim()))) if values.dim() > 1 else values
+    return by_row if len(by_row) == count else by_row.reshape(count, -1).norm(dim=1)

@@ -1,0 +1,122 @@
+"""On how many patients an update rests is measured while it is trained, whatever made few outweigh all others."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from test_guard import Guarded
+from tiny import Net, images
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from medpfl.core.parameters import StateError
+from medpfl.core.seeding import Chance, Order
+from medpfl.core.site_data import SiteLoaders
+from medpfl.site.policy import HOSPITAL, SitePolicy
+from medpfl.site.resting import Resting
+from medpfl.site.store import MemoryStore
+from medpfl.site.words import listed
+
+TWELVE = SitePolicy(least_patients=12, own_seed=True)
+
+
+def order():
+    return Chance(1, one_order=True).order("site-1", 1, "shuffle")
+
+
+def rests_on(data, weigh, model=None, epochs=1, extra=0, shared=("fc1.weight",)):
+    """After passes over the data of which each sample's loss is multiplied by what ``weigh`` gives for the batch."""
+    model, drawn = model or Net(), order()
+    resting = Resting(data, drawn, epochs)
+    with resting.watched(model, shared):
+        for _ in range(epochs):
+            for x, y in data.training_batches(4, drawn):
+                others = torch.rand(extra, *x.shape[1:])
+                labels = torch.cat([y, y.new_zeros(extra)])
+                loss = cross_entropy(model(torch.cat([x, others])), labels, reduction="none")
+                (loss[: len(y)] * weigh(x, y)).sum().add(loss[len(y) :].sum() * 1e6).backward()
+    return resting.patients()
+
+
+class Plain(nn.Module):
+    """Each sample by itself: no batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(16, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.fc2(self.fc1(x.flatten(1)).tanh())
+
+
+def single(x, y):
+    """All but the image that is brightest in all weigh nothing."""
+    return (x.flatten(1).sum(1) == BRIGHTEST).float()
+
+
+DATA = images(train=12)
+BRIGHTEST = max(float(x.flatten(1).sum(1).max()) for x, _ in DATA.batches("train", 12))
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("extra", [0, 4])
+def test_as_how_many_patients_alike_they_weigh(epochs, extra):
+    several = rests_on(DATA, lambda x, y: torch.ones(len(y)), Plain(), epochs, extra)
+    assert 6 < several <= 12
+    assert rests_on(DATA, single, Plain(), epochs, extra) == pytest.approx(1)
+
+
+def test_images_count_by_whose_they_are():
+    of_one = {part: torch.zeros(DATA.samples(part), dtype=torch.long) for part in DATA.labels}
+    assert rests_on(replace(DATA, persons=of_one), lambda x, y: torch.ones(len(y)), Plain()) == pytest.approx(1)
+
+
+def test_of_loaders_each_sample_of_an_epoch_counts():
+    loaders = SiteLoaders(train=list(DATA.batches("train", 4)))
+    assert 6 < rests_on(loaders, lambda x, y: torch.ones(len(y)), Plain(), epochs=3) <= 12
+    assert rests_on(loaders, single, Plain(), epochs=3) == pytest.approx(1)
+
+
+def test_the_layer_counts_that_rests_on_the_fewest_of_those_that_are_shared():
+    class Gated(Plain):
+        """Its second layer has one sample alone."""
+
+        def forward(self, x):
+            own = self.fc1(x.flatten(1))
+            gate = (x.flatten(1).sum(1, keepdim=True) == BRIGHTEST).float()
+            return own[:, :3] + self.fc2(own.tanh() * gate) * gate
+
+    both = ("fc1.weight", "fc2.weight")
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Gated(), shared=both) == pytest.approx(1)
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Gated()) > 6
+    assert rests_on(DATA, single, Plain(), shared=()) == float("inf")  # all stays at the site
+
+
+def test_a_copy_of_the_model_is_not_looked_at():
+    model, resting = Plain(), Resting(DATA, Order(), 1)
+    with resting.watched(model, ("fc1.weight",)):
+        copied = deepcopy(model)
+        resting._order.batch = torch.arange(12)
+        x, y = next(DATA.batches("train", 12))
+        model(x)
+        cross_entropy(copied(x), y).backward()
+    assert resting.patients() == float("inf")
+    assert not model._forward_hooks and not model.fc1._forward_hooks
+
+
+def test_an_update_of_few_does_not_leave(monkeypatch):
+    guarded = Guarded(policy=TWELVE)
+    guarded.hello()
+    guarded.train(1)
+    monkeypatch.setattr(Resting, "patients", lambda self: 2.9)
+    said = guarded.refused("train", 2)
+    assert said.startswith("policy: few patients have nearly all of this update") and listed(said, set()) == said
+    with pytest.raises(StateError, match="fewer than a quarter of 12 alike"):
+        Resting(DATA, Order(), 1).require_many(12)
+
+
+def test_a_simulation_looks_at_nothing_and_a_hospital_at_all():
+    federation = Guarded().federation
+    for policy, least in [(SitePolicy(), 0), (HOSPITAL, 20)]:
+        assert federation.site("site-1", MemoryStore(), policy, bytes(32)).least == least
