@@ -42,17 +42,21 @@ class Resting:
         owners = data.owners("train")
         self._owners = None if owners is None else owners.cpu()
         self._lengths: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        self._inputs = 0
+        self._inputs = self._layers = 0
 
     @contextmanager
     def watched(self, model: nn.Module, shared: Container[str]) -> Iterator[None]:
         """Inside, passes through the model are looked at, in those layers whose weights are shared, by their names."""
         # Functions of no object, since a copy of the model would copy that too.
-        hooks = [model.register_forward_pre_hook(lambda _, inputs: self._arrives(inputs))]
+        hooks = [
+            model.register_forward_pre_hook(lambda _, inputs: self._within(len(inputs[0]))),
+            model.register_forward_hook(lambda *_: self._within(0)),
+        ]
         for name, module in model.named_modules():
             weights = (key for key, p in module.named_parameters(recurse=False) if p.dim() > 1)
             if any(f"{name}.{key}".removeprefix(".") in shared for key in weights):
                 hooks.append(module.register_forward_hook(self._hook(name, module)))
+                self._layers += 1
         try:
             yield
         finally:
@@ -64,7 +68,9 @@ class Resting:
         return min(map(self._alike, self._lengths.values()), default=float("inf")) / self._epochs
 
     def require_many(self, least: int) -> None:
-        """StateError where the update rests on few patients, by a site's least number of them."""
+        """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
+        if self._layers and not self._lengths:
+            raise StateError("policy: it cannot be told on how many patients this update rests (least_patients)")
         if (patients := self.patients()) < least / SHARE:
             logger.warning("the update rests on as many patients as %.1f alike would", patients)
             raise StateError(
@@ -79,15 +85,18 @@ class Resting:
 
         return passes
 
-    def _arrives(self, inputs: tuple) -> None:
-        self._inputs = len(inputs[0])
+    def _within(self, inputs: int) -> None:
+        """A pass of so many through the whole model; 0 where its layers are called one by one."""
+        self._inputs = inputs
 
     def _passes(self, name: str, inputs: tuple, output: object) -> None:
         made = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad), None)
         came = next((t for t in tree_leaves(inputs) if isinstance(t, Tensor)), None)
-        whose, count = self._order.batch, self._inputs
-        if made is None or came is None or whose is None or len(whose) > count:
+        if (whose := self._order.batch) is None or made is None or came is None:
             return  # nothing is trained of this pass
+        count = self._inputs or len(whose)
+        if len(whose) > count:
+            return  # nor of this one
         if len(made) % count or len(came) % count:
             return  # the first dimension is another than the samples'
         if self._owners is not None:

@@ -139,6 +139,7 @@ _TEXTS = (
     r"theirs: choose another batch_size \(least_patients\)",
     "policy: few of the training patients have nearly all samples, and an update would be theirs: they weigh as fewer "
     r"than half of {number} \(least_patients\)",
+    r"policy: it cannot be told on how many patients this update rests \(least_patients\)",
     "policy: few patients have nearly all of this update: it rests on fewer than a quarter of {number} alike "
     r"\(least_patients\)",
     r"policy: which folders are sites, is not the job's to say here \(folders=sites, held_out\)",

@@ -105,6 +105,36 @@ def test_a_copy_of_the_model_is_not_looked_at():
     assert not model._forward_hooks and not model.fc1._forward_hooks
 
 
+def test_layers_may_be_called_one_by_one():
+    class Parts(Plain):
+        def forward(self, x):
+            raise NotImplementedError
+
+    model, drawn = Parts(), order()
+    resting = Resting(DATA, drawn, 1)
+    with resting.watched(model, ("fc1.weight",)):
+        for x, y in DATA.training_batches(4, drawn):
+            cross_entropy(model.fc2(model.fc1(x.flatten(1)).tanh()), y).backward()
+    assert 6 < resting.patients() <= 12
+
+
+def test_an_update_of_which_nobody_can_say_does_not_leave():
+    class Timed(Plain):
+        """Samples are its second dimension."""
+
+        def forward(self, x):
+            return self.fc2(self.fc1(x.flatten(1).expand(5, -1, -1)).tanh()).mean(0)
+
+    model, drawn = Timed(), order()
+    resting = Resting(DATA, drawn, 1)
+    with resting.watched(model, ("fc1.weight", "fc2.weight")):
+        for x, y in DATA.training_batches(4, drawn):
+            cross_entropy(model(x), y).backward()
+    with pytest.raises(StateError, match="it cannot be told on how many patients") as refused:
+        resting.require_many(12)
+    assert listed(str(refused.value), set()) == str(refused.value)
+
+
 def test_an_update_of_few_does_not_leave(monkeypatch):
     guarded = Guarded(policy=TWELVE)
     guarded.hello()
