@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 COLUMNS = {
     "brain MR": ("brain-mri", "brain-mri-more"),
     "lungs": ("chest-xray", "chest-xray-more"),
-    "tuberculosis": ("chest-tuberculosis", "chest-tuberculosis-more"),
+    "tuberculosis": ("chest-tuberculosis", "chest-tuberculosis-more", "chest-tuberculosis-fedimpres"),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
         "bloodmnist-published",

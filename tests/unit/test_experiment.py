@@ -267,6 +267,16 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
     assert set(models(tmp_path)) == set(SITES)
 
 
+@pytest.mark.parametrize("wish", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_run_that_nobody_began_is_in_nobodys_way(tmp_path, wish):
+    """As of data whose mistake the sites told: what is left is no run, and the next one may be another."""
+    own = {"data": "tiny:site_data", "model": "tiny:Net", "sites": 3, "settings": {"batch_size": 4}}
+    with pytest.raises(UserError, match="0 usable answers in phase 'prepare'"):
+        start(tmp_path, make_config(algorithm="fedbn", rounds=1, data_args={"train": 0}, **own))
+    assert (tmp_path / "state").exists()
+    assert start(tmp_path, make_config(algorithm="fedavg", rounds=1, **own), **wish)["status"] == "finished"
+
+
 @pytest.mark.parametrize("resume", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_at_a_real_federation_is_not_gone_on_with_here(tmp_path, resume):
     (tmp_path / "job.json").write_text("{}")

@@ -6,7 +6,11 @@ modules are those of ``code`` in ``local/medpfl.json``, or of a job that may bri
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medpfl.algorithms import origin
@@ -31,6 +35,22 @@ def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     for part in (*config.parts, config.learned):
         if not (module := type(part).__module__).startswith("medpfl."):
             yield "method", f"{module}:{type(part).__name__}"
+
+
+def fingerprints(config: RunConfig) -> dict[str, str]:
+    """By module of others' code that a run is made of, the SHA-256 of its file as it was when first asked for."""
+    modules = dict.fromkeys(spec.partition(":")[0] for _, spec in named_code(config))
+    return {module: digest for module in modules if (digest := _digest(module))}
+
+
+@cache
+def _digest(module: str) -> str:
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):  # of a notebook, or gone since
+        return ""
+    file = Path(found.origin) if found and found.origin else None
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else ""
 
 
 def permit_named(config: RunConfig) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from medpfl.algorithms import algorithm, mechanisms
 from medpfl.algorithms.mechanism import Mechanism
+from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
 from medpfl.core.gain import FEW
@@ -65,7 +66,7 @@ def build_results(
         "privacy": config.privacy() or None,
         **({"pretrained": dict(state.judged)} if state.judged else {}),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
-        "environment": dict(environment(env)),
+        "environment": environment(env) | ({"code": code} if (code := fingerprints(config)) else {}),
         "data": dict(data),
         "rounds": rounds,
         **_selected(config, state),

@@ -81,7 +81,7 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     """
     checkpoint, results = _checkpoint(out), out / RESULTS
     before = any((checkpoint_exists(checkpoint), results.exists(), (out / JOB).exists()))
-    if before and overwrite:
+    if (overwrite and (before or holds_simulation(out))) or (not before and holds_simulation(out)):
         clear_folder(out)
         return None
     if (out / JOB).exists():

@@ -5,6 +5,7 @@ The state of the step before stays beside it: it is used when the last file turn
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -15,12 +16,15 @@ import torch
 from torch import Tensor
 
 from medpfl.config.fields import CIRCUMSTANCES
+from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure
 from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import read_state, write_state
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT = "server.safetensors"
 
@@ -60,6 +64,8 @@ def save_checkpoint(
         tensors["weights"] = torch.from_numpy(state.weights)
     info = {
         "config": config.model_dump(mode="json"),
+        "settings": dict(config.all_settings),
+        "code": fingerprints(config),
         "phase": state.phase,
         "round": state.round,
         "samples": dict(state.samples),
@@ -116,6 +122,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> ServerState:
 def _load(path: Path, config: RunConfig) -> ServerState:
     tensors, info = read_state(path)
     require_same_run(path.parent, info["config"], config)
+    _require_same_making(path.parent, info, config)
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     kept: dict[str, dict[str, dict[str, Tensor]]] = {}
     common: dict[str, dict[str, Tensor]] = {}
@@ -147,6 +154,19 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         pretrained=info.get("pretrained"),
         judged=info.get("judged"),
     )
+
+
+def _require_same_making(folder: Path, info: Mapping[str, Any], config: RunConfig) -> None:
+    """UserError where a default that nobody named is another one since; a warning where others' code has changed."""
+    for name, value in config.all_settings.items():
+        if (was := info.get("settings", {}).get(name, value)) != value:
+            raise UserError(
+                f"{folder} holds a run with {name} = {was!r}, which is {value!r} by default now: give --set "
+                f"{name}={was}, --overwrite, or another --out"
+            )
+    for module, digest in fingerprints(config).items():
+        if info.get("code", {}).get(module, digest) != digest:
+            logger.warning("%s: %s has changed since this run began; --overwrite makes it anew", folder, module)
 
 
 def checkpoint_config(path: Path) -> RunConfig:

@@ -108,8 +108,9 @@ class Guarded:
         with self._withdrawn_if_failed(record, begun):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
-            if message.task != "train" and self._tells_of_patients(message):
-                self._require_other_patients(keep=True)  # again: another hello may have been answered meanwhile
+            first = message.task == "train" and not record.trained
+            if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
+                self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
             if message.task in ("prepare", "statistics") and not record.greeted:
                 with self._still(record) as now:
                     self.book.write(replace(now, greeted=True))

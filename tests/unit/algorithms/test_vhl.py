@@ -175,3 +175,7 @@ def test_what_it_does_not_go_with():
             mechanism.suits(model.eval(), split if model is pixels else ParameterSplit(model, Nothing()), x)
         assert listed(str(error.value), ()) == str(error.value)
     mechanism.suits(Net().eval(), ParameterSplit(Net(), Nothing()), torch.zeros(2, 1, 4, 4))
+    many = Virtual(Virtual.settings_class(virtual=1.0, virtual_images=10_000))
+    with pytest.raises(UserError, match="virtual images would hold more than 2e9 numbers") as refused:
+        many.suits(Net().eval(), ParameterSplit(Net(), Nothing()), torch.zeros(2, 1, 300, 300))
+    assert listed(str(refused.value), ()) == str(refused.value)

@@ -145,7 +145,9 @@ def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
 
 
 def test_a_real_site_may_forget_whom_earlier_runs_trained_on(prepared, at_site):
-    assert AtKit(prepared, at_site, ORGANS).ask("prepare").get_return_code() == ReturnCode.OK
+    asked = AtKit(prepared, at_site, ORGANS)
+    for task, round_ in (("prepare", 0), ("train", 1)):
+        assert asked.ask(task, round_).get_return_code() == ReturnCode.OK
     unknown = site("ledger", prepared, "--forget", "organ")
     assert unknown.exit_code == 1
     assert "organ: no training patients of earlier runs are kept; there are sets of organs" in unknown.output

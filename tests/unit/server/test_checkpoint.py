@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from tiny import config, no_space, plan_of, same, sites_of
 
+from medpfl.config import named_code
+from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
+from medpfl.core.permitted_code import permit
 from medpfl.engine.federation import Federation
 from medpfl.server.checkpoint import checkpoint_exists, difference, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
@@ -85,6 +88,29 @@ def test_other_settings_are_named(saved, other, named):
     with pytest.raises(UserError, match="resume with the same settings") as caught:
         load_checkpoint(saved, config(**other))
     assert named in str(caught.value)
+
+
+def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
+    now = config().all_settings | {"momentum": 0.5}
+    monkeypatch.setattr(RunConfig, "all_settings", now)
+    with pytest.raises(UserError, match=r"momentum = 0\.0, which is 0\.5 by default now: give --set momentum=0\.0"):
+        load_checkpoint(saved, config())
+
+
+def test_code_of_ones_own_that_has_changed_since_is_told(tmp_path, monkeypatch, caplog):
+    module = tmp_path / "networks_of_mine.py"
+    module.write_text("from tiny import Net\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    permit("networks_of_mine")
+    own = config(model="networks_of_mine:Net")
+    save_checkpoint(tmp_path / "server", own, states(own)[2], durable=False)
+    load_checkpoint(tmp_path / "server", own)
+    assert not caplog.messages
+    module.write_text("from tiny import Net\n\nNet.scale = 2\n")
+    named_code._digest.cache_clear()
+    load_checkpoint(tmp_path / "server", own)
+    assert "networks_of_mine has changed since this run began; --overwrite makes it anew" in caplog.text
+    assert not any("tiny" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("other", [{"device": "auto"}, {"timeout": 5.0}, {"grace": 1.0}, {"min_sites": 1}])

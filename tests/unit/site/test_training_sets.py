@@ -153,15 +153,26 @@ def test_of_two_that_come_at_once_one_is_answered(tmp_path):
     slow, quick = (Guarded(folder=tmp_path / name, key=KEY, policy=policy) for name in "ab")
     for site, number in ((slow, 21), (quick, 20)):
         site.site.sets = sets(tmp_path, people(*range(number)))
+        site.hello()
     handle = slow.site.party.handle
 
     def meanwhile(message, model):
-        quick.hello()
+        quick.train(1)
         return handle(message, model)
 
     slow.site.party.handle = meanwhile
-    assert slow.refused("prepare").startswith("policy: the training patients are an earlier run's but for few")
-    quick.train(1)
+    assert slow.refused("train", 1).startswith("policy: the training patients are an earlier run's but for few")
+    quick.train(2)
+
+
+def test_a_hello_binds_nobody_before_anything_is_trained(tmp_path):
+    """Else two greetings, with fractions that nobody else uses, would keep all honest runs out."""
+    policy = SitePolicy(least_patients=5)
+    for name, number in (("a", 21), ("b", 20)):
+        site = Guarded(folder=tmp_path / name, key=KEY, policy=policy)
+        site.site.sets = sets(tmp_path, people(*range(number)))
+        site.hello()
+    site.train(1)
 
 
 def test_a_run_that_sends_nothing_of_its_training_binds_nobody(tmp_path):

@@ -42,6 +42,9 @@ from medpfl.core.site_data import Batch, endless_batches
 from medpfl.training.part import Beside, Part
 
 _TEMPERATURE = 0.07
+_MOST = 2 * 10**9
+"""Numbers of all virtual images, of a byte each, that a site makes."""
+_TOO_MANY = "virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures"
 _NO_PICTURES = "virtual images are pictures of channels, height and width: volumes, series and bags have none"
 
 
@@ -61,7 +64,11 @@ class Virtual(Mechanism):
     name = "virtual"
     switch = "virtual"
     newcomer = Rule("the same virtual images", "it makes them as the others did, from the run's seed")
-    words = (_NO_PICTURES, "{model} hands its last linear layer no row of features for each image")
+    words = (
+        _NO_PICTURES,
+        _TOO_MANY,
+        "{model} hands its last linear layer no row of features for each image",
+    )
 
     def refuses(self, run: Run) -> str | None:
         """Virtual images bear one class each, and one pass through the model gives their features."""
@@ -89,6 +96,8 @@ class Virtual(Mechanism):
         if x.ndim != 4:
             raise UserError(_NO_PICTURES)
         _, layer = split.classification_layer(model)
+        if self.settings.virtual_images * layer.out_features * x[0].numel() > _MOST:
+            raise UserError(_TOO_MANY)
         given: list[Tensor] = []
         _listen(layer, given)
         with torch.no_grad():
