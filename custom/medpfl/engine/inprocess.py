@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.errors import first_line
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.threads import intra_op_threads
@@ -20,6 +22,8 @@ from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpo
 from medpfl.server.rounds import Plan, ServerState, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.site.answer import Party, answer
+
+logger = logging.getLogger(__name__)
 
 
 def run_in_process(
@@ -95,7 +99,12 @@ def parallel_sites(sites: Mapping[str, Party], model: nn.Module, device: torch.d
         return 1
     some = max(sites.values(), key=lambda site: site.data.samples("train")).data
     inputs, _ = next(iter(some.batches("train", 2)))
-    if _draws_random_numbers(model, torch.cat([inputs, inputs])):  # batch norm needs two, and there may be one
+    try:
+        random = _draws_random_numbers(model, torch.cat([inputs, inputs]))  # batch norm needs two, and there may be one
+    except Exception as error:  # of a network that does not take these images, as each site is going to say
+        logger.warning("%s on images %s: %s", type(model).__name__, list(inputs.shape[1:]), first_line(error))
+        random = True
+    if random:
         return 1
     return max(1, min(cores, len(sites)))
 

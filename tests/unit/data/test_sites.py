@@ -60,6 +60,11 @@ def changed(site, seed, *, change):
             del data.images["validation"]
         case "floats":
             data.labels["test"] = data.labels["test"].float()
+        case "two columns":
+            data.labels["train"] = torch.zeros(len(data.images["train"]), 2, dtype=torch.int64)
+        case "no numbers":
+            data.images["test"] = data.images["test"].float()
+            data.images["test"][2, 0, 0, 0] = float("nan")
         case "few patients":
             return replace(data, patients={"test": torch.zeros(3, dtype=torch.int64)})
     return data
@@ -94,11 +99,24 @@ def test_labels_of_ones_own_images_may_be_a_column():
         ("no validation", "site-1: ImageTensors has no validation images and labels; no cases are empty tensors"),
         ("floats", "site-1: test: labels are float32; whole numbers, the classes, are needed"),
         ("few patients", "site-1: test: 3 patients, and 7 images; one each is needed"),
+        (
+            "two columns",
+            r"site-1: train: labels are \[13, 2\], and classification has one class a case, \(13,\); several",
+        ),
+        ("no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
     ],
 )
 def test_what_ones_own_images_lack_is_said(change, words):
     with pytest.raises(UserError, match=words):
         of_changed(change)
+
+
+def test_one_label_an_image_is_no_mask():
+    fields = {"data": "test_sites:changed", "data_args": {"change": ""}, "sites": 2, "task": "segmentation"}
+    with pytest.raises(
+        UserError, match="ImageTensors has one label or several a case; segmentation takes MaskedImages"
+    ):
+        OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
 
 
 @pytest.fixture(scope="module")

@@ -99,14 +99,15 @@ def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
 
 def test_code_of_ones_own_that_has_changed_since_is_told(tmp_path, monkeypatch, caplog):
     module = tmp_path / "networks_of_mine.py"
-    module.write_text("from tiny import Net\n")
+    source = "import tiny\n\n\nclass Net(tiny.Net):\n    pass\n"
+    module.write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     permit("networks_of_mine")
     own = config(model="networks_of_mine:Net")
     save_checkpoint(tmp_path / "server", own, states(own)[2], durable=False)
     load_checkpoint(tmp_path / "server", own)
     assert not caplog.messages
-    module.write_text("from tiny import Net\n\nNet.scale = 2\n")
+    module.write_text(source + "\n    scale = 2\n")
     named_code._digest.cache_clear()
     load_checkpoint(tmp_path / "server", own)
     assert "networks_of_mine has changed since this run began; --overwrite makes it anew" in caplog.text

@@ -17,6 +17,7 @@ from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.permitted_code import permitted_module, require_own
 from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
+from medpfl.tasks.task import Task
 
 
 @dataclass
@@ -58,7 +59,7 @@ class OwnData:
         if isinstance(data, MaskedImages):
             _require_fitting(name, data.images, data.labels)
         else:
-            data = _fitted(name, data, one_class=self.config.learned.one_class)
+            data = _fitted(name, data, self.config.learned)
         moved = {
             name: {part: tensor.to(device) for part, tensor in getattr(data, name).items()}
             for name in ("images", "labels", "patients", "persons")
@@ -132,12 +133,15 @@ def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
     return data
 
 
-def _fitted(site: str, data: ImageTensors, *, one_class: bool) -> ImageTensors:
+def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
     """With labels as tasks have them, and patients numbered from 0; one of several labels is several, and one person.
 
     Raises:
-        UserError: a part is missing, or labels or patients are not the images'.
+        UserError: a part is missing, labels or patients are not the images', or a number is none.
     """
+    if learned.labels == "mask":
+        raise UserError(f"{site}: ImageTensors has one label or several a case; {learned.name} takes MaskedImages")
+    one_class = learned.one_class
     labels, patients, persons = {}, {}, dict(data.persons)
     for part in get_args(Part):
         if part not in data.images or part not in data.labels:
@@ -148,6 +152,13 @@ def _fitted(site: str, data: ImageTensors, *, one_class: bool) -> ImageTensors:
             raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")
         if one_class and own.dim() == 2 and own.shape[1] == 1:  # as MedMNIST has them
             own = own.squeeze(1)
+        if one_class and own.dim() != 1:
+            raise UserError(
+                f"{where} labels are {list(own.shape)}, and {learned.name} has one class a case, ({images},); several "
+                "labels are --task multi-label, masks MaskedImages"
+            )
+        if not bool(data.images[part].isfinite().all()):
+            raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
         for what, of in (("labels", own), ("patients", data.patients.get(part)), ("persons", data.persons.get(part))):
             if of is not None and len(of) != images:
                 raise UserError(f"{where} {len(of)} {what}, and {images} images; one each is needed")
