@@ -1,6 +1,7 @@
 """A run that ends early, as one whose loss is no number, ends no other run of its comparison or sweep."""
 
 import csv
+import csv
 import json
 import re
 from unittest.mock import Mock
@@ -54,6 +55,15 @@ def test_a_comparison_is_of_the_others_and_its_command_fails(tmp_path, medpfl):
     assert [group["label"] for group in found["groups"]] == ["Local training", "FedAvg"]
     assert found["unfinished"][0]["run"] == "fedavg_lr=1e30"
     assert "Ended early: fedavg_lr=1e30 with seed 0. What" in (tmp_path / "comparison.md").read_text()
+    with (tmp_path / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["seed"], row["site"]) for row in rows] == [
+        (run, "0", site) for run in ("local", "fedavg") for site in ("site-1", "site-2")
+    ]
+    for row in rows:
+        results = json.loads((tmp_path / row["run"] / "seed-0" / "results.json").read_text())
+        told = results["final"]["selected"]["sites"][row["site"]]
+        assert (int(row["n"]), float(row["accuracy"])) == (told["n"], told["accuracy"])
 
 
 def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch, caplog):

@@ -20,7 +20,9 @@ from medpfl.engine.progress import Watch
 from medpfl.models import takes_argument
 from medpfl.report.compare_table import write_comparison
 from medpfl.report.page import write_report
+from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import compare
+from medpfl.report.sites_csv import sites_csv
 from medpfl.report.unfinished import Unfinished, unfinished_words
 from medpfl.runs.experiment import Env, run_experiment
 from medpfl.runs.folder import JOB, RESULTS, holds_simulation
@@ -211,11 +213,13 @@ def run_comparison(
         progress=progress,
     )
     out_of_it = {of["run"] for of in unfinished}
-    ended = [found for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
+    named = [(name, found) for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
+    ended = [found for _, found in named]
     comparison = compare(ended, unfinished)
     if others := _others(runs, out):
         logger.warning("%s: runs that lie there too and are not in this table: %s", out, ", ".join(others))
     write_comparison(comparison, out)
+    write_text(out / "comparison.csv", sites_csv(named))
     write_report(ended, out / "report.html", unfinished)
     return comparison
 
