@@ -1,7 +1,6 @@
 """A run that ends early, as one whose loss is no number, ends no other run of its comparison or sweep."""
 
 import csv
-import csv
 import json
 import re
 from unittest.mock import Mock
