@@ -126,8 +126,9 @@ class ImageTensors:
             order = torch.multinomial(chances, len(labels), replacement=True, generator=generator)
         else:
             order = torch.randperm(self.samples("train"), generator=generator)
-        for chosen in batches_of(order.to(images.device), batch_size, generator):
-            yield scale(images[chosen]), labels[chosen]
+        for chosen in batches_of(order, batch_size, generator):
+            there = chosen.to(images.device)
+            yield scale(images[there]), labels[there]
 
     def batches_in_epoch(self, batch_size: int) -> int:
         """See :class:`SiteData`."""
@@ -304,7 +305,7 @@ def _numbered(batches: Iterable[Batch], order: torch.Generator) -> Iterator[Batc
 
 
 def batches_of(samples: Tensor, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Numbers of samples in their order, by batches; an :class:`~medpfl.core.seeding.Order` hears of each."""
+    """Numbers of samples in their order, on the CPU, by batches; an :class:`~medpfl.core.seeding.Order` hears of them."""
     for chosen in samples.split(batch_sizes(len(samples), batch_size, even=isinstance(order, Order) and order.even)):
         if isinstance(order, Order):
             order.batch = chosen

@@ -67,6 +67,14 @@ def test_as_how_many_patients_alike_they_weigh(epochs, extra):
     assert rests_on(DATA, single, Plain(), epochs, extra) == pytest.approx(1)
 
 
+def test_wherever_the_images_lie_their_numbers_are_on_the_cpu():
+    there = {part: torch.zeros(5, 1, 4, 4, device="meta") for part in DATA.labels}
+    labels = {part: torch.zeros(5, dtype=torch.long, device="meta") for part in DATA.labels}
+    drawn = order()
+    x, _ = next(replace(DATA, images=there, labels=labels).training_batches(4, drawn))
+    assert (x.device.type, drawn.batch.device.type) == ("meta", "cpu")
+
+
 def test_images_count_by_whose_they_are():
     of_one = {part: torch.zeros(DATA.samples(part), dtype=torch.long) for part in DATA.labels}
     assert rests_on(replace(DATA, persons=of_one), lambda x, y: torch.ones(len(y)), Plain()) == pytest.approx(1)
