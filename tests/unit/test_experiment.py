@@ -12,6 +12,7 @@ from medpfl.core.statefile import read_state
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.runs import experiment
 from medpfl.runs.experiment import run_experiment
+from medpfl.runs.folder import finished_before
 from medpfl.site.store import DiskStore
 from medpfl.tasks.further import NAMES as FURTHER
 
@@ -275,6 +276,15 @@ def test_a_run_that_nobody_began_is_in_nobodys_way(tmp_path, wish):
         start(tmp_path, make_config(algorithm="fedbn", rounds=1, data_args={"train": 0}, **own))
     assert (tmp_path / "state").exists()
     assert start(tmp_path, make_config(algorithm="fedavg", rounds=1, **own), **wish)["status"] == "finished"
+
+
+@pytest.mark.parametrize("kept", ["models/site-1.safetensors", "joined/site-9/model.safetensors", "report.html"])
+def test_what_a_run_has_made_is_not_taken_for_a_run_that_nobody_began(tmp_path, kept):
+    for name in (".lock", "state/site-1/x", kept):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert finished_before(small("fedbn", rounds=1), tmp_path, resume=True, overwrite=False) is None
+    assert (tmp_path / kept).exists() and (tmp_path / "state" / "site-1" / "x").exists()
 
 
 @pytest.mark.parametrize("resume", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -305,7 +305,7 @@ def _numbered(batches: Iterable[Batch], order: torch.Generator) -> Iterator[Batc
 
 
 def batches_of(samples: Tensor, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
-    """Numbers of samples in their order, on the CPU, by batches; an :class:`~medpfl.core.seeding.Order` hears of them."""
+    """Numbers of samples in their order, on the CPU, in batches of which an Order hears."""
     for chosen in samples.split(batch_sizes(len(samples), batch_size, even=isinstance(order, Order) and order.even)):
         if isinstance(order, Order):
             order.batch = chosen

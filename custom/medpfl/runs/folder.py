@@ -64,6 +64,12 @@ def holds_simulation(out: Path) -> bool:
     return not (out / JOB).exists() and any((out / name).exists() for name in left)
 
 
+def _never_begun(out: Path) -> bool:
+    """Whether all that a folder has of a run is what one left to which no site said hello."""
+    made = ("models", "joined", "join.json", JOIN_JOB, "report.html", "history.csv")
+    return holds_simulation(out) and not any((out / name).exists() for name in made)
+
+
 def clear_folder(out: Path) -> None:
     """Removes all that a run of any kind writes into its folder."""
     for name in _FOLDERS:
@@ -81,7 +87,7 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     """
     checkpoint, results = _checkpoint(out), out / RESULTS
     before = any((checkpoint_exists(checkpoint), results.exists(), (out / JOB).exists()))
-    if (overwrite and (before or holds_simulation(out))) or (not before and holds_simulation(out)):
+    if (overwrite and (before or holds_simulation(out))) or (not before and _never_begun(out)):
         clear_folder(out)
         return None
     if (out / JOB).exists():

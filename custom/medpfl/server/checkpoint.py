@@ -161,8 +161,8 @@ def _require_same_making(folder: Path, info: Mapping[str, Any], config: RunConfi
     for name, value in config.all_settings.items():
         if (was := info.get("settings", {}).get(name, value)) != value:
             raise UserError(
-                f"{folder} holds a run with {name} = {was!r}, which is {value!r} by default now: give --set "
-                f"{name}={was}, --overwrite, or another --out"
+                f"{folder} holds a run with {name} = {was!r}, which is {value!r} by default now: put the default back, "
+                "give --overwrite, or choose another --out"
             )
     for module, digest in fingerprints(config).items():
         if info.get("code", {}).get(module, digest) != digest:

@@ -93,7 +93,7 @@ def test_other_settings_are_named(saved, other, named):
 def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
     now = config().all_settings | {"momentum": 0.5}
     monkeypatch.setattr(RunConfig, "all_settings", now)
-    with pytest.raises(UserError, match=r"momentum = 0\.0, which is 0\.5 by default now: give --set momentum=0\.0"):
+    with pytest.raises(UserError, match=r"momentum = 0\.0, which is 0\.5 by default now: put the default back"):
         load_checkpoint(saved, config())
 
 
