@@ -7,9 +7,9 @@ modules are those of ``code`` in ``local/medpfl.json``, or of a job that may bri
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
 from collections.abc import Iterator
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ from medpfl.training import augment
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
+
+_DIGESTS: dict[str, str] = {}
+"""Of files by module, as they were when first asked for."""
 
 
 def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -40,17 +43,11 @@ def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
 def fingerprints(config: RunConfig) -> dict[str, str]:
     """By module of others' code that a run is made of, the SHA-256 of its file as it was when first asked for."""
     modules = dict.fromkeys(spec.partition(":")[0] for _, spec in named_code(config))
-    return {module: digest for module in modules if (digest := _digest(module))}
-
-
-@cache
-def _digest(module: str) -> str:
-    try:
-        found = find_spec(module)
-    except (ImportError, ValueError):  # of a notebook, or gone since
-        return ""
-    file = Path(found.origin) if found and found.origin else None
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else ""
+    for module in modules:
+        file = Path(getattr(sys.modules.get(module), "__file__", None) or "")  # nothing is imported for it
+        if module not in _DIGESTS and file.is_file() and os.access(file, os.R_OK):
+            _DIGESTS[module] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return {module: _DIGESTS[module] for module in modules if module in _DIGESTS}
 
 
 def permit_named(config: RunConfig) -> None:

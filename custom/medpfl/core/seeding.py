@@ -29,13 +29,21 @@ class Order(torch.Generator):
         changes: random numbers for what is done to samples, augmentation and where patches lie; None where they go on
             in the same.
         even: batches are as alike in size as can be.
-        batch: which training samples, (B,) int64, the batch has that is trained on; None before the first. Whoever
+        batch: which training samples, (B,) int64, the batch has that is trained on; None while there is none. Whoever
             gives batches says it.
+        given: of samples of which nobody knows which they are, how many there were so far.
     """
 
     changes: torch.Generator | None = None
     even: bool = False
     batch: torch.Tensor | None = None
+    given: int = 0
+
+
+def end_batch(order: torch.Generator) -> None:
+    """What goes through the model until the next batch is none that is trained on."""
+    if isinstance(order, Order):
+        order.batch = None
 
 
 def changes_of(order: torch.Generator) -> torch.Generator:
@@ -49,7 +57,8 @@ class Chance:
 
     Attributes:
         seed: all derives from it.
-        one_order: the order of samples, and dropout, are the same in every round; augmentation never is.
+        one_order: the order of samples, and dropout, are the same in every round; what is done to samples never is, nor
+            what loaders of one's own draw.
     """
 
     seed: int

@@ -26,7 +26,7 @@ from medpfl.core.own_loaders import (
     used_up,
     varies,
 )
-from medpfl.core.seeding import Order
+from medpfl.core.seeding import Order, changes_of
 
 Part = Literal["train", "validation", "test"]
 Batch = tuple[Tensor, Tensor]
@@ -223,7 +223,7 @@ class SiteLoaders:
         """See :class:`SiteData`. Batches are the loader's; each epoch's order derives from the generator."""
         if balanced:
             raise LoaderError(BALANCED)
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        torch.manual_seed(int(torch.randint(2**62, (), generator=changes_of(generator))))
         return _numbered(self._moved(self.train), generator)
 
     def batches_in_epoch(self, batch_size: int) -> int:
@@ -299,8 +299,8 @@ def _numbered(batches: Iterable[Batch], order: torch.Generator) -> Iterator[Batc
     """The order hears of samples of which a loader does not tell which they are: others than all before."""
     for x, y in batches:
         if isinstance(order, Order):
-            first = 0 if order.batch is None else int(order.batch[-1]) + 1
-            order.batch = torch.arange(first, first + len(y))
+            order.batch = torch.arange(order.given, order.given + len(y))
+            order.given += len(y)
         yield x, y
 
 

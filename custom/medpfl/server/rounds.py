@@ -13,7 +13,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from medpfl.algorithms.mechanism import Turn
+from medpfl.algorithms.mechanism import Step, Turn
 from medpfl.core.errors import RunEnded, Stopped, UserError, first_line
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
@@ -233,12 +233,15 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
         except (UserError, StateError, Stopped):
             raise
         except Exception as error:  # another package's step may raise anything
-            place = extract_tb(error.__traceback__)[-1]
+            frames = extract_tb(error.__traceback__)[1:]
+            place = next((f for f in reversed(frames) if "site-packages" not in f.filename), frames[-1])
             where = f"{Path(place.filename).name}, line {place.lineno}"
             said = f"{part.name}: its step at the server failed after round {state.round} ({where})"
             raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error
         if made is None:
             continue
+        if not isinstance(made, Step):
+            raise UserError(f"{part.name}: its step at the server gave {type(made).__name__}, not a Step or None")
         state = replace(state, common={**state.common, part.name: made.common})
         if made.report is not None:
             record = {**state.history[-1], part.name: made.report}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,9 @@ class Resting:
         self._order = order
         self._epochs = epochs if isinstance(data, SiteLoaders) else 1  # a loader's samples are others in every epoch
         owners = data.owners("train")
-        self._owners = None if owners is None else owners.cpu()
+        self._owners = None if owners is None else owners.cpu().unique(return_inverse=True)[1]
         self._lengths: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._unknown: set[str] = set()
         self._inputs = self._layers = 0
 
     @contextmanager
@@ -52,11 +54,11 @@ class Resting:
             model.register_forward_pre_hook(lambda _, inputs: self._within(len(inputs[0]))),
             model.register_forward_hook(lambda *_: self._within(0)),
         ]
-        for name, module in model.named_modules():
-            weights = (key for key, p in module.named_parameters(recurse=False) if p.dim() > 1)
-            if any(f"{name}.{key}".removeprefix(".") in shared for key in weights):
-                hooks.append(module.register_forward_hook(self._hook(name, module)))
-                self._layers += 1
+        layers = list(_layers_of(model, shared))
+        wide = [layer for layer in layers if any(p.dim() > 1 for p in layer[2])]
+        for name, module, weights in wide or layers:  # scales and shifts tell little, but where nothing else is shared
+            hooks.append(module.register_forward_hook(self._hook(name, module, weights), with_kwargs=True))
+            self._layers += 1
         try:
             yield
         finally:
@@ -69,7 +71,7 @@ class Resting:
 
     def require_many(self, least: int) -> None:
         """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
-        if self._layers and not self._lengths:
+        if self._unknown - set(self._lengths) or (self._layers and not self._lengths):
             raise StateError("policy: it cannot be told on how many patients this update rests (least_patients)")
         if (patients := self.patients()) < least / SHARE:
             logger.warning("the update rests on as many patients as %.1f alike would", patients)
@@ -78,10 +80,10 @@ class Resting:
                 f"{least} alike (least_patients)"
             )
 
-    def _hook(self, name: str, known: nn.Module) -> Callable[[nn.Module, tuple, object], None]:
-        def passes(module: nn.Module, inputs: tuple, output: object) -> None:
-            if module is known:  # and no copy
-                self._passes(name, inputs, output)
+    def _hook(self, name: str, known: nn.Module, weights: Sequence[nn.Parameter]) -> Callable[..., None]:
+        def passes(module: nn.Module, inputs: tuple, named: dict, output: object) -> None:
+            if module is known and any(p.requires_grad for p in weights):  # and no copy, nor frozen in this pass
+                self._passes(name, (inputs, named), output, getattr(module, "batch_first", True))
 
         return passes
 
@@ -89,20 +91,21 @@ class Resting:
         """A pass of so many through the whole model; 0 where its layers are called one by one."""
         self._inputs = inputs
 
-    def _passes(self, name: str, inputs: tuple, output: object) -> None:
+    def _passes(self, name: str, inputs: object, output: object, batch_first: bool) -> None:
         made = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad), None)
         came = next((t for t in tree_leaves(inputs) if isinstance(t, Tensor)), None)
-        if (whose := self._order.batch) is None or made is None or came is None:
+        whose = self._order.batch
+        count = self._inputs or (0 if whose is None else len(whose))
+        if whose is None or made is None or len(whose) > count:
             return  # nothing is trained of this pass
-        count = self._inputs or len(whose)
-        if len(whose) > count:
-            return  # nor of this one
-        if len(made) % count or len(came) % count:
-            return  # the first dimension is another than the samples'
+        by_sample = partial(_by_sample, count=count, batch_first=batch_first)
+        if came is None or by_sample(came) is None or by_sample(made) is None:
+            self._unknown.add(name)
+            return
         if self._owners is not None:
             whose = self._owners[whose]
-        length = _by_sample(came, count)
-        made.register_hook(lambda gradient: self._add(name, whose, _by_sample(gradient, count) * length))
+        length = by_sample(came)
+        made.register_hook(lambda gradient: self._add(name, whose, by_sample(gradient) * length))
 
     def _add(self, name: str, whose: Tensor, lengths: Tensor) -> None:
         # others' samples may go with the site's own, which are the first
@@ -117,8 +120,23 @@ class Resting:
         return total**2 / float(share.square().sum()) if total else float("inf")
 
 
-def _by_sample(values: Tensor, count: int) -> Tensor:
-    """Euclidean lengths, (count,), of samples that may have several rows each, one after another."""
+def _layers_of(model: nn.Module, shared: Container[str]) -> Iterator[tuple[str, nn.Module, list[nn.Parameter]]]:
+    """Modules with shared parameters of their own."""
+    for name, module in model.named_modules():
+        own = module.named_parameters(recurse=False)
+        if weights := [p for key, p in own if f"{name}.{key}".removeprefix(".") in shared]:
+            yield name, module, weights
+
+
+def _by_sample(values: Tensor, count: int, batch_first: bool) -> Tensor | None:
+    """Euclidean lengths, (count,), of samples: of the first dimension, where each may have several rows running, or the
+    second; None where neither has them.
+    """
     values = values.detach().float()
-    by_row = torch.linalg.vector_norm(values, dim=tuple(range(1, values.dim()))) if values.dim() > 1 else values
+    second = values.dim() > 1 and values.shape[1] == count and (len(values) != count or not batch_first)
+    if second:
+        values = values.transpose(0, 1)
+    elif len(values) % count:
+        return None
+    by_row = torch.linalg.vector_norm(values, dim=tuple(range(1, values.dim()))) if values.dim() > 1 else values.abs()
     return by_row if len(by_row) == count else by_row.reshape(count, -1).norm(dim=1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.core.layers import batch_norm_layers
+from medpfl.core.seeding import end_batch
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.memory import Memory
@@ -115,6 +116,7 @@ def train_epochs(
                     with steps.forward():
                         loss, minimised = objective(x, y)
                     steps.backward(minimised, len(y))
+                    end_batch(generator)
                     steps.step()
                 total = total + loss.detach().double() * len(y)
                 count += len(y)

@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
+import tiny
 import torch
 from test_guard import Guarded
 from tiny import Net, images
@@ -17,6 +18,7 @@ from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.resting import Resting
 from medpfl.site.store import MemoryStore
 from medpfl.site.words import listed
+from medpfl.training.loop import plain_objective, train_epochs
 
 TWELVE = SitePolicy(least_patients=12, own_seed=True)
 
@@ -101,6 +103,92 @@ def test_the_layer_counts_that_rests_on_the_fewest_of_those_that_are_shared():
     assert rests_on(DATA, single, Plain(), shared=()) == float("inf")  # all stays at the site
 
 
+class Timed(Plain):
+    """As torch's layers of time have it by default: time first."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps, self.time = steps, nn.LSTM(16, 6)
+
+    def forward(self, x):
+        return self.fc2(self.time(x.flatten(1).expand(self.steps, -1, -1))[0][-1])
+
+
+class Named(Plain):
+    """Inputs are given by name, and the output is one number a sample."""
+
+    def forward(self, x):
+        first = self.fc1(input=x.flatten(1)).tanh()
+        return torch.cat([self.fc2(input=first)[:, :2], self.scale(first)[:, None]], 1)
+
+    def __init__(self):
+        super().__init__()
+        self.scale = Mean()
+
+
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 6))
+
+    def forward(self, x):
+        return (x * self.weight).mean(1)
+
+
+@pytest.mark.parametrize("model", [Timed(4), Timed(8), Timed(5), Named()], ids=["4", "8", "5", "named"])
+def test_samples_are_found_however_layers_have_them(model):
+    shared = [name for name, _ in model.named_parameters()]
+    assert 6 < rests_on(DATA, lambda x, y: torch.ones(len(y)), model, shared=shared) <= 12
+    assert rests_on(DATA, single, model, shared=shared) == pytest.approx(1)
+
+
+def test_where_scales_alone_are_shared_they_are_looked_at():
+    class Scaled(Plain):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6)
+
+        def forward(self, x):
+            return self.fc2(self.norm(self.fc1(x.flatten(1))))
+
+    assert rests_on(DATA, single, Scaled(), shared=("norm.weight", "norm.bias")) == pytest.approx(1)
+
+
+def test_a_layer_that_is_frozen_in_a_pass_has_no_part_in_it():
+    model = Plain()
+    model.fc1.requires_grad_(False)
+    assert rests_on(DATA, single, model, shared=("fc1.weight",)) == float("inf")
+    assert rests_on(DATA, single, model, shared=("fc1.weight", "fc2.weight")) == pytest.approx(1)
+
+
+def test_patients_may_have_any_numbers():
+    numbers = {part: 10**12 - torch.arange(DATA.samples(part)) for part in DATA.labels}
+    assert 6 < rests_on(replace(DATA, persons=numbers), lambda x, y: torch.ones(len(y)), Plain()) <= 12
+
+
+def test_a_derivative_that_is_a_thousand_times_as_large_for_one():
+    """One unit, and an activation that grows exponentially in it."""
+
+    class Steep(Plain):
+        def forward(self, x):
+            gate = torch.nn.functional.elu(x.flatten(1).sum(1, keepdim=True) - BRIGHTEST, alpha=1e3).exp()
+            return self.fc2(self.fc1(x.flatten(1)).tanh()) * gate
+
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Steep()) < 2
+
+
+def test_passes_between_batches_are_not_looked_at():
+    """As of FedReg, which looks at other samples after each step."""
+    model, drawn = Plain(), order()
+    resting = Resting(DATA, drawn, 1)
+    trainer = tiny.config().trainer
+    with resting.watched(model, ("fc1.weight",)):
+        train_epochs(model, DATA, trainer, 1, drawn, plain_objective(model, cross_entropy))
+        before = resting.patients()
+        cross_entropy(model(torch.rand(4, 1, 4, 4) * 1e6), torch.zeros(4, dtype=torch.long)).backward()
+    assert resting.patients() == before > 6
+
+
 def test_a_copy_of_the_model_is_not_looked_at():
     model, resting = Plain(), Resting(DATA, Order(), 1)
     with resting.watched(model, ("fc1.weight",)):
@@ -128,10 +216,10 @@ def test_layers_may_be_called_one_by_one():
 
 def test_an_update_of_which_nobody_can_say_does_not_leave():
     class Timed(Plain):
-        """Samples are its second dimension."""
+        """Samples are its third dimension."""
 
         def forward(self, x):
-            return self.fc2(self.fc1(x.flatten(1).expand(5, -1, -1)).tanh()).mean(0)
+            return self.fc2(self.fc1(x.flatten(1).expand(5, 3, -1, -1)).tanh()).mean((0, 1))
 
     model, drawn = Timed(), order()
     resting = Resting(DATA, drawn, 1)
