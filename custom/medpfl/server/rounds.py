@@ -233,8 +233,8 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
         except (UserError, StateError, Stopped):
             raise
         except Exception as error:  # another package's step may raise anything
-            frames = extract_tb(error.__traceback__)[1:]
-            place = next((f for f in reversed(frames) if "site-packages" not in f.filename), frames[-1])
+            frames = extract_tb(error.__traceback__)
+            place = next((f for f in reversed(frames) if "site-packages" not in f.filename), frames[0])
             where = f"{Path(place.filename).name}, line {place.lineno}"
             said = f"{part.name}: its step at the server failed after round {state.round} ({where})"
             raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error

@@ -1,10 +1,10 @@
 """On how many patients an update rests: measured while it is trained, whatever the network, the weights and the data.
 
 Many a network, and many weights, let nearly all of an update be of few patients: units that are active for one of them,
-a derivative that is a million times as large for one. Of what a sample adds to the gradient of a layer's weights the
-length is at most that of the gradient at the layer's output times that of its input. Summed by patient over a round it
-says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish, 1965). In honest training
-that is many, and fewer as the loss falls (benchmarks/privacy.md).
+a derivative that is a million times as large for one. What a sample adds to the gradient of a layer's weights is, in
+the sum of its entries' sizes, at most that of the gradient at the layer's output times that of its input. Summed by
+patient over a round it says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish, 1965). In
+honest training that is many, and fewer as the loss falls (benchmarks/privacy.md).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Order
 from medpfl.core.site_data import SiteData, SiteLoaders
+from medpfl.site.unlike_training import PIXELS
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Resting:
         self._epochs = epochs if isinstance(data, SiteLoaders) else 1  # a loader's samples are others in every epoch
         owners = data.owners("train")
         self._owners = None if owners is None else owners.cpu().unique(return_inverse=True)[1]
-        self._lengths: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._sizes: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
         self._unknown: set[str] = set()
         self._inputs = self._layers = 0
 
@@ -51,13 +52,16 @@ class Resting:
         """Inside, passes through the model are looked at, in those layers whose weights are shared, by their names."""
         # Functions of no object, since a copy of the model would copy that too.
         hooks = [
-            model.register_forward_pre_hook(lambda _, inputs: self._within(len(inputs[0]))),
-            model.register_forward_hook(lambda *_: self._within(0)),
+            model.register_forward_pre_hook(lambda _, *given: self._within(given), with_kwargs=True),
+            model.register_forward_hook(lambda *_: self._within(None)),
         ]
         layers = list(_layers_of(model, shared))
-        wide = [layer for layer in layers if any(p.dim() > 1 for p in layer[2])]
-        for name, module, weights in wide or layers:  # scales and shifts tell little, but where nothing else is shared
-            hooks.append(module.register_forward_hook(self._hook(name, module, weights), with_kwargs=True))
+        # Few scales and shifts tell little; where nothing else is shared they are looked at too.
+        large = [layer for layer in layers if any(p.dim() > 1 or p.numel() >= PIXELS for p in layer[2])]
+        time_first = any(getattr(module, "batch_first", True) is False for module in model.modules())
+        for name, module, weights in large or layers:
+            hook = self._hook(name, module, weights, time_first)
+            hooks.append(module.register_forward_hook(hook, with_kwargs=True))
             self._layers += 1
         try:
             yield
@@ -67,11 +71,11 @@ class Resting:
 
     def patients(self) -> float:
         """As how many patients alike the least of the layers' gradients rest on; infinite where nothing was met."""
-        return min(map(self._alike, self._lengths.values()), default=float("inf")) / self._epochs
+        return min(map(self._alike, self._sizes.values()), default=float("inf")) / self._epochs
 
     def require_many(self, least: int) -> None:
         """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
-        if self._unknown - set(self._lengths) or (self._layers and not self._lengths):
+        if self._unknown or (self._layers and not self._sizes):
             raise StateError("policy: it cannot be told on how many patients this update rests (least_patients)")
         if (patients := self.patients()) < least / SHARE:
             logger.warning("the update rests on as many patients as %.1f alike would", patients)
@@ -80,44 +84,51 @@ class Resting:
                 f"{least} alike (least_patients)"
             )
 
-    def _hook(self, name: str, known: nn.Module, weights: Sequence[nn.Parameter]) -> Callable[..., None]:
+    def _hook(
+        self, name: str, known: nn.Module, weights: Sequence[nn.Parameter], time_first: bool
+    ) -> Callable[..., None]:
         def passes(module: nn.Module, inputs: tuple, named: dict, output: object) -> None:
             if module is known and any(p.requires_grad for p in weights):  # and no copy, nor frozen in this pass
-                self._passes(name, (inputs, named), output, getattr(module, "batch_first", True))
+                self._passes(name, (inputs, named), output, time_first)
 
         return passes
 
-    def _within(self, inputs: int) -> None:
-        """A pass of so many through the whole model; 0 where its layers are called one by one."""
-        self._inputs = inputs
+    def _within(self, given: object) -> None:
+        """A pass through the whole model; None after it, as where its layers are called one by one."""
+        first = next((t for t in tree_leaves(given) if isinstance(t, Tensor)), None)
+        self._inputs = 0 if first is None else len(first)
 
-    def _passes(self, name: str, inputs: object, output: object, batch_first: bool) -> None:
-        made = next((t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad), None)
+    def _passes(self, name: str, inputs: object, output: object, time_first: bool) -> None:
+        made = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
         came = next((t for t in tree_leaves(inputs) if isinstance(t, Tensor)), None)
         whose = self._order.batch
         count = self._inputs or (0 if whose is None else len(whose))
-        if whose is None or made is None or len(whose) > count:
-            return  # nothing is trained of this pass
-        by_sample = partial(_by_sample, count=count, batch_first=batch_first)
-        if came is None or by_sample(came) is None or by_sample(made) is None:
+        if whose is None or not made or len(whose) > count or (came is not None and not came.is_floating_point()):
+            return  # nothing is trained of this pass, or it is a table's, of places
+        placed = partial(_by_sample, count=count, time_first=time_first)
+        if came is None or placed(came) is None or any(placed(one) is None for one in made):
             self._unknown.add(name)
             return
-        if self._owners is not None:
-            whose = self._owners[whose]
-        length = by_sample(came)
-        made.register_hook(lambda gradient: self._add(name, whose, by_sample(gradient) * length))
+        size, of = _sizes(placed(came)), whose if self._owners is None else self._owners[whose]
+        for one in made:
+            one.register_hook(lambda gradient: self._add(name, of, _sizes(placed(gradient)), size, gradient.dtype))
 
-    def _add(self, name: str, whose: Tensor, lengths: Tensor) -> None:
+    def _add(self, name: str, whose: Tensor, gradient: Tensor, came: Tensor, dtype: torch.dtype) -> None:
+        if dtype is torch.float16:  # of a step that overflows nothing is taken
+            gradient = torch.where(gradient.isfinite().all(), gradient, torch.zeros_like(gradient))
         # others' samples may go with the site's own, which are the first
-        self._lengths.setdefault(name, []).append((whose, lengths[: len(whose)]))
+        self._sizes.setdefault(name, []).append((whose, gradient[: len(whose)], came[: len(whose)]))
 
     @staticmethod
-    def _alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-        whose = torch.cat([patients for patients, _ in pairs])
-        lengths = torch.cat([length for _, length in pairs]).cpu().double().nan_to_num(0.0, 0.0)
-        share = torch.zeros(int(whose.max()) + 1, dtype=torch.float64).index_add_(0, whose, lengths)
+    def _alike(met: Sequence[tuple[Tensor, Tensor, Tensor]]) -> float:
+        whose = torch.cat([patients for patients, _, _ in met])
+        gradient, came = (torch.cat([each[k] for each in met]).cpu().double() for k in (1, 2))
+        sizes = gradient * came
+        if not bool(sizes.isfinite().all()):
+            return 0.0
+        share = torch.zeros(int(whose.max()) + 1, dtype=torch.float64).index_add_(0, whose, sizes)
         total = float(share.sum())
-        return total**2 / float(share.square().sum()) if total else float("inf")
+        return 1 / float((share / total).square().sum()) if total else float("inf")
 
 
 def _layers_of(model: nn.Module, shared: Container[str]) -> Iterator[tuple[str, nn.Module, list[nn.Parameter]]]:
@@ -128,15 +139,19 @@ def _layers_of(model: nn.Module, shared: Container[str]) -> Iterator[tuple[str, 
             yield name, module, weights
 
 
-def _by_sample(values: Tensor, count: int, batch_first: bool) -> Tensor | None:
-    """Euclidean lengths, (count,), of samples: of the first dimension, where each may have several rows running, or the
-    second; None where neither has them.
+def _by_sample(values: Tensor, count: int, time_first: bool) -> Tensor | None:
+    """With samples as the first dimension, (count, ...): they are that, several rows running each, or the second.
+
+    None where neither has them.
     """
-    values = values.detach().float()
-    second = values.dim() > 1 and values.shape[1] == count and (len(values) != count or not batch_first)
-    if second:
+    second = values.dim() > 1 and values.shape[1] % count == 0
+    if second and (len(values) % count or (time_first and values.dim() == 3 and values.shape[1] == count)):
         values = values.transpose(0, 1)
     elif len(values) % count:
         return None
-    by_row = torch.linalg.vector_norm(values, dim=tuple(range(1, values.dim()))) if values.dim() > 1 else values.abs()
-    return by_row if len(by_row) == count else by_row.reshape(count, -1).norm(dim=1)
+    return values.reshape(count, -1)
+
+
+def _sizes(values: Tensor) -> Tensor:
+    """Sums of absolute values, (count,)."""
+    return torch.linalg.vector_norm(values.detach().float(), 1, dim=1)

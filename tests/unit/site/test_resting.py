@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Chance, Order
-from medpfl.core.site_data import SiteLoaders
+from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.resting import Resting
 from medpfl.site.store import MemoryStore
@@ -175,6 +175,93 @@ def test_a_derivative_that_is_a_thousand_times_as_large_for_one():
             return self.fc2(self.fc1(x.flatten(1)).tanh()) * gate
 
     assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Steep()) < 2
+
+
+@pytest.mark.parametrize("many", [1e6, 1e25, 1e-25, 1e37])
+def test_nobody_hides_by_numbers_beyond_what_squares_can_hold(many):
+    assert rests_on(DATA, lambda x, y: 1e-30 + many * single(x, y), Plain()) < 1.01
+
+
+def test_what_is_not_finite_rests_on_nobody():
+    assert rests_on(DATA, lambda x, y: 1 + 1e39 * single(x, y), Plain()) == 0
+
+
+def test_inputs_count_too():
+    """Of two samples with the same gradient at the output the larger has more of the weights'."""
+    model, drawn = nn.Linear(16, 3), order()
+    resting = Resting(DATA, drawn, 1)
+    with resting.watched(model, ("weight",)):
+        for x, _ in DATA.training_batches(4, drawn):
+            (model(x.flatten(1) * torch.where(single(x, None) > 0, 1e6, 1.0)[:, None])).sum().backward()
+    assert resting.patients() == pytest.approx(1, abs=0.01)
+
+
+def test_every_output_counts_and_channels_are_no_samples():
+    class Two(Plain):
+        """The layer's first output is of all, its second of one alone."""
+
+        def __init__(self):
+            super().__init__()
+            self.both = Both()
+
+        def forward(self, x):
+            of_all, of_one = self.both(x.flatten(1))
+            gate = (x.flatten(1).sum(1, keepdim=True) == BRIGHTEST).float()
+            return self.fc2(of_all * 1e-6 + of_one * gate)
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(16, 6))
+
+        def forward(self, x):
+            return x @ self.weight, (x @ self.weight).tanh()
+
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Two(), shared=("both.weight",)) < 1.1
+
+    class Bags(Plain):
+        """Three slices each, and as many channels as samples in a batch."""
+
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(1, 4, 1)
+
+        def forward(self, x):
+            slices = self.conv(x.repeat_interleave(3, 0))
+            return self.fc2(self.fc1(slices.mean(1).flatten(1)).unflatten(0, (len(x), 3)).mean(1))
+
+    names = ("conv.weight", "fc1.weight", "fc2.weight")
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Bags(), shared=names) > 6
+    assert rests_on(DATA, single, Bags(), shared=names) == pytest.approx(1)
+
+
+def test_tables_of_places_are_left_out_and_large_scales_are_not():
+    class Placed(Plain):
+        def __init__(self):
+            super().__init__()
+            self.places, self.scales = nn.Embedding(16, 1), nn.LayerNorm(64)
+
+        def forward(self, x):
+            own = x.flatten(1) + self.places(torch.arange(16))[:, 0]
+            gate = (x.flatten(1).sum(1, keepdim=True) == BRIGHTEST).float()
+            return self.fc2(self.fc1(own).tanh()) + self.scales(own.repeat(1, 4) * gate)[:, :3] * gate
+
+    names = ("fc1.weight", "places.weight")
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Placed(), shared=names) > 6
+    more = (*names, "scales.weight")
+    assert rests_on(DATA, lambda x, y: torch.ones(len(y)), Placed(), shared=more) == pytest.approx(1)
+
+
+def test_weights_by_which_one_patient_is_the_update_get_no_answer():
+    guarded = Guarded("fedavg", policy=TWELVE, model="tiny:Wide")
+    guarded.hello()
+    x = scale(guarded.site.data.images["train"]).flatten(1)
+    sums = x.sum(1).sort().values
+    sent = {name: tensor.clone() for name, tensor in guarded.federation.initial_shared.items()}
+    sent["fc0.weight"].fill_(1.0)
+    sent["fc0.bias"].fill_(-float(sums[-2] + sums[-1]) / 2)  # its units are active for the brightest image alone
+    assert guarded.refused("train", 1, sent).startswith("policy: few patients have nearly all of this update")
+    guarded.train(1)
 
 
 def test_passes_between_batches_are_not_looked_at():
