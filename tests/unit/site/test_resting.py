@@ -260,8 +260,9 @@ def test_weights_by_which_one_patient_is_the_update_get_no_answer():
     sent = {name: tensor.clone() for name, tensor in guarded.federation.initial_shared.items()}
     sent["fc0.weight"].fill_(1.0)
     sent["fc0.bias"].fill_(-float(sums[-2] + sums[-1]) / 2)  # its units are active for the brightest image alone
-    assert guarded.refused("train", 1, sent).startswith("policy: few patients have nearly all of this update")
     guarded.train(1)
+    assert guarded.refused("train", 2, sent).startswith("policy: few patients have nearly all of this update")
+    guarded.train(2)
 
 
 def test_passes_between_batches_are_not_looked_at():
