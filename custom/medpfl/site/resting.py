@@ -3,8 +3,8 @@
 Many a network, and many weights, let nearly all of an update be of few patients: units that are active for one of them,
 a derivative that is a million times as large for one. What a sample adds to the gradient of a layer's weights is, in
 the sum of its entries' sizes, at most that of the gradient at the layer's output times that of its input. Summed by
-patient over a round it says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish, 1965). In
-honest training that is many, and fewer as the loss falls (benchmarks/privacy.md).
+patient over a round it says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish,
+1965). In honest training that is many, and fewer as the loss falls (benchmarks/privacy.md).
 """
 
 from __future__ import annotations
