@@ -96,6 +96,7 @@ TITLES = {
     "scaffold": "SCAFFOLD",
     "fedbabu": "FedBABU",
     "f-fedap": "f-FedAP",
+    "d-fedap_pretrain_epochs=1": "d-FedAP",
     "fedavg_prior=1": "FedAvg, prior",
     "fedbn_prior=1": "FedBN, prior",
     "fedper_prior=1": "FedPer, prior",
