@@ -93,6 +93,7 @@ class Guarded:
             self._require_weights()
             self._require_unsteered()
             self._require_patients(message, model)
+            self._require_consent_to_weights(message)
             self._require_pretrained(message)
             self._require_channels(message)
             self.arriving.require_own_rows(message.shared)
@@ -199,13 +200,16 @@ class Guarded:
         if words:
             raise StateError(f"policy: {words}")
 
-    def _require_pretrained(self, message: Message) -> None:
+    def _require_consent_to_weights(self, message: Message) -> None:
+        """Whoever makes weights can make them show single patients."""
         contract, exempt = self.contract, self.public or not self._tells_of_patients(message)
         if not (exempt or self.policy.lets_bring(contract.config, contract.hash)):
             raise StateError(
                 "policy: the job brings weights, a pretrained model f or start weights, which can be made to show "
                 "single patients: this site takes them of approved contracts alone (approved_weights)"
             )
+
+    def _require_pretrained(self, message: Message) -> None:
         named = self.contract.config.pretrained
         if message.task not in ("prepare", "statistics") or not message.shared:
             return

@@ -18,6 +18,7 @@ from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
 from medpfl.site.contents import showing
 from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
+from medpfl.site.resting import as_alike
 from medpfl.site.unlike_training import unusual
 
 logger = logging.getLogger(__name__)
@@ -104,12 +105,9 @@ def balances(config: RunConfig) -> bool:
 
 
 def _alike(data: SiteData) -> float:
-    """As how many patients of as many samples each the patients weigh: (sum n)^2 / sum n^2 (Kish, 1965)."""
+    """As how many patients of as many samples each the patients weigh; infinite where the data know none."""
     owners = data.owners("train")
-    if owners is None:
-        return float("inf")
-    counts = torch.bincount(owners).double()
-    return float(counts.sum() ** 2 / counts.square().sum())
+    return float("inf") if owners is None else as_alike(owners.unique(return_counts=True)[1].double())
 
 
 def _fewest_of_a_class(data: SiteData) -> int:

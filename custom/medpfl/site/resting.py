@@ -3,8 +3,8 @@
 Many a network, and many weights, let nearly all of an update be of few patients: units that are active for one of them,
 a derivative that is a million times as large for one. What a sample adds to the gradient of a layer's weights is, in
 the sum of its entries' sizes, at most that of the gradient at the layer's output times that of its input. Summed by
-patient over a round it says how much of the update each one has, and (sum s)^2 / sum s^2 as how many alike (Kish,
-1965). In honest training that is many, and fewer as the loss falls (benchmarks/privacy.md).
+patient over a round it says how much of the update each one has, and :func:`as_alike` as how many. In honest training
+that is many, and fewer as the loss falls (benchmarks/privacy.md).
 """
 
 from __future__ import annotations
@@ -126,9 +126,13 @@ class Resting:
         sizes = gradient * came
         if not bool(sizes.isfinite().all()):
             return 0.0
-        share = torch.zeros(int(whose.max()) + 1, dtype=torch.float64).index_add_(0, whose, sizes)
-        total = float(share.sum())
-        return 1 / float((share / total).square().sum()) if total else float("inf")
+        return as_alike(torch.zeros(int(whose.max()) + 1, dtype=torch.float64).index_add_(0, whose, sizes))
+
+
+def as_alike(shares: Tensor) -> float:
+    """As how many alike parts of a whole count, (n,) float64: (sum s)^2 / sum s^2 (Kish, 1965); infinite of nothing."""
+    total = float(shares.sum())
+    return 1 / float((shares / total).square().sum()) if total else float("inf")
 
 
 def _layers_of(model: nn.Module, shared: Container[str]) -> Iterator[tuple[str, nn.Module, list[nn.Parameter]]]:

@@ -252,6 +252,7 @@ def test_patients_of_whom_one_has_nearly_all_samples():
     contract, data = Contract(Guarded().federation.config), images(train=40)
     even = {"train": torch.arange(40) // 2}  # 20 of two samples
     require_many(SitePolicy(least_patients=20), contract, replace(data, persons=even))
+    require_many(SitePolicy(least_patients=20), contract, replace(data, persons={"train": 10**12 - even["train"]}))
     most = {"train": torch.clamp(torch.arange(40) - 20, min=0)}  # 20, of whom one has 21
     with pytest.raises(StateError, match="few of the training patients have nearly all samples") as refused:
         require_many(SitePolicy(least_patients=20), contract, replace(data, persons=most))

@@ -15,7 +15,7 @@ from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Chance, Order
 from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.site.policy import HOSPITAL, SitePolicy
-from medpfl.site.resting import Resting
+from medpfl.site.resting import Resting, as_alike
 from medpfl.site.store import MemoryStore
 from medpfl.site.words import listed
 from medpfl.training.loop import plain_objective, train_epochs
@@ -159,6 +159,11 @@ def test_a_layer_that_is_frozen_in_a_pass_has_no_part_in_it():
     model.fc1.requires_grad_(False)
     assert rests_on(DATA, single, model, shared=("fc1.weight",)) == float("inf")
     assert rests_on(DATA, single, model, shared=("fc1.weight", "fc2.weight")) == pytest.approx(1)
+
+
+def test_parts_of_a_whole_by_hand():
+    parts = {(1, 1, 1, 1): 4, (3, 1): 1.6, (5,): 1, (2, 0): 1, (0, 0): float("inf")}
+    assert {some: as_alike(torch.tensor(some, dtype=torch.float64)) for some in parts} == pytest.approx(parts)
 
 
 def test_patients_may_have_any_numbers():

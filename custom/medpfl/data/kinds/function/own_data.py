@@ -157,7 +157,7 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
                 f"{where} labels are {list(own.shape)}, and {learned.name} has one class a case, ({images},); several "
                 "labels are --task multi-label, masks MaskedImages"
             )
-        if not bool(data.images[part].isfinite().all()):
+        if data.images[part].is_floating_point() and not bool(data.images[part].isfinite().all()):
             raise UserError(f"{where} images have values that are no numbers (NaN or infinite)")
         for what, of in (("labels", own), ("patients", data.patients.get(part)), ("persons", data.persons.get(part))):
             if of is not None and len(of) != images:
