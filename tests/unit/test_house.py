@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import medpfl
+from medpfl.config.run import make_config
+from medpfl.flare.job.export import export_job
 
 ROOT = Path(medpfl.__file__).parent
 
@@ -32,6 +34,20 @@ def test_a_circle_is_found_wherever_the_import_stands(tmp_path):
     chair.write_text("from . import table\n")
     assert imports_of(package)["toy.room.chair"] == {"toy.room"}  # it has no table
     assert find_circle(imports_of(package)) is None
+
+
+def test_what_a_job_brings_of_this_package_fits_one_message_and_needs_nothing_of_what_it_leaves(tmp_path):
+    data = {"data": "sarcoma-sample", "task": "segmentation", "partition": "natural", "sites": 3}
+    job = export_job(make_config(algorithm="fedbn", **data), tmp_path / "job", byoc=True)
+    [package] = job.rglob("custom/medpfl")
+    assert [file.name for file in package.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]
+    # Beside the files FLARE signs each one.
+    sizes = [file.stat().st_size + 1024 for file in (job / "app").rglob("*") if file.is_file()]
+    assert sum(sizes) < 4 * 2**20
+    whole, brought = (imports_of(folder) for folder in (ROOT, package))
+    assert whole.keys() - brought.keys() > {"medpfl.cli.main", "medpfl.flare.admin.kit", "medpfl.runs.api"}
+    needed = {(module, name) for module in brought for name in whole[module] if name not in brought}
+    assert needed == {("medpfl", "medpfl.runs.api")}  # at the first use of medpfl.run
 
 
 def imports_of(package: Path) -> dict[str, set[str]]:

@@ -50,6 +50,9 @@ from medpfl.flare.transport.trust import REHEARSAL
 _INLINE_BYTES = 1 << 20
 """Tensors up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
+NOT_CARRIED = ("__main__.py", "audit", "cli", "flare/admin", "flare/launch", "report", "runs")
+"""Of this package what no process of a job loads: it is for the machine of whoever submits or reviews it."""
+
 
 class SitesJob(FedJob):
     """A job for sites by name, or for all if none is given: one app for them, which carries the code once."""
@@ -177,12 +180,18 @@ class PersonalizedRecipe(PackageRecipe):
 
 
 def _carry(data: str, folder: Path) -> None:
-    """This package, with no embedded sample but the one that is asked for.
+    """This package as a job's processes load it, with no embedded sample but the one that is asked for.
 
     The bytes decide: over HTTP a FLARE site takes no message above 4 MiB, and a site's whole app is one.
     """
     source = Path(__file__).parents[2]
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", *other_samples(data)))
+    left = {source / name for name in NOT_CARRIED}
+    samples = other_samples(data)
+
+    def ignored(where: str, names: list[str]) -> set[str]:
+        return {name for name in names if name == "__pycache__" or name in samples or Path(where) / name in left}
+
+    shutil.copytree(source, folder, ignore=ignored)
 
 
 def deploy_to(job: Path, sites: Sequence[str]) -> None:
