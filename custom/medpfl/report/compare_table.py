@@ -11,6 +11,7 @@ from typing import Any, get_args
 from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
 from medpfl.report.best_variant import advice, ends_unequally
+from medpfl.report.every_pair import pair_note, pair_rows
 from medpfl.report.measures import (
     NONE,
     capital,
@@ -215,9 +216,11 @@ def notes_of(comparison: Comparison) -> list[str]:
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """A GitHub table, groups in the comparison's order, with what the columns mean and the runs' notes."""
+    """GitHub tables, groups in the comparison's order, with what the columns mean and the runs' notes."""
     note = comparison_note(comparison)
-    return markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), note, *notes_of(comparison))
+    whole = markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), note, *notes_of(comparison))
+    heads, rows = pair_rows(comparison)
+    return f"{whole}\n{markdown_table(heads, rows, pair_note(comparison))}" if rows else whole
 
 
 def markdown_table(heads: list[str], rows: list[list[str]], *below: str) -> str:

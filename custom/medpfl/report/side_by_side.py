@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, get_args
 
 from medpfl.core.errors import UserError
 from medpfl.core.gain import Verdict, verdict
 from medpfl.core.measure import Measure
+from medpfl.report.every_pair import every_pair, mean_ranks
+from medpfl.report.gains import Over, gains, over_seeds
 from medpfl.report.measures import all_measures, as_earlier
 from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
 from medpfl.report.reading import (
     Results,
-    differences,
     local_reference,
     mean_or_none,
     selected,
@@ -27,12 +28,8 @@ from medpfl.report.words import data_name, went_wrong
 Comparison = dict[str, Any]
 
 REFERENCE = "the reference in each run"
-_POINT = 0.01 + 1e-9
-"""A percentage point, and what subtraction makes of it."""
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
-Over = dict[str, float | None]
-"""``mean`` and ``sd`` over seeds."""
 
 
 def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Comparison:
@@ -47,8 +44,8 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
         unfinished: what was to be compared too and ended early.
 
     Returns:
-        ``{"schema", "measures", "data", "seeds", "groups": [...], "unfinished"}``; groups in the order in which
-        their algorithm was first given.
+        ``{"schema", "measures", "data", "seeds", "groups": [...], "pairs": [...], "unfinished"}``; groups in the
+        order in which their algorithm was first given.
 
     Raises:
         UserError: a run has not ended, a run is there twice, two runs are of different tasks, or cannot be paired
@@ -65,6 +62,8 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     first = runs[0]
     # Where one seed's classes are so uneven that its reports begin with another measure, all seeds' do.
     measures = all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), first))
+    scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
+    ranks = mean_ranks(scores, measures[0])
     return {
         "schema": 2,
         "measures": [m.described() for m in measures],
@@ -75,7 +74,10 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
             "sites": _sites(first),
         },
         "seeds": list(next(iter(groups.values()))),
-        "groups": [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()],
+        "groups": [
+            {**_summarise(label, by_seed, groups, measures), "rank": ranks[label]} for label, by_seed in groups.items()
+        ],
+        "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
     }
 
@@ -100,9 +102,9 @@ def _summarise(
         site: mean_or_none(site_scores(entry, begun.name).get(site) for entry in scores.values())
         for site in _sites(runs[0])
     }
-    over = {m.name: _over_seeds(entry["mean"].get(m.name) for entry in scores.values()) for m in measures}
-    new = {m.name: _over_seeds(_new(run, m.name) for run in runs) for m in measures}
-    held_out = {m.name: _over_seeds(_held_out(run, m.name) for run in runs) for m in measures}
+    over = {m.name: over_seeds(entry["mean"].get(m.name) for entry in scores.values()) for m in measures}
+    new = {m.name: over_seeds(_new(run, m.name) for run in runs) for m in measures}
+    held_out = {m.name: over_seeds(_held_out(run, m.name) for run in runs) for m in measures}
     return {
         "label": label,
         "algorithm": algorithm,
@@ -112,19 +114,19 @@ def _summarise(
         "each_round": runs[0].get("each_round", ""),
         "measures": over,
         **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
-        "worst": _over_seeds(found[1] if found else None for found in worst),
+        "worst": over_seeds(found[1] if found else None for found in worst),
         "new": new,
         "held_out": held_out,
-        "forgetting": _over_seeds(_forgetting(run, begun) for run in runs),
+        "forgetting": over_seeds(_forgetting(run, begun) for run in runs),
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label, measures),
         "to_own_rival": _to_own_rival(by_seed, begun),
         "to_fedavg": None
         if algorithm == "fedavg" or fedavg is None
         else _paired(scores, fedavg, fedavg_label, measures),
-        "selected_round": _over_seeds(map(_selected_round, runs)),
-        "seconds": _over_seeds((run.get("seconds") or {}).get("total") for run in runs),
-        "sent_bytes_per_site_round": _over_seeds(_per_site_round(run, "sent_bytes") for run in runs),
-        "received_bytes_per_site_round": _over_seeds(_per_site_round(run, "received_bytes") for run in runs),
+        "selected_round": over_seeds(map(_selected_round, runs)),
+        "seconds": over_seeds((run.get("seconds") or {}).get("total") for run in runs),
+        "sent_bytes_per_site_round": over_seeds(_per_site_round(run, "sent_bytes") for run in runs),
+        "received_bytes_per_site_round": over_seeds(_per_site_round(run, "received_bytes") for run in runs),
         "sites": per_site,
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
@@ -206,27 +208,11 @@ def _paired(
     """What is gained over a baseline: of the first measure, and under ``measures`` of each."""
     found = {}
     for measure in measures:
-        of_baseline = _over_seeds(baseline[seed]["mean"].get(measure.name) for seed in scores)
-        found[measure.name] = {"baseline": of_baseline, **_gains(scores, baseline, measure)}
+        of_baseline = over_seeds(baseline[seed]["mean"].get(measure.name) for seed in scores)
+        found[measure.name] = {"baseline": of_baseline, **gains(scores, baseline, measure)}
     begun = found[measures[0].name]
     earlier = {"baseline_accuracy": found["accuracy"]["baseline"]} if _with_earlier_names(measures) else {}
     return {**begun, "baseline": label, **earlier, "measures": found}
-
-
-def _gains(scores: dict[Any, Any], baseline: dict[Any, Any], measure: Measure) -> dict[str, Any]:
-    """Mean and worst of a seed's sites, over seeds; in how many pairs it is better, and in what share below."""
-    by_seed = [list(differences(entry, baseline[seed], measure).values()) for seed, entry in scores.items()]
-    pairs = [value for values in by_seed for value in values]
-    tolerated = _POINT if measure.share else 0
-    return {
-        **_over_seeds(fmean(values) if values else None for values in by_seed),
-        "seeds": sum(map(bool, by_seed)),
-        "worst": _over_seeds(min(values, default=None) for values in by_seed),
-        "below": sum(value < -tolerated for value in pairs) / len(pairs) if pairs else None,
-        "better": sum(value > 0 for value in pairs),
-        "worse": sum(value < 0 for value in pairs),
-        "pairs": len(pairs),
-    }
 
 
 def _to_own_rival(by_seed: dict[Any, Results], measure: Measure) -> dict[str, Any] | None:
@@ -237,15 +223,7 @@ def _to_own_rival(by_seed: dict[Any, Results], measure: Measure) -> dict[str, An
     told = [said["gain"] for run in by_seed.values() for said in run["verdict"]["sites"].values() if said["gain"]]
     words = [word for gain in told if (word := verdict(gain.get(measure.name)))]
     scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
-    return {**_gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
-
-
-def _over_seeds(values: Iterable[float | None]) -> Over:
-    present = [float(value) for value in values if value is not None]
-    return {
-        "mean": fmean(present) if present else None,
-        "sd": stdev(present) if len(present) > 1 else None,
-    }
+    return {**gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
 
 
 def _new(run: Results, measure: str) -> float | None:

@@ -19,6 +19,7 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Watch
 from medpfl.models import takes_argument
 from medpfl.report.compare_table import write_comparison
+from medpfl.report.latex import latex_table
 from medpfl.report.page import write_report
 from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import compare
@@ -29,7 +30,8 @@ from medpfl.runs.folder import JOB, RESULTS, holds_simulation
 
 logger = logging.getLogger(__name__)
 
-_TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in ("json", "md", "csv")))
+_FORMS = ("json", "md", "csv", "tex")
+_TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in _FORMS))
 """What a comparison or a sweep leaves beside its runs' folders."""
 ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]
 
@@ -220,6 +222,7 @@ def run_comparison(
         logger.warning("%s: runs that lie there too and are not in this table: %s", out, ", ".join(others))
     write_comparison(comparison, out)
     write_text(out / "comparison.csv", sites_csv(named))
+    write_text(out / "comparison.tex", latex_table(comparison))
     write_report(ended, out / "report.html", unfinished)
     return comparison
 

@@ -1,0 +1,79 @@
+r"""A comparison as a LaTeX table, for a paper; it needs ``\usepackage{booktabs}``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+from medpfl.report.compare_table import comparison_note, worst_to_local
+from medpfl.report.every_pair import told_rank
+from medpfl.report.gains import Over
+from medpfl.report.measures import NONE, change, change_head, measures_of, printed, short_head, spread
+
+_SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+}
+
+
+def latex_table(comparison: Mapping[str, Any]) -> str:
+    """Every measure, the worst site, differences to local training and mean ranks, the best of each column in bold.
+
+    What the columns mean, and which methods train longer, stands above it as a comment.
+    """
+    columns = list(_columns(comparison))
+    labels = [escaped(group["label"]) for group in comparison["groups"]]
+    lines = [
+        ["Algorithm", *(escaped(head) for head, _ in columns)],
+        *([label, *(cells[i] for _, cells in columns)] for i, label in enumerate(labels)),
+    ]
+    head, *rows = (" & ".join(line) + r" \\" for line in lines)
+    note = [f"% {line}" for line in wrap(comparison_note(comparison), 110)]
+    begin = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
+    return "\n".join([*note, begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def escaped(text: str) -> str:
+    """As LaTeX prints it."""
+    return "".join(_SPECIAL.get(c, c) for c in text)
+
+
+def _columns(comparison: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Heads, and a cell for each group."""
+    measures, groups = measures_of(comparison), comparison["groups"]
+    begun = measures[0]
+    for m in measures:
+        of = [group["measures"][m.name] for group in groups]
+        yield short_head(m), _bold_best([spread(m, **o) for o in of], _worth(of, 1 if m.better == "higher" else -1))
+    of = [group["worst"] for group in groups]
+    worth = _worth(of, 1 if begun.better == "higher" else -1)
+    yield "Worst site", _bold_best([printed(begun, o["mean"]) for o in of], worth)
+    local = [group["to_local"] for group in groups]
+    if any(local):
+        for head, of in (
+            (change_head("To local", begun), local),
+            (worst_to_local(begun), [paired and paired["worst"] for paired in local]),
+        ):
+            yield head, _bold_best([change(begun, o["mean"], o["sd"]) if o else NONE for o in of], _worth(of, 1))
+    of = [group["rank"] for group in groups]
+    yield "Mean rank", _bold_best([told_rank(o) for o in of], _worth(of, -1))
+
+
+def _worth(of: Sequence[Over | None], sign: int) -> list[float | None]:
+    return [None if not o or o["mean"] is None else sign * o["mean"] for o in of]
+
+
+def _bold_best(told: Sequence[str], worth: Sequence[float | None]) -> list[str]:
+    most = max((w for w in worth if w is not None), default=None)
+    return [_number(text, bold=w is not None and w == most) for text, w in zip(told, worth, strict=True)]
+
+
+def _number(text: str, bold: bool) -> str:
+    if text == NONE:
+        return "--"
+    number = text.replace("±", r"\pm")
+    return rf"$\mathbf{{{number}}}$" if bold else f"${number}$"
