@@ -169,7 +169,7 @@ def test_a_run_that_has_not_ended_is_refused(tmp_path):
 
 def test_the_command_prints_a_row_for_every_site(tmp_path):
     finished(tmp_path, config("fedbn", rounds=1, **HELD_OUT))
-    done = CliRunner().invoke(app, ["run", "fedbn", "--join", str(tmp_path), "--local-epochs", "1"])
+    done = CliRunner().invoke(app, ["run", "--join", str(tmp_path), "--local-epochs", "1"])
     assert done.exit_code == 0, done.output
     assert "hospital-5" in done.output
     assert "Adapted against alone, mean accuracy" in done.output

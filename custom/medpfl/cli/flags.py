@@ -10,6 +10,10 @@ import typer
 from medpfl.config.fields import PLACE, RUN
 
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
+AlgorithmOrDefault = Annotated[
+    str | None,
+    typer.Argument(help="One of `medpfl algorithms`.", show_default="fedblend; with --join the run's"),
+]
 Env = Annotated[str, typer.Option(help="sim: FLARE's simulator; inprocess: this process.")]
 AnyEnv = Annotated[
     str | None,

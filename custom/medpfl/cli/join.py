@@ -14,7 +14,7 @@ from medpfl.report.progress import progress
 
 def join_run(
     console: Console,
-    algorithm: str,
+    algorithm: str | None,
     run: Path,
     options: Options,
     out: Path,
@@ -28,7 +28,7 @@ def join_run(
 
     Args:
         console: where.
-        algorithm: the run's.
+        algorithm: the run's, to be sure; None for whatever it is.
         run: its folder.
         options: what the user said of the new sites.
         out: where the results go.
@@ -49,7 +49,7 @@ def join_run(
         else:
             from medpfl.runs.join_job import join_here, join_in_production
 
-            with progress(Console(emoji=False, stderr=True), f"joining {algorithm}", 1) as watch:
+            with progress(Console(emoji=False, stderr=True), f"joining {algorithm or run}", 1) as watch:
                 if env == "prod":
                     real = {"kit": require_kit(kit), "gpus": gpus, "byoc": byoc}
                     results = join_in_production(algorithm, run, said, out, **real, watch=watch)

@@ -26,7 +26,7 @@ DEFAULT = "fedblend"
 @opt.takes_options()
 def run(
     options: opt.Options,
-    algorithm: flags.AlgorithmName = DEFAULT,
+    algorithm: flags.AlgorithmOrDefault = None,
     env: flags.AnyEnv = None,
     kit: flags.Kit = None,
     gpus: flags.Gpus = None,
@@ -63,6 +63,7 @@ def run(
     from medpfl.report.terminal import print_run
 
     tracker = _tracker(track, env)
+    algorithm = algorithm or DEFAULT
     config = options.config(algorithm)
     folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
     if env == "prod":

@@ -64,7 +64,7 @@ class Joining:
     @classmethod
     def of(
         cls,
-        algorithm: str,
+        algorithm: str | None,
         run: Path,
         config: RunConfig,
         said: Mapping[str, Any],
@@ -74,7 +74,7 @@ class Joining:
         """What the user asks for.
 
         Args:
-            algorithm: must be the run's.
+            algorithm: the run's, to be sure; None for whatever it is.
             run: the run's folder.
             config: the run.
             said: fields of a configuration that the user gave: ``data`` and what belongs to it, by default the run's
@@ -86,7 +86,7 @@ class Joining:
         Raises:
             UserError: the run is another algorithm's, or the user asks for what a newcomer may not choose.
         """
-        if config.algorithm != algorithm:
+        if algorithm not in (None, config.algorithm):
             raise UserError(f"--join {run}: that run is of {config.algorithm}, not {algorithm}")
         start = _start(config, run, said)
         trained = _with_training(config, run, said)
@@ -140,11 +140,11 @@ class Joining:
         return known is not None and known == open_source(self.newcomers).describe()["md5"]
 
 
-def join(algorithm: str, run: Path, said: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Lets sites join a finished run of this machine, in this process, and writes ``join.json`` and their models.
 
     Args:
-        algorithm: must be the run's.
+        algorithm: the run's, to be sure; None for whatever it is.
         run: the run's folder.
         said: see :meth:`Joining.of`.
         out: where to write.

@@ -82,7 +82,7 @@ class JoinRecipe(PackageRecipe):
 
 
 def join_here(
-    algorithm: str,
+    algorithm: str | None,
     run: Path,
     said: Mapping[str, Any],
     out: Path,
@@ -115,7 +115,7 @@ def join_here(
 
 
 def join_in_production(
-    algorithm: str,
+    algorithm: str | None,
     run: Path,
     said: Mapping[str, Any],
     out: Path,
@@ -128,7 +128,7 @@ def join_in_production(
     """Lets real sites join a run that has ended at their federation's server.
 
     Args:
-        algorithm: must be the run's.
+        algorithm: the run's, to be sure; None for whatever it is.
         run: its folder on this machine, whose job.json says what it was.
         said: see :meth:`medpfl.runs.join.Joining.of`; ``names`` must be in it.
         out: where join.json is written, and in ``flare/JOB`` what the server kept of the job. Until then join-job.json
@@ -171,12 +171,12 @@ def join_in_production(
 
 
 def export_join(
-    algorithm: str, run: Path, said: Mapping[str, Any], job: Path, *, gpus: int | None = None, byoc: bool = False
+    algorithm: str | None, run: Path, said: Mapping[str, Any], job: Path, *, gpus: int | None = None, byoc: bool = False
 ) -> Path:
     """Writes the folder of the job that :func:`join_in_production` submits, replacing a job of the same name there.
 
     Args:
-        algorithm: must be the run's.
+        algorithm: the run's, to be sure; None for whatever it is.
         run: its folder on this machine, with job.json.
         said: as there.
         job: the folder; its last part is the job's name.
@@ -193,7 +193,7 @@ def export_join(
     return job
 
 
-def _at_federation(algorithm: str, run: Path, said: Mapping[str, Any]) -> tuple[Joining, str]:
+def _at_federation(algorithm: str | None, run: Path, said: Mapping[str, Any]) -> tuple[Joining, str]:
     """Who joins which run of a real federation, and the run's name at its server."""
     if (note := read_note(run / JOB)) is None:
         raise UserError(f"--join {run}: no run at a real federation is in it ({run / JOB} is missing)")
