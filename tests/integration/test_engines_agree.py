@@ -6,7 +6,7 @@ import pytest
 from agreement import assert_alike, assert_same_models, figures
 
 ALGORITHMS = ["fedap", "fedimpres", "vit-heads", "fedbn", "local", "fedprox", "lg-fedavg", "d-fedap", "f-fedap"]
-NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedblend")
+NEWER = ("scaffold", "ditto", "apfl", "fedrep", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedadam", "fedblend")
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {
     "fedimpres": {"model": "lenet5", "rounds": 3, "local_epochs": 1, "settings": FEW_IMAGES},

@@ -75,6 +75,7 @@ def test_no_method_stands_in_for_one_of_the_packages():
             ('"layers": 1', '"layer": 1'),
             "it sets 'layer', which is no setting of its .*; did you mean 'layers'",
         ),
+        (("mixing=Samples", 'mixing="samples"'), "mixing must be a class of Mixing, .* not 'samples'"),
     ],
 )
 def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypatch, changed, told):
@@ -90,9 +91,10 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
     [
         (('switch = "gradient_bound"', 'switch = "gradients"'), "is turned on by 'gradients', which is none of its"),
         (('name = "', 'title = "'), "has no name: say name = "),
+        (("def begin(", "def begn("), "has 'begn', which nothing calls; did you mean 'begin'"),
     ],
 )
-def test_a_mechanism_that_nothing_could_turn_on_is_refused(installed, monkeypatch, changed, told):
+def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, changed, told):
     assert changed[0] in EXAMPLES["fedbounded"]
     monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace(*changed, 1))
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")

@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -91,8 +92,7 @@ def config(algorithm: str = "fedavg", **fields) -> RunConfig:
 def plan_of(federation: Federation) -> Plan:
     """The federation's plan; where a method needs a pretrained model, the first model serves."""
     pretrained = federation.model().state_dict() if federation.config.mixer.under_model else None
-    steps = federation.plan(pretraining=False).steps
-    return Plan(federation.config, federation.split, federation.initial_shared, federation.channels, pretrained, steps)
+    return replace(federation.plan(pretraining=False), pretrained=pretrained)
 
 
 def sites_of(federation: Federation) -> dict[str, Site]:

@@ -19,6 +19,7 @@ from medpfl.algorithms.fedblend import FEDBLEND
 from medpfl.algorithms.fedbn import FEDBN
 from medpfl.algorithms.fedcurv import FEDCURV
 from medpfl.algorithms.fedimpres import FEDIMPRES
+from medpfl.algorithms.fedopt import FEDADAM, FEDAVGM, FEDYOGI
 from medpfl.algorithms.fedper import FEDPER
 from medpfl.algorithms.fedprox import FEDPROX
 from medpfl.algorithms.fedreg import FEDREG
@@ -28,7 +29,7 @@ from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
-from medpfl.algorithms.mechanism import Mechanism
+from medpfl.algorithms.mechanism import Measuring, Mechanism
 from medpfl.algorithms.mixing import Equal, Identity, Samples, Uniform
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.robust import Median, TrimmedMean
@@ -41,7 +42,8 @@ from medpfl.core.settings import named_fields
 from medpfl.training.settings import Training
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
-OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDREG, VHL, FEDVSS, FEDBLEND)
+OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDREG, VHL, FEDVSS, FEDAVGM, FEDADAM, FEDYOGI)
+OWN += (FEDBLEND,)
 DEFAULT = FEDBLEND.name
 """What is run where no method is named."""
 FOR_ALL = (UpdatePrivacy, FineTuning)
@@ -83,9 +85,13 @@ def _problem(method: Algorithm, entry: str) -> str:
     """Why another package's method would not be what it says; empty if nothing is wrong."""
     if method.name != entry:
         return f"the method is called {method.name!r}; call the entry point so, too"
+    if not (isinstance(method.mixing, type) and issubclass(method.mixing, Mixing)):
+        return f"mixing must be a class of Mixing, such as medpfl.algorithms.mixing.Samples, not {method.mixing!r}"
     for part in method.mechanisms:
         if not (isinstance(part, type) and issubclass(part, Mechanism)):
             return f"mechanisms must be classes of Mechanism, not {part!r}"
+        if misspelt := _misspelt(part):
+            return f"{part.__name__} has {misspelt[0]!r}, which nothing calls; did you mean {misspelt[1]!r}?"
         if not isinstance(getattr(part, "name", None), str):
             return f"{part.__name__} has no name: say name = '...' in it"
         if strange := [name for name in part.switches() if name not in named_fields(part.settings_class)]:
@@ -99,6 +105,17 @@ def _problem(method: Algorithm, entry: str) -> str:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             return f"it sets {strange[0]!r}, which is no setting of its mechanisms, mixing or training{meant}"
     return ""
+
+
+def _misspelt(part: type[Mechanism]) -> tuple[str, str] | None:
+    """A public method that is not a mechanism's and the one that is called nearly so: it would silently do nothing."""
+    hooks = [name for name in dir(Measuring) if not name.startswith("_")]
+    own = (name for kind in part.__mro__ if not issubclass(Measuring, kind) for name in vars(kind))
+    for name in own:
+        near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+        if not name.startswith("_") and name not in hooks and near:
+            return name, near[0]
+    return None
 
 
 def algorithm(name: str) -> Algorithm:

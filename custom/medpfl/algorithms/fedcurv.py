@@ -13,14 +13,18 @@ data. NeurIPS workshop on federated learning for data privacy and confidentialit
 
 All is of what is shared and trained. Decided here: I_j is the mean over the site's training samples of the squared
 gradient of each one's log-likelihood, with its own label (the empirical Fisher), in eval mode, so that samples do not
-meet in batch norm; and lambda is 1 where nobody says (FedReg's authors ran it with 1e-5 to 1e-3). A site that fits its
-data well has far less information than one that does not, up to a hundred times: the server scales none of it back,
-since a site takes away what it sent, and so nobody is guarded against one that sends very much.
+meet in batch norm; and lambda is 1 where nobody says (FedReg's authors ran it with 1e-5 to 1e-3). A step of SGD
+diverges where lr lambda u is above 1: where 2 lr lambda (u - I_i) would be above 1 it is 1, so that a step goes no
+farther than to where the penalty pulls. (A bias before batch norm is the first to pass it: no effect in training, and
+large information in eval mode.) A site that fits its data well has far less information than one that does not, up to
+a hundred times: the server scales none of it back, since a site takes away what it sent, and so nobody is guarded
+against one that sends very much.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -101,10 +105,11 @@ class Curvature(Mechanism):
     def begin(self, round_: LocalRound) -> Part:
         """Steps 1 and 3."""
         trained = round_.split.shared_views(round_.model)
-        sums, own = round_.brought(self.name), _of_round(round_.kept(), round_.when)
+        sums, own = round_.brought(self.name), _of_round(round_.kept_counted(), round_.when)
         if self.name in round_.message.asked:
             round_.data.batches("train", 1)  # loaders that are made for training alone are refused before it
-        others = {name: _others(sums, own, name) for name in trained} if sums else {}
+        limit = _steepest(round_, self.settings.curvature)
+        others = {name: _held(*_others(sums, own, name), limit) for name in trained} if sums else {}
 
         def term() -> Tensor:
             found = [(u * p.square() - 2 * v * p).sum() for (u, v), p in ((others[n], p) for n, p in trained.items())]
@@ -171,16 +176,28 @@ def fisher_information(model: nn.Module, names: Sequence[str], data: SiteData, l
 
 
 def _of_round(kept: State | None, now: int | str) -> State:
-    """The site's own part of the sums that came; nothing if it was away in the round that they are of."""
+    """The site's own part of the sums that came; nothing if its answer to the round that they are of did not count."""
     return kept if kept is not None and isinstance(now, int) and int(kept[_SENT]) == now - 1 else {}
 
 
 def _others(sums: Mapping[str, Tensor], own: State, name: str) -> tuple[Tensor, Tensor]:
-    """u - I_i and v - I_i theta_i; 0 where rounding, or a server that has refused the site's, leaves no information."""
+    """u - I_i and v - I_i theta_i; 0 where rounding leaves no information."""
     u, v = sums[f"{name}/information"], sums[f"{name}/information"] * sums[name]
     if own:
         u, v = u - own[f"{name}/information"].to(u), v - own[f"{name}/weighted"].to(v)
     return u.clamp(min=0), torch.where(u > 0, v, torch.zeros_like(v))
+
+
+def _steepest(round_: LocalRound, weight: float) -> float:
+    """The u at which a step of SGD leads to where the penalty pulls; other optimizers' steps do not grow with it."""
+    way = 2 * weight * round_.trainer.lr
+    return 1 / way if way > 0 and round_.run.all_settings["optimizer"] == "sgd" else inf
+
+
+def _held(u: Tensor, v: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    """u and v with no u above a limit, and the points v / u to which they pull as they are."""
+    share = (limit / u).clamp(max=1)  # 1 where u is 0: infinity is above
+    return u * share, v * share
 
 
 FEDCURV = Algorithm(

@@ -2,7 +2,8 @@
 
 A mechanism leaves out what it does not have. The loop in ``site/``, ``server/`` and ``engine/`` asks mechanisms and
 knows none by name; a site's side is :class:`LocalRound` -> :class:`~medpfl.training.part.Part`, the server's
-:class:`ServerParts` -> :data:`ServerStep`. What they are shown is :mod:`medpfl.algorithms.views`, and found here too.
+:class:`ServerParts` -> :data:`ServerMove` and :data:`ServerStep`. What they are shown is
+:mod:`medpfl.algorithms.views`, and found here too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from medpfl.algorithms.views import LocalRound, PublicImages, Rule, Run, ServerParts, ServerStep, Source, Step, Turn
+from medpfl.algorithms.views import (
+    LocalRound,
+    Moved,
+    PublicImages,
+    Rule,
+    Run,
+    ServerMove,
+    ServerParts,
+    ServerStep,
+    Source,
+    Step,
+    Turn,
+)
 from medpfl.core.channels import Channel
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
@@ -27,9 +40,11 @@ __all__ = [
     "LocalRound",
     "Measuring",
     "Mechanism",
+    "Moved",
     "PublicImages",
     "Rule",
     "Run",
+    "ServerMove",
     "ServerParts",
     "ServerStep",
     "Source",
@@ -185,6 +200,12 @@ class Mechanism:
 
     def server_step(self, parts: ServerParts) -> ServerStep | None:
         """Its step at the server after each round."""
+
+    def server_move(self, parts: ServerParts) -> ServerMove | None:
+        """What it makes of the mix at the server, in each round, where all sites get the same.
+
+        What it keeps for that stays at the server, is in its checkpoint, and travels nowhere.
+        """
 
     def shown(self, state: ServerState) -> dict[str, Any] | None:
         """What results have under its name, at the end."""

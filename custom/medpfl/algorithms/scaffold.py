@@ -8,9 +8,10 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled 
 3. After it c_i+ = c_i - c + (x - y) / (K lr) (eq. 4, option II), and c_i+ - c_i goes to the server.
 4. All sites count the same: x <- mean of the y, c <- c + (sites in the round / all sites) * mean of c_i+ - c_i (eq. 5).
 
-Controls are of what is shared and trained. Their differences are gradients, and may tell what an update tells. A site
-moves its c_i before the server has its answer: one that comes too late or is refused, or whose change is scaled back,
-leaves c behind the mean of the c_i by as much.
+Controls are of what is shared and trained. Their differences are gradients, and may tell what an update tells. c must
+stay the mean of the c_i, or it leads away from the optimum for the rest of the run: a site whose answer was lost, came
+too late or was refused goes on from the c_i of its last answer that counted, and one whose change was scaled back from
+what the server has of it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run, Server
 from medpfl.algorithms.mixing import Equal
 from medpfl.core.channels import Channel, like
 from medpfl.core.errors import UserError
+from medpfl.core.messages import named
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Settings, setting
 from medpfl.training.part import Outcome, Part
@@ -30,6 +32,10 @@ from medpfl.training.part import Outcome, Part
 _REVEALS = (
     "from control variates: mean gradients of the site's data, from which the same may be learned as from updates"
 )
+
+
+_CHANGE = "change"
+"""In the state that a site keeps: by what its c_i has changed in the round."""
 
 
 class ScaffoldSettings(Settings):
@@ -92,8 +98,7 @@ class ControlVariates(Mechanism):
         trained = round_.split.shared_views(round_.model)  # whole parameters, with their gradients
         before = {name: p.detach().clone() for name, p in trained.items()}
         common = round_.brought(self.name) or {name: torch.zeros_like(p) for name, p in before.items()}
-        kept = round_.kept() or {name: torch.zeros_like(p) for name, p in before.items()}
-        own = {name: tensor.to(round_.device) for name, tensor in kept.items()}
+        own = self._own(round_, before)
         steps = 0
 
         def correct() -> None:
@@ -106,9 +111,19 @@ class ControlVariates(Mechanism):
         def end() -> Outcome:
             after = {name: p.detach() for name, p in trained.items()}
             new = own_control(own, common, before, after, steps * round_.trainer.lr)
-            return Outcome(new, {self.name: {name: new[name] - own[name] for name in new}})
+            change = {name: new[name] - own[name] for name in new}
+            return Outcome(new | named(_CHANGE, change), {self.name: change})
 
         return Part(before_step=correct, end=end)
+
+    def _own(self, round_: LocalRound, before: State) -> State:
+        """c_i as the server has it."""
+        if (kept := round_.kept_counted()) is None:
+            return {name: torch.zeros_like(p) for name, p in before.items()}
+        kept = {name: tensor.to(round_.device) for name, tensor in kept.items()}
+        if unused := 1 - round_.message.used_share(self.name):
+            return {name: kept[name] - unused * kept[f"{_CHANGE}/{name}"] for name in before}
+        return {name: kept[name] for name in before}
 
     def server_step(self, parts: ServerParts) -> ServerStep:
         """Step 4."""

@@ -45,6 +45,7 @@ class Run(Protocol):
     trainer: Trainer
     resolved_personal: str
     resolved_mixing: str
+    common_mix: bool
     site_names: Sequence[str]
 
 
@@ -89,6 +90,8 @@ class LocalRound:
         split: what is shared.
         data: the site's own.
         kept: gives the mechanism's own state that the site has kept from its last round; None if there is none yet.
+        kept_counted: the same of the last round whose answer the server used, for what both ends must have alike: a
+            later answer may have been lost, late or refused. What :attr:`kept` gives where nobody says.
         noise: of differential privacy, for this answer.
         settle: for a site that joins: makes the model what it would begin with.
         chance: what is drawn at random here; None for the run's.
@@ -109,8 +112,12 @@ class LocalRound:
     settle: Callable[[], None] = lambda: None
     chance: Chance | None = None
     memory: Memory | None = None
+    kept_counted: Callable[[], State | None] | None = None
     loss: Loss = field(init=False)
     likelihood: Loss = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kept_counted = self.kept_counted or self.kept
 
     @property
     def device(self) -> torch.device:
@@ -182,5 +189,15 @@ class Step(NamedTuple):
     report: dict[str, Any] | None = None
 
 
+class Moved(NamedTuple):
+    """What a server's move gives: the next common shared state, and what the mechanism keeps at the server for it."""
+
+    common: State
+    kept: State
+
+
+ServerMove = Callable[[State, State, State], Moved]
+"""What a mechanism makes of a mix that all sites get: from the common state before the round, the mix, and what its
+last move kept, empty before the first. It changes none of them."""
 ServerStep = Callable[[Turn], Step | None]
 """The server's side of a mechanism after a round but the last; None leaves what goes to the sites as it is."""

@@ -182,6 +182,11 @@ class RunConfig(RunFields):
         return self.resolved_mixing != "identity"
 
     @property
+    def common_mix(self) -> bool:
+        """Whether the mix is the same for all sites."""
+        return type(self.mixer).common
+
+    @property
     def has_rival(self) -> bool:
         """Whether every site trains alone too."""
         return self.alone == "yes" and self.mixes

@@ -21,7 +21,8 @@ class Message:
         round: the round it belongs to, counted from 1; 0 before training.
         tensors: the site's own next shared state, or a whole model's for ``prepare``; entries with a / in their names
             travel in a channel (:mod:`medpfl.core.channels`).
-        info: small JSON values; ``asked``: the channels whose tensors the answer shall bring.
+        info: small JSON values; ``asked``: the channels whose tensors the answer shall bring; ``counted``: the last
+            round whose answer of this site the server used; ``scaled``: by channel, what share of that answer's.
     """
 
     task: Task
@@ -39,6 +40,18 @@ class Message:
         """The channels whose tensors the answer shall bring."""
         asked = self.info.get("asked", ())
         return tuple(asked) if isinstance(asked, list | tuple) and all(isinstance(a, str) for a in asked) else ("",)
+
+    @property
+    def counted(self) -> int | None:
+        """The last round whose answer of this site the server used, 0 for none; None where it does not say."""
+        counted = self.info.get("counted")
+        return counted if type(counted) is int and counted >= 0 else None
+
+    def used_share(self, channel: str) -> float:
+        """Which share of what the last answer that counted brought in a channel the server used, in [0, 1]."""
+        scaled = self.info.get("scaled")
+        share = scaled.get(channel, 1.0) if isinstance(scaled, dict) else 1.0
+        return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else 1.0
 
     def brought(self, channel: str) -> dict[str, Tensor]:
         """What came in a channel, by name without the channel's."""

@@ -25,6 +25,7 @@ class ServerState:
         shared: by site, its next shared state; empty before round 1, when all start from the same.
         kept: by channel and site, what the site sent last (:attr:`~medpfl.core.channels.Channel.joined`).
         common: by channel, what goes with the next round's messages to all sites.
+        moved_by: by mechanism, what its move of the common mix keeps at the server; it goes nowhere.
         weights: W over all sites of the run, where the mixing rests on what they sent, once it is known.
         history: one record a finished round, as in results.json.
         selection: by which measure the round is selected, and why (:func:`medpfl.tasks.selection.selection`); decided
@@ -43,6 +44,7 @@ class ServerState:
     shared: Mapping[str, State] = field(default_factory=dict)
     kept: Mapping[str, Mapping[str, State]] = field(default_factory=dict)
     common: Mapping[str, State] = field(default_factory=dict)
+    moved_by: Mapping[str, State] = field(default_factory=dict)
     weights: np.ndarray | None = None
     history: tuple[dict[str, Any], ...] = ()
     selection: Mapping[str, Any] = field(default_factory=dict)

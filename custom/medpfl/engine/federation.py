@@ -127,6 +127,7 @@ class Federation:
         pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
         judged = mixer.judged(parts, pretrained) if pretraining and pretrained is not None else None
         made = {part: part.server_step(parts) for part in self.config.mechanisms} if steps else {}
+        moves = {part: part.server_move(parts) for part in self.config.mechanisms} if steps else {}
         return Plan(
             self.config,
             self.split,
@@ -134,6 +135,7 @@ class Federation:
             self.channels,
             pretrained,
             {part: step for part, step in made.items() if step},
+            {part: move for part, move in moves.items() if move},
             self.start,
             judged,
         )

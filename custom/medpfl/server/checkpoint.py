@@ -60,6 +60,8 @@ def save_checkpoint(
             tensors |= {f"kept/{channel}/{site}/{name}": tensor for name, tensor in kept.items()}
     for channel, common in state.common.items():
         tensors |= {f"common/{channel}/{name}": tensor for name, tensor in common.items()}
+    for mechanism, own in state.moved_by.items():
+        tensors |= {f"moved/{mechanism}/{name}": tensor for name, tensor in own.items()}
     if state.weights is not None:
         tensors["weights"] = torch.from_numpy(state.weights)
     info = {
@@ -126,6 +128,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     kept: dict[str, dict[str, dict[str, Tensor]]] = {}
     common: dict[str, dict[str, Tensor]] = {}
+    moved_by: dict[str, dict[str, Tensor]] = {}
     for key, tensor in sorted(tensors.items()):
         kind, _, rest = key.partition("/")
         if kind == "shared":
@@ -137,6 +140,9 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         elif kind == "common":
             channel, _, name = rest.partition("/")
             common.setdefault(channel, {})[name] = tensor
+        elif kind == "moved":
+            mechanism, _, name = rest.partition("/")
+            moved_by.setdefault(mechanism, {})[name] = tensor
     return ServerState(
         phase=info["phase"],
         round=info["round"],
@@ -144,6 +150,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         shared={site: slots[slot] for site, slot in info["shared"].items()},
         kept=kept,
         common=common,
+        moved_by=moved_by,
         weights=tensors["weights"].numpy() if "weights" in tensors else None,
         history=tuple(info["history"]),
         selection=info.get("selection") or {},

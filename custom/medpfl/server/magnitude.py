@@ -15,11 +15,13 @@ from medpfl.core.parameters import State, distance
 
 LEAST = 3
 """Updates below which there is no majority to measure one by."""
+Shares = dict[str, dict[str, float]]
+"""By site and channel the share of what came that was used, where not all of it was."""
 
 
 def check_magnitudes(
     config: RunConfig, sent: Mapping[str, Message], updates: Sequence[Update], means: Iterable[Channel] = ()
-) -> tuple[list[Update], list[Failure]]:
+) -> tuple[list[Update], list[Failure], Shares]:
     """Refuses or scales back updates that moved more than ``large_factor`` times as far as the others.
 
     An update is measured by the median of the **other** updates' distances, so a large one does not raise its own
@@ -32,11 +34,12 @@ def check_magnitudes(
         means: channels of whose tensors the server takes the mean: they are measured likewise, by their length.
 
     Returns:
-        The updates to use, in the same order, and what was done to whom. Of updates that are scaled back the tensors
-        are replaced one by one.
+        The updates to use, in the same order; what was done to whom; and what was scaled back in channels. Of updates
+        that are scaled back the tensors are replaced one by one.
     """
+    shares: Shares = {}
     if config.large_updates == "accept" or len(updates) < LEAST:
-        return list(updates), []
+        return list(updates), [], shares
     used, told = _limited(
         config,
         updates,
@@ -51,10 +54,15 @@ def check_magnitudes(
             used,
             lengths,
             f"what it sent in {name} is {{}} times as large as the others' (median)",
-            lambda u, share, name=name: u.tensors.update({k: t * share for k, t in _named(name, u)}),
+            lambda u, share, name=name: _shrink(u, name, share, shares),
         )
         told += more
-    return used, told
+    return used, told, shares
+
+
+def _shrink(update: Update, channel: str, share: float, shares: Shares) -> None:
+    update.tensors.update({name: tensor * share for name, tensor in _named(channel, update)})
+    shares.setdefault(update.site, {})[channel] = share
 
 
 def _named(channel: str, update: Update) -> list[tuple[str, torch.Tensor]]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 from medpfl.algorithms.mechanism import Step, Turn
-from medpfl.core.errors import RunEnded, Stopped, UserError, first_line
+from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
-from medpfl.server.magnitude import check_magnitudes
+from medpfl.server.failing import at_server
+from medpfl.server.magnitude import Shares, check_magnitudes
+from medpfl.server.moving import moved_states
 from medpfl.server.state import Plan
 from medpfl.server.updates import bytes_of, check_update, in_words
 from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mixing_matrix, with_sent
@@ -82,8 +82,9 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     failures = [Failure(f.site, rounds.get(f.site, state.round), in_words(f.reason)) for f in failures]
     newcomers = [u for u in usable if expected[u.site].task == "prepare"]
     working = [u for u in usable if expected[u.site].task != "prepare"]
+    shares: Shares = {}
     if state.phase == "train":
-        kept, large = check_magnitudes(plan.config, expected, working, plan.limited)
+        kept, large, shares = check_magnitudes(plan.config, expected, working, plan.limited)
         refused += [u for u in working if all(u is not other for other in kept)]
         failures += large
         working = kept
@@ -105,7 +106,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
             said = {"pretrained": plan.given_f, "judged": plan.judged, "selection": _selection(plan, newcomers)}
             return replace(joined, phase="train", **said)
         case "train":
-            return _join(plan, _finish_round(plan, state, working, sizes, seconds), newcomers)
+            return _join(plan, _finish_round(plan, state, working, shares, sizes, seconds), newcomers)
         case "validate":
             return replace(_with_validation(plan, state, working), phase="test")
         case _:
@@ -129,10 +130,19 @@ def _hello(plan: Plan, state: ServerState, site: str) -> Message:
 
 
 def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
-    info = _selecting(plan, state) | _asked(plan, "train", state, site)
+    info = _selecting(plan, state) | _asked(plan, "train", state, site) | _counted(state, site)
     shared = state.shared.get(site, plan.initial_shared)
     common = {k: t for channel, tensors in state.common.items() for k, t in named(channel, tensors).items()}
     return Message("train", state.round + 1, {**shared, **common} if common else shared, info)
+
+
+def _counted(state: ServerState, site: str) -> dict[str, Any]:
+    """The last round whose answer of the site was used, 0 if there is none; and what of it was scaled back."""
+    last = next((record for record in reversed(state.history) if site in record["participants"]), None)
+    if last is None:
+        return {"counted": 0}
+    scaled = last["sites"][site].get("scaled")
+    return {"counted": last["round"]} | ({"scaled": scaled} if scaled else {})
 
 
 def _selection(plan: Plan, newcomers: Sequence[Update]) -> dict[str, Any]:
@@ -194,7 +204,12 @@ def _sizes_of_unused(
 
 
 def _finish_round(
-    plan: Plan, state: ServerState, updates: Sequence[Update], sizes: Mapping[str, dict[str, int]], seconds: float
+    plan: Plan,
+    state: ServerState,
+    updates: Sequence[Update],
+    shares: Shares,
+    sizes: Mapping[str, dict[str, int]],
+    seconds: float,
 ) -> ServerState:
     config = plan.config
     if state.round:
@@ -208,6 +223,7 @@ def _finish_round(
                 "train_loss": u.metrics["train_loss"],
                 "validation": None,
                 **({"numbers": u.metrics["numbers"]} if u.metrics.get("numbers") else {}),
+                **({"scaled": shares[u.site]} if u.site in shares else {}),
                 **sizes[u.site],
                 "seconds": u.seconds,
             }
@@ -218,6 +234,7 @@ def _finish_round(
     weights = mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
+    state, shared = moved_states(plan, state, shared)
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
     state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))
@@ -228,16 +245,8 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
     """The state after the mechanisms' steps, which make what goes with the next round's messages."""
     for part, step in plan.steps.items():
         turn = Turn(state, lambda now=state: mean_shared(plan, now), means, present)
-        try:
+        with at_server(part, "its step", state.round):
             made = step(turn)
-        except (UserError, StateError, Stopped):
-            raise
-        except Exception as error:  # another package's step may raise anything
-            frames = extract_tb(error.__traceback__)
-            place = next((f for f in reversed(frames) if "site-packages" not in f.filename), frames[0])
-            where = f"{Path(place.filename).name}, line {place.lineno}"
-            said = f"{part.name}: its step at the server failed after round {state.round} ({where})"
-            raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error
         if made is None:
             continue
         if not isinstance(made, Step):

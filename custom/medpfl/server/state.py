@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from medpfl.algorithms.mechanism import Mechanism, ServerStep
+from medpfl.algorithms.mechanism import Mechanism, ServerMove, ServerStep
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
@@ -34,6 +34,7 @@ class Plan:
         start: what the run begins with, where it is not random.
         judged: how good f is (:meth:`~medpfl.algorithms.mixing_kinds.Mixing.judged`).
         steps: of the mechanisms after each round, by mechanism; each may raise :class:`~medpfl.core.errors.Stopped`.
+        moves: what mechanisms make of the mix before that, likewise.
     """
 
     config: RunConfig
@@ -42,6 +43,7 @@ class Plan:
     channels: Mapping[Channel, Mechanism] = field(default_factory=dict)
     pretrained: State | None = None
     steps: Mapping[Mechanism, ServerStep] = field(default_factory=dict)
+    moves: Mapping[Mechanism, ServerMove] = field(default_factory=dict)
     start: Start | None = None
     judged: Mapping[str, Any] | None = None
 

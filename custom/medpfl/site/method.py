@@ -66,6 +66,7 @@ class Method:
         *,
         kept: Callable[[str], State | None],
         noise: Callable[[], NoiseSource],
+        kept_counted: Callable[[str], State | None] | None = None,
         settle: Callable[[], None] = lambda: None,
     ) -> Method:
         """With a view for each mechanism.
@@ -77,13 +78,15 @@ class Method:
             when: see :class:`~medpfl.algorithms.mechanism.LocalRound`.
             kept: gives the state that a mechanism of that name has left.
             noise: likewise.
+            kept_counted: likewise.
             settle: likewise.
         """
 
         def view(part: Mechanism) -> LocalRound:
             own = partial(kept, part.name)
             given = (site.name, site.config, when, message, model, site.split, site.data, own, noise)
-            return LocalRound(*given, settle=settle, chance=site.chance)
+            counted = kept_counted and partial(kept_counted, part.name)
+            return LocalRound(*given, settle=settle, chance=site.chance, kept_counted=counted)
 
         views = {part: view(part) for part in site.config.parts}
         likelihood: Loss = site.config.learned.loss

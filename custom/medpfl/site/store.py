@@ -152,12 +152,15 @@ def copied(model: nn.Module) -> State:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def keep_latest(store: SiteStore, kind: str, round_: int) -> None:
+def keep_latest(store: SiteStore, kind: str, round_: int, counted: int | None = None) -> None:
     """Keeps the state of a round and the last two before it, whenever those were: a site may have missed rounds.
 
-    A server whose checkpoint is damaged asks for the round before again, which starts from the one before that.
+    A server whose checkpoint is damaged asks for the round before again, which starts from the one before that. With
+    the last round whose answer the server used, or the last one up to it, which is older where answers were lost.
     """
-    store.keep(kind, [*[r for r in store.rounds(kind) if r < round_][-2:], round_])
+    before = [r for r in store.rounds(kind) if r < round_]
+    used = [r for r in before if counted is not None and r <= counted][-2:]
+    store.keep(kind, sorted({*used, *before[-2:], round_}))
 
 
 def usable(store: SiteStore, kind: str, round_: int, site: str) -> State | None:

@@ -147,12 +147,14 @@ class Site:
 
     def _method(self, message: Message, model: nn.Module, when: int | str, noise: str, last: int) -> Method:
         """The run's mechanisms, through one task: each with the state that it left in round ``last``, or before."""
+        counted = last if message.counted is None else min(last, message.counted)
         return Method.of(
             self,
             message,
             model,
             when,
             kept=lambda name: self._kept(name, last)[1],
+            kept_counted=lambda name: self._kept(name, counted)[1],
             noise=lambda: noise_source(self.config, self.name, noise, message.round, self.secret),
         )
 
@@ -190,7 +192,7 @@ class Site:
         self.split.check_personal(personal)
         for kind, state in ({PERSONAL: personal} | method.states()).items():
             self.store.put(kind, round_, state)
-            keep_latest(self.store, kind, round_)
+            keep_latest(self.store, kind, round_, message.counted)
         leaving = method.leaving({name: tensor.cpu() for name, tensor in shared.items()})
         return leaving | method.sent(asked), metrics
 

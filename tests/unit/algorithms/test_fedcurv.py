@@ -113,12 +113,32 @@ def test_a_site_that_was_away_has_nothing_in_the_sums():
     model = TwoWeights(1.0, 2.0)
     own = {f"{NAME}/information": pair(1.0, 2.0), f"{NAME}/weighted": pair(3.0, 2.0), "round": torch.tensor(1)}
     sums = {f"{NAME}/information": pair(4.0, 6.0), NAME: pair(3.0, 1.0)}
-    (gradient,) = torch.autograd.grad(begun(model, kept=own, brought=sums, when=3).term(), model.fc.weight)
-    assert gradient.flatten().tolist() == pytest.approx([2 * 4 * (1 - 3), 2 * 6 * (2 - 1)])
+    (gradient,) = torch.autograd.grad(
+        begun(model, kept=own, brought=sums, when=3, curvature=0.5).term(), model.fc.weight
+    )
+    assert gradient.flatten().tolist() == pytest.approx([4 * (1 - 3), 6 * (2 - 1)])
+
+
+def test_a_step_goes_no_farther_than_to_where_the_penalty_pulls():
+    """2 lr lambda u = (40, 0.4): the first becomes 1 and leads from 1 to 5 in a step; 0.4 of the second's way."""
+    model = TwoWeights(1.0, 2.0)
+    part = begun(model, brought={f"{NAME}/information": pair(200.0, 2.0), NAME: pair(5.0, 7.0)}, curvature=1.0)
+    (gradient,) = torch.autograd.grad(part.term(), model.fc.weight)
+    assert (model.fc.weight - 0.1 * gradient).flatten().tolist() == pytest.approx([5.0, 2 + 0.4 * 5])
+    adam = begun(model, brought={f"{NAME}/information": pair(200.0, 2.0), NAME: pair(5.0, 7.0)}, optimizer="adam")
+    (gradient,) = torch.autograd.grad(adam.term(), model.fc.weight)
+    assert gradient.flatten().tolist() == pytest.approx([2 * 200 * (1 - 5), 2 * 2 * (2 - 7)])
+
+
+@pytest.mark.parametrize("weight", [1e3, 1e8])
+def test_however_large_the_weight_it_stays_finite(weight):
+    state, _ = run(tiny_config("fedcurv", rounds=6, settings={"curvature": weight}))
+    assert not state.failures
+    assert state.round == 6
 
 
 def test_sums_smaller_than_the_own_part_pull_nowhere():
-    """The server has refused what the site sent: a negative weight would push parameters away without end."""
+    """As rounding may leave them: a negative weight would push parameters away without end."""
     model = TwoWeights(1.0, 2.0)
     own = {f"{NAME}/information": pair(1.0, 2.0), f"{NAME}/weighted": pair(3.0, 2.0), "round": torch.tensor(1)}
     sums = {f"{NAME}/information": pair(0.5, 2.0), NAME: pair(7.0, 7.0)}

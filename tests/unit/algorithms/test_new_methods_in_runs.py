@@ -10,7 +10,7 @@ from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, advance, messages
 
-METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss")
+METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedyogi")
 TRAINED = ("fc1.weight", "fc1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias")
 BESIDE = {
     "scaffold": {f"control/{name}" for name in TRAINED},
@@ -36,8 +36,8 @@ def test_what_methods_do_in_local_training_adds_up():
         assert not any(same(state.shared[site], without.shared[site]) for site in state.shared), name
 
 
-QUICK = ("scaffold", "fedreg", "vhl")
-"""A control at the server, data that sites keep, a step before the rounds; the others keep a model of their own."""
+QUICK = ("scaffold", "fedreg", "vhl", "fedyogi")
+"""A control, data that sites keep, a step before the rounds, moments at the server; the others keep a model."""
 
 
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])

@@ -13,7 +13,7 @@ ROOMS = ("algorithms", "report", "cli")
 NAMES = (
     "fedap", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "lg_fedavg", "fedimpres", "vit-heads", "vit_heads",
     "impression", "similarity", "consistency", "proximal", "ditto", "apfl", "fedrep", "scaffold", "fedbabu",
-    "fedcurv", "fedreg", "vhl", "fedvss",
+    "fedcurv", "fedreg", "vhl", "fedvss", "fedopt", "fedadam", "fedyogi", "server_optimizer",
 )  # fmt: skip
 FOUND = re.compile("|".join(map(re.escape, NAMES)), re.IGNORECASE)
 

@@ -30,7 +30,7 @@ def states(run_config):
 
 
 def assert_equal(a: ServerState, b: ServerState) -> None:
-    plain = [f.name for f in fields(ServerState) if f.name not in ("shared", "kept", "common", "weights")]
+    plain = [f.name for f in fields(ServerState) if f.name not in ("shared", "kept", "common", "moved_by", "weights")]
     assert [getattr(a, name) for name in plain] == [getattr(b, name) for name in plain]
     assert a.shared.keys() == b.shared.keys()
     assert all(same(a.shared[s], b.shared[s]) for s in a.shared)
@@ -43,9 +43,11 @@ def assert_equal(a: ServerState, b: ServerState) -> None:
         assert all(same(kept, b.kept[channel][site]) for site, kept in sites.items())
     assert a.common.keys() == b.common.keys()
     assert all(same(a.common[channel], b.common[channel]) for channel in a.common)
+    assert a.moved_by.keys() == b.moved_by.keys()
+    assert all(same(a.moved_by[part], b.moved_by[part]) for part in a.moved_by)
 
 
-@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap", "scaffold"])
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedap", "f-fedap", "scaffold", "fedadam"])
 def test_round_trip_of_every_phase(tmp_path, algorithm):
     run = config(algorithm)
     every = states(run)

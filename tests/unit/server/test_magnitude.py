@@ -19,7 +19,7 @@ def at(*points):
 
 
 def checked(*points, **fields):
-    used, told = check_magnitudes(config(sites=len(points), **fields), *at(*points))
+    used, told, _ = check_magnitudes(config(sites=len(points), **fields), *at(*points))
     return {u.site: u.tensors["a"].tolist() for u in used}, [(f.site, f.round, f.reason) for f in told]
 
 
@@ -83,7 +83,7 @@ def test_by_default_five_times_is_the_most():
 def test_what_cannot_be_scaled_is_refused():
     messages, updates = at([-3e38, 1.0], [2.0, 1.0], [1.0, 2.0])
     messages["site-1"].tensors["a"] = torch.tensor([3e38, 1.0])
-    used, told = check_magnitudes(config(large_updates="clip"), messages, updates)
+    used, told, _ = check_magnitudes(config(large_updates="clip"), messages, updates)
     assert [u.site for u in used] == ["site-2", "site-3"]
     assert "inf times" in told[0].reason
 

@@ -62,7 +62,10 @@ def noise_images(seed: int, classes: int, each: int, shape: tuple[int, int, int]
 
 
 class _Generator:
-    """From latent vectors (n, 64) to images (n, C, H, W), most values of which lie in [0, 1]."""
+    """From latent vectors (n, 64) to images (n, C, H, W).
+
+    Of twelve seeds 41 to 94 % of the values lie outside of [0, 1], where images end: most pixels are black or white.
+    """
 
     def __init__(self, shape: tuple[int, int, int], draw: torch.Generator) -> None:
         channels, *self._size = shape

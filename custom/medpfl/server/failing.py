@@ -1,0 +1,35 @@
+"""What is said where a mechanism fails at the server; another package's may raise anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
+
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.core.errors import Stopped, UserError, first_line
+from medpfl.core.parameters import StateError
+
+
+@contextmanager
+def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
+    """UserError with the mechanism's name and the place in its code, for all but errors that have words of their own.
+
+    Args:
+        mechanism: the one at work.
+        what: of it fails.
+        round_: after which.
+    """
+    try:
+        yield
+    except (UserError, StateError, Stopped):
+        raise
+    except Exception as error:
+        own = getattr(sys.modules.get(type(mechanism).__module__), "__file__", None)
+        frames = extract_tb(error.__traceback__)
+        place = next((f for f in reversed(frames) if f.filename == own), frames[-1])
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        said = f"{mechanism.name}: {what} at the server failed after round {round_} ({where})"
+        raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error

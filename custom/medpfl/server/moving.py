@@ -1,0 +1,42 @@
+"""What mechanisms make of the common mix at the server, such as a step of an optimizer along it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from medpfl.algorithms.mechanism import Moved
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import State, StateError
+from medpfl.core.server_state import ServerState
+from medpfl.server.failing import at_server
+from medpfl.server.state import Plan
+
+
+def moved_states(
+    plan: Plan, state: ServerState, shared: Mapping[str, State]
+) -> tuple[ServerState, Mapping[str, State]]:
+    """The mix as the mechanisms move it, and the state with what they keep for that; both as they are without any.
+
+    Args:
+        plan: the run's.
+        state: before the round.
+        shared: by site, its next shared state: of all sites the same where a mechanism moves it.
+
+    Raises:
+        UserError: a mechanism's move fails, or gives what is no finite shared state.
+    """
+    for part, move in plan.moves.items():
+        site, mixed = next(iter(shared.items()))
+        before = state.shared.get(site, plan.initial_shared)
+        with at_server(part, "its move", state.round + 1):
+            made = move(before, mixed, state.moved_by.get(part.name, {}))
+        if not isinstance(made, Moved):
+            raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
+        try:
+            plan.split.check_shared(made.common)
+        except StateError as error:
+            raise UserError(f"{part.name}: its move at the server after round {state.round + 1}: {error}") from error
+        shared = dict.fromkeys(shared, made.common)
+        state = replace(state, moved_by={**state.moved_by, part.name: made.kept})
+    return state, shared

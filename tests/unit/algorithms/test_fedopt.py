@@ -1,0 +1,114 @@
+"""Steps of an optimizer at the server by hand (Hsu et al. 2019; Reddi et al. 2021, algorithm 2), and in runs."""
+
+from math import sqrt
+
+import pytest
+import torch
+from tiny import config, run, same
+from torch import nn
+
+from medpfl.algorithms.fedopt import ServerOptimizer, ServerOptimizerSettings, second_moment
+from medpfl.algorithms.mechanism import Moved, ServerParts
+from medpfl.core.declarations import parse_declaration
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import ParameterSplit
+
+
+def moves(steps, **settings):
+    """A bias x from 1 on, whose mixes lie these steps further than what it is then; x after each, and what is kept."""
+    model = nn.Linear(1, 1)
+    split = ParameterSplit(model, parse_declaration("modules:weight"))
+    parts = ServerParts(None, split, lambda: model, {}, {}, None, None, None, lambda: False)
+    move = ServerOptimizer(ServerOptimizerSettings(**settings)).server_move(parts)
+    x, kept, found = torch.tensor([1.0]), {}, []
+    for step in steps:
+        before = {"bias": x.clone()}
+        made = move(before, {"bias": x + step}, kept)
+        assert before["bias"].equal(x)
+        x, kept = made.common["bias"], made.kept
+        found.append(float(x))
+    return found, {name: float(tensor) for name, tensor in kept.items()}
+
+
+def test_momentum_at_the_server():
+    """m = 2, then 0.5 * 2 + 1 = 2; x = 1 + 2, and 3 + 2."""
+    found, kept = moves([2.0, 1.0], server_lr=1, server_momentum=0.5)
+    assert found == pytest.approx([3.0, 5.0])
+    assert kept == {"mean/bias": 2.0}
+
+
+def test_a_rate_of_one_without_momentum_is_the_mix():
+    assert moves([2.0, 1.0], server_lr=1, server_momentum=0)[0] == pytest.approx([3.0, 4.0])
+
+
+ADAPTIVE = {"server_lr": 0.1, "server_momentum": 0.5, "server_square_decay": 0.75, "server_eps": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "squares"),
+    [
+        # From tau^2 = 0.25: d = 2 then 1, d^2 = 4 then 1.
+        ("adagrad", (4.25, 5.25)),
+        ("adam", (0.75 * 0.25 + 0.25 * 4, 0.75 * 1.1875 + 0.25 * 1)),
+        ("yogi", (0.25 + 0.25 * 4, 1.25 - 0.25 * 1)),
+    ],
+)
+def test_adaptive_steps(rule, squares):
+    """m = 1, then 0.5 * 1 + 0.5 * 1 = 1; x moves by 0.1 m / (sqrt(v) + 0.5)."""
+    found, kept = moves([2.0, 1.0], server_optimizer=rule, **ADAPTIVE)
+    first = 1 + 0.1 / (sqrt(squares[0]) + 0.5)
+    assert found == pytest.approx([first, first + 0.1 / (sqrt(squares[1]) + 0.5)])
+    assert kept == pytest.approx({"mean/bias": 1.0, "square/bias": squares[1]})
+
+
+def test_yogi_never_falls_below_zero():
+    square = torch.zeros(3)
+    for step in torch.randn(200, 3, generator=torch.Generator().manual_seed(0)):
+        square = second_moment("yogi", square, step, 0.9)
+        assert (square >= 0).all()
+
+
+def test_shared_statistics_are_the_mixs():
+    """Of a whole network: at a rate of nearly 0 what is trained stays where it was, and running means move."""
+    still, _ = run(config("fedavg", rounds=1, settings={"server_lr": 1e-12}))
+    plain, _ = run(config("fedavg", rounds=1))
+    began, _ = run(config("fedavg", rounds=1, settings={"lr": 1e-12}))
+    for name, tensor in still.shared["site-1"].items():
+        other = plain if "running" in name else began
+        torch.testing.assert_close(tensor, other.shared["site-1"][name], atol=1e-6, rtol=0)
+
+
+def test_plain_fedavg_is_a_rate_of_one_without_momentum():
+    plain, _ = run(config("fedavg"))
+    moved, _ = run(config("fedavg", settings={"server_lr": 1.0, "server_momentum": 0.0}))
+    for name, tensor in plain.shared["site-1"].items():
+        torch.testing.assert_close(moved.shared["site-1"][name], tensor, atol=1e-5, rtol=1e-5)
+    faster, _ = run(config("fedavgm"))
+    assert not same(faster.shared["site-1"], plain.shared["site-1"])
+
+
+def test_with_batch_norm_at_the_sites():
+    state, _ = run(config("fedbn", settings={"server_lr": 0.01, "server_optimizer": "yogi"}))
+    assert not state.failures
+    assert {name.partition("/")[2] for name in state.moved_by["server_optimizer"]} == set(state.shared["site-1"])
+
+
+@pytest.mark.parametrize("mixing", ["uniform", "similarity-running"])
+def test_there_must_be_one_common_model(mixing):
+    with pytest.raises(UserError, match=f"server_lr moves one common model, and mixing '{mixing}' gives each site its"):
+        config("fedbn", mixing=mixing, settings={"server_lr": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("gives", "words"),
+    [
+        (lambda *_: None, "server_optimizer: its move at the server gave NoneType, not a Moved"),
+        (lambda before, *_: Moved({}, {}), "its move at the server after round 1: shared entry .* is missing"),
+        (lambda before, *_: Moved({n: t * torch.nan for n, t in before.items()}, {}), "has non-finite values"),
+        (lambda *_: 1 / 0, r"its move at the server failed after round 1 \(test_fedopt.py, line \d+\): ZeroDivision"),
+    ],
+)
+def test_a_move_that_is_none_never_reaches_the_sites(monkeypatch, gives, words):
+    monkeypatch.setattr(ServerOptimizer, "server_move", lambda self, parts: gives)
+    with pytest.raises(UserError, match=words):
+        run(config("fedadam"))
