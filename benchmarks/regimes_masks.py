@@ -25,13 +25,14 @@ from medpfl.core.seeding import Chance, generator
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
 from medpfl.runs.asked import as_meant, config_of
+from medpfl.runs.comparison import Variant
 from medpfl.site.candidates import Candidate, evidence, partly_trained_further, training_cases, used_state
 from medpfl.site.choice import chosen
 from medpfl.site.rival import Rival
 from medpfl.site.store import FINISHED, MODEL, USED, MemoryStore
 
 AGAIN = "alone-again"
-METHODS = ("fedavg", "fedbn")
+METHODS = ("fedavg", "fedbn", "fedbn:server_lr=1")
 SMALL = {"model_args": {"channels": [8, 16, 32, 64]}}
 ADAM = {"optimizer": "adam", "lr": 0.002}
 REGIMES = {
@@ -60,16 +61,20 @@ CANDIDATES = {
     "FedBN, fine-tuned": ("fedbn", "fine-tuned"),
     "FedAvg, fine-tuned, blend": ("fedavg", "blend"),
     "**FedBlend**": ("fedbn", "blend"),
+    "FedBN, server momentum": ("fedbn_server_lr=1", "received"),
+    "FedBN, server momentum, fine-tuned": ("fedbn_server_lr=1", "fine-tuned"),
+    "FedBN, server momentum, fine-tuned, blend": ("fedbn_server_lr=1", "blend"),
 }
 """By row: the run, and which of its candidates."""
 
 
 def configured(method: str, seed: int, fields: dict) -> RunConfig:
-    """Of a method with fine-tuning and a blend at the end."""
+    """Of a method, as ``medpfl compare`` names variants, with fine-tuning and a blend at the end."""
+    variant = Variant.parse(method)
     given = {name: None for name in RunConfig.model_fields if name != "algorithm"} | fields
     given |= {"data": str(DATA / fields["data"]), "device": "cpu", "seed": seed, "use": "blend"}
-    given["settings"] = fields["settings"] | {"finetune_steps": STEPS}
-    return config_of(method, as_meant(given))
+    given["settings"] = fields["settings"] | variant.settings | {"finetune_steps": STEPS}
+    return config_of(variant.algorithm, as_meant(given))
 
 
 class Tested:
@@ -130,7 +135,8 @@ def measured(results: Path) -> Iterator[Record]:
     """The rows of every regime and seed whose training alone is there."""
     for file in sorted(results.glob(f"*/seed-*/{AGAIN}.dice.npz")):
         regime, seed = file.parent.parent.name, int(file.parent.name.removeprefix("seed-"))
-        runs = {run: dict(np.load(f)) for run in (AGAIN, *METHODS) if (f := file.with_name(f"{run}.dice.npz")).exists()}
+        files = {run: file.with_name(f"{run}.dice.npz") for run, _ in CANDIDATES.values()}
+        runs = {run: dict(np.load(f)) for run, f in files.items() if f.exists()}
         sites = list(dict.fromkeys(key.partition("/")[0] for key in runs[AGAIN]))
         for row, (run, candidate) in CANDIDATES.items():
             if run not in runs:
@@ -158,7 +164,7 @@ def main() -> None:
     for seed in asked.seeds:
         for regime in asked.regimes:
             for run in (AGAIN, *asked.methods):
-                path = asked.out / regime / f"seed-{seed}" / f"{run}.dice.npz"
+                path = asked.out / regime / f"seed-{seed}" / f"{run.replace(':', '_')}.dice.npz"
                 if path.exists():
                     continue
                 started, fields = time.perf_counter(), REGIMES[regime]

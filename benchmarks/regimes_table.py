@@ -108,6 +108,8 @@ TITLES = {
     "fedrep_prior=1": "FedRep, prior",
     "scaffold_prior=1": "SCAFFOLD, prior",
     "fedbabu_prior=1": "FedBABU, prior",
+    "fedavgm": "FedAvgM",
+    "fedbn_server_lr=1": "FedBN, server momentum",
 }
 FINE_TUNED = ("fedbabu", "fedbabu_prior=1")
 """Is so as published."""
@@ -117,7 +119,7 @@ for name, title in TITLES.items():
     if name not in FINE_TUNED:
         ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
-for name in ("fedavg", "fedper", "fedbn_prior=1"):
+for name in ("fedavg", "fedper", "fedbn_prior=1", "fedbn_server_lr=1"):
     ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
 ROWS.append(("**FedBlend**", "fedbn", BLEND))
 METHOD_OF = {title: name for title, name, _ in ROWS}

@@ -14,7 +14,12 @@ HERE = Path(__file__).parent
 COLUMNS = {
     "brain MR": ("brain-mri", "brain-mri-more"),
     "lungs": ("chest-xray", "chest-xray-more"),
-    "tuberculosis": ("chest-tuberculosis", "chest-tuberculosis-more", "chest-tuberculosis-fedimpres"),
+    "tuberculosis": (
+        "chest-tuberculosis",
+        "chest-tuberculosis-more",
+        "chest-tuberculosis-fedimpres",
+        "chest-tuberculosis-fedcurv",
+    ),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
         "bloodmnist-published",
