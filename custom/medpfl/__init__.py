@@ -27,10 +27,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from medpfl.core import errors, site_data
+    from medpfl.runs import api
 
-    room = next((module for module in (errors, site_data) if hasattr(module, name)), None)
-    if room is None:  # looked into last: a job that brings this package's code does not bring what starts runs
-        from medpfl.runs import api as room
+    room = next(module for module in (errors, site_data, api) if hasattr(module, name))
     return globals().setdefault(name, getattr(room, name))
 
 

@@ -102,6 +102,23 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
         algorithms.algorithms()
 
 
+@pytest.mark.parametrize(
+    "helper",
+    [
+        "def show(self, what): return what\n    def _logs(self): return self.show(1)",  # called nearly as shown
+        "def channel(self): return 'one'",  # takes less than channels
+        "last = True",
+    ],
+)
+def test_a_helper_of_a_name_like_a_hooks_is_none(installed, monkeypatch, helper):
+    end = "name = "
+    code = EXAMPLES["fedbounded"].replace(f"    {end}", f"    {helper}\n    {end}", 1)
+    assert code != EXAMPLES["fedbounded"]
+    monkeypatch.setitem(EXAMPLES, "fedbounded", code)
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    assert "fedbounded" in algorithms.algorithms()
+
+
 def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):
     monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("gradient_bound", "mu"))
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import getfile, getmembers, isfunction, signature
+from pathlib import Path
 from string import Formatter
+from types import FunctionType
 from typing import TypeVar
 
 from medpfl.algorithms.apfl import APFL
@@ -108,14 +112,32 @@ def _problem(method: Algorithm, entry: str) -> str:
 
 
 def _misspelt(part: type[Mechanism]) -> tuple[str, str] | None:
-    """A public method that is not a mechanism's and the one that is called nearly so: it would silently do nothing."""
-    hooks = [name for name in dir(Measuring) if not name.startswith("_")]
-    own = (name for kind in part.__mro__ if not issubclass(Measuring, kind) for name in vars(kind))
-    for name in own:
-        near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
-        if not name.startswith("_") and name not in hooks and near:
-            return name, near[0]
+    """A method that is called nearly as one of a mechanism's and takes as much: it would silently do nothing.
+
+    Not one that its own file calls, nor one of a package without source code.
+    """
+    hooks = {name: f for name, f in getmembers(Measuring, isfunction) if not name.startswith("_")}
+    for kind in part.__mro__:
+        own = {} if issubclass(Measuring, kind) else vars(kind)
+        for name, method in own.items():
+            near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if not near or name in hooks or name.startswith("_") or not isfunction(method):
+                continue
+            if _takes(method) == _takes(hooks[near[0]]) and not _is_called(name, kind):
+                return name, near[0]
     return None
+
+
+def _takes(method: FunctionType) -> int:
+    return len(signature(method).parameters)
+
+
+def _is_called(name: str, kind: type) -> bool:
+    """Whether the file of a class speaks of a method of that name; where it is not there, perhaps."""
+    try:
+        return bool(re.search(rf"\.{name}\b", Path(getfile(kind)).read_text(encoding="utf-8")))
+    except (TypeError, OSError):
+        return True
 
 
 def algorithm(name: str) -> Algorithm:

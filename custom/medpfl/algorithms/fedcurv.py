@@ -14,11 +14,11 @@ data. NeurIPS workshop on federated learning for data privacy and confidentialit
 All is of what is shared and trained. Decided here: I_j is the mean over the site's training samples of the squared
 gradient of each one's log-likelihood, with its own label (the empirical Fisher), in eval mode, so that samples do not
 meet in batch norm; and lambda is 1 where nobody says (FedReg's authors ran it with 1e-5 to 1e-3). A step of SGD
-diverges where lr lambda u is above 1: where 2 lr lambda (u - I_i) would be above 1 it is 1, so that a step goes no
-farther than to where the penalty pulls. (A bias before batch norm is the first to pass it: no effect in training, and
-large information in eval mode.) A site that fits its data well has far less information than one that does not, up to
-a hundred times: the server scales none of it back, since a site takes away what it sent, and so nobody is guarded
-against one that sends very much.
+diverges where lr lambda u is above 1: where 2 lr lambda (u - I_i) would be above 1 it is 1, so that a step without
+momentum goes no farther than to where the penalty pulls. (A bias before batch norm is the first to pass it: no effect
+in training, and large information in eval mode.) A site that fits its data well has far less information than one
+that does not, up to a hundred times: the server scales none of it back, since a site takes away what it sent, and so
+nobody is guarded against one that sends very much.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ServerOptimizer(Mechanism):
 
     def server_move(self, parts: ServerParts) -> ServerMove | None:
         """Steps 2 and 3 for what is trained."""
-        of, trained = self.settings, tuple(parts.split.shared_views(parts.model()))
+        of, trained = self.settings, parts.split.trained_names(parts.model())
 
         def move(before: State, mixed: State, kept: State) -> Moved:
             after, new = dict(mixed), {}

@@ -36,6 +36,8 @@ _REVEALS = (
 
 _CHANGE = "change"
 """In the state that a site keeps: by what its c_i has changed in the round."""
+_SENT = "round"
+"""Likewise: which round that was."""
 
 
 class ScaffoldSettings(Settings):
@@ -112,7 +114,7 @@ class ControlVariates(Mechanism):
             after = {name: p.detach() for name, p in trained.items()}
             new = own_control(own, common, before, after, steps * round_.trainer.lr)
             change = {name: new[name] - own[name] for name in new}
-            return Outcome(new | named(_CHANGE, change), {self.name: change})
+            return Outcome({**new, **named(_CHANGE, change), _SENT: torch.tensor(round_.when)}, {self.name: change})
 
         return Part(before_step=correct, end=end)
 
@@ -121,7 +123,8 @@ class ControlVariates(Mechanism):
         if (kept := round_.kept_counted()) is None:
             return {name: torch.zeros_like(p) for name, p in before.items()}
         kept = {name: tensor.to(round_.device) for name, tensor in kept.items()}
-        if unused := 1 - round_.message.used_share(self.name):
+        unused = 1 - round_.message.used_share(self.name)
+        if unused and int(kept[_SENT]) == round_.message.counted:  # not where that state is damaged, and this is older
             return {name: kept[name] - unused * kept[f"{_CHANGE}/{name}"] for name in before}
         return {name: kept[name] for name in before}
 

@@ -22,7 +22,7 @@ class Message:
         tensors: the site's own next shared state, or a whole model's for ``prepare``; entries with a / in their names
             travel in a channel (:mod:`medpfl.core.channels`).
         info: small JSON values; ``asked``: the channels whose tensors the answer shall bring; ``counted``: the last
-            round whose answer of this site the server used; ``scaled``: by channel, what share of that answer's.
+            two rounds whose answers of this site the server used; ``scaled``: by channel, what share of the last's.
     """
 
     task: Task
@@ -42,10 +42,17 @@ class Message:
         return tuple(asked) if isinstance(asked, list | tuple) and all(isinstance(a, str) for a in asked) else ("",)
 
     @property
-    def counted(self) -> int | None:
-        """The last round whose answer of this site the server used, 0 for none; None where it does not say."""
+    def counted_rounds(self) -> tuple[int, ...] | None:
+        """The last two rounds whose answers of this site the server used, ascending; None where it does not say."""
         counted = self.info.get("counted")
-        return counted if type(counted) is int and counted >= 0 else None
+        if not isinstance(counted, list | tuple) or len(counted) > 2:
+            return None
+        return tuple(sorted(counted)) if all(type(n) is int and n > 0 for n in counted) else None
+
+    @property
+    def counted(self) -> int | None:
+        """The last of them, 0 for none."""
+        return None if self.counted_rounds is None else max(self.counted_rounds, default=0)
 
     def used_share(self, channel: str) -> float:
         """Which share of what the last answer that counted brought in a channel the server used, in [0, 1]."""

@@ -145,6 +145,12 @@ class ParameterSplit:
         names = [name for name in self.shared_names if name in self._trainable]
         return {name: _select(parameters[name], self._entries[name], "shared") for name in names}
 
+    def trained_names(self, model: nn.Module) -> list[str]:
+        """Names of shared entries that training changes; a tensor with several names (tied weights) has all of them."""
+        trained = {id(p) for name, p in model.named_parameters() if name in self._trainable}
+        every = {name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in trained}
+        return [name for name in self.shared_names if name in every]
+
     def load_shared(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         """Puts shared tensors into the model, in place, and the frozen ones.
 

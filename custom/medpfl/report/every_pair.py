@@ -12,6 +12,7 @@ from medpfl.report.gains import Over, gains, over_seeds
 from medpfl.report.measures import NONE, change, first
 from medpfl.report.reading import site_scores
 
+RANKS = "Mean rank: of the methods at each site, 1 the best, equals sharing theirs."
 Scores = Mapping[str, Mapping[Any, Any]]
 """By label and seed the sites' measures."""
 
@@ -89,9 +90,9 @@ def pair_note(comparison: Mapping[str, Any]) -> str:
     spread = ", ± standard deviation over seeds" if len(seeds) > 1 else ""
     return (
         f"What a row's method gains over a column's in {measure.title}{_in(measure)}, paired by site and seed{spread}; "
-        "in brackets in how many pairs it is better. Mean rank: of the methods at each site, 1 the best, equals "
-        "sharing theirs. No test is made here, since pairs of a seed are not independent, nor are seeds that draw from "
-        "the same images; comparison.csv has every site's value for one of your own."
+        f"in brackets in how many pairs it is better. {RANKS} No test is made "
+        "here, since pairs of a seed are not independent, nor are seeds that draw from the same images; the "
+        "comparison.csv of `medpfl compare` has every site's value for one of your own."
     )
 
 

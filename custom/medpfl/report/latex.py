@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from medpfl.report.compare_table import comparison_note, worst_to_local
-from medpfl.report.every_pair import told_rank
+from medpfl.report.every_pair import RANKS, told_rank
 from medpfl.report.gains import Over
 from medpfl.report.measures import NONE, change, change_head, measures_of, printed, short_head, spread
 
@@ -23,7 +23,7 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
 def latex_table(comparison: Mapping[str, Any]) -> str:
     """Every measure, the worst site, differences to local training and mean ranks, the best of each column in bold.
 
-    What the columns mean, and which methods train longer, stands above it as a comment.
+    What the table of ``medpfl compare`` says of its columns stands above it as a comment, and what a mean rank is.
     """
     columns = list(_columns(comparison))
     labels = [escaped(group["label"]) for group in comparison["groups"]]
@@ -32,7 +32,7 @@ def latex_table(comparison: Mapping[str, Any]) -> str:
         *([label, *(cells[i] for _, cells in columns)] for i, label in enumerate(labels)),
     ]
     head, *rows = (" & ".join(line) + r" \\" for line in lines)
-    note = [f"% {line}" for line in wrap(comparison_note(comparison), 110)]
+    note = [f"% {line}" for line in wrap(f"{comparison_note(comparison)} {RANKS}", 110)]
     begin = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
     return "\n".join([*note, begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 

@@ -182,7 +182,7 @@ def run_comparison(
     forgotten: bool | None = None,
     progress: ShowProgress,
 ) -> dict[str, Any]:
-    """Runs every configuration in a folder of its own, then writes comparison.json, comparison.md and report.html.
+    """Runs every configuration in a folder of its own, then writes comparison.json, .md, .csv and .tex and report.html.
 
     A comparison that was stopped goes on: finished runs are read, an unfinished one resumes. A run that ends early, as
     one whose loss is no number, ends no other; its method is left out with all seeds, and ``unfinished`` says so.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from torch import Tensor
+
 from medpfl.algorithms.mechanism import Moved
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, StateError
@@ -35,8 +37,18 @@ def moved_states(
             raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
         try:
             plan.split.check_shared(made.common)
+            _check(made, mixed)
         except StateError as error:
             raise UserError(f"{part.name}: its move at the server after round {state.round + 1}: {error}") from error
         shared = dict.fromkeys(shared, made.common)
         state = replace(state, moved_by={**state.moved_by, part.name: made.kept})
     return state, shared
+
+
+def _check(made: Moved, mixed: State) -> None:
+    """StateError unless tensors have the mix's types, as sites expect them, and what is kept can be stored."""
+    for name, tensor in made.common.items():
+        if tensor.dtype != mixed[name].dtype:
+            raise StateError(f"{name} has type {tensor.dtype}, and the mix {mixed[name].dtype}")
+    if not isinstance(made.kept, Mapping) or not all(isinstance(t, Tensor) for t in made.kept.values()):
+        raise StateError("what it keeps is no dictionary of tensors")

@@ -36,7 +36,10 @@ class QuorumLost(QuorumNotMet, RunEnded):
 
 
 def messages(plan: Plan, state: ServerState) -> dict[str, Message]:
-    """One message for each site that has something to do. No site gets anything of another's."""
+    """One message for each site that has something to do. No site gets anything of another's but in mixes and means.
+
+    What of a site's own answer was scaled back (``scaled``) tells it the median length of the others'.
+    """
     if state.phase == "done":
         return {}
     joined = [s for s in plan.config.site_names if s in state.samples]
@@ -137,12 +140,10 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
 
 
 def _counted(state: ServerState, site: str) -> dict[str, Any]:
-    """The last round whose answer of the site was used, 0 if there is none; and what of it was scaled back."""
-    last = next((record for record in reversed(state.history) if site in record["participants"]), None)
-    if last is None:
-        return {"counted": 0}
-    scaled = last["sites"][site].get("scaled")
-    return {"counted": last["round"]} | ({"scaled": scaled} if scaled else {})
+    """The last two rounds whose answers of the site were used, and what of the last one was scaled back."""
+    used = [record for record in state.history if site in record["participants"]][-2:]
+    scaled = used[-1]["sites"][site].get("scaled") if used else None
+    return {"counted": [record["round"] for record in used]} | ({"scaled": scaled} if scaled else {})
 
 
 def _selection(plan: Plan, newcomers: Sequence[Update]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Nothing here is ever sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -152,14 +152,15 @@ def copied(model: nn.Module) -> State:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def keep_latest(store: SiteStore, kind: str, round_: int, counted: int | None = None) -> None:
+def keep_latest(store: SiteStore, kind: str, round_: int, counted: Sequence[int] = ()) -> None:
     """Keeps the state of a round and the last two before it, whenever those were: a site may have missed rounds.
 
     A server whose checkpoint is damaged asks for the round before again, which starts from the one before that. With
-    the last round whose answer the server used, or the last one up to it, which is older where answers were lost.
+    the last two whose answers the server used, older where answers were lost, for the same reason; or the last one up
+    to each of these.
     """
     before = [r for r in store.rounds(kind) if r < round_]
-    used = [r for r in before if counted is not None and r <= counted][-2:]
+    used = {max(there) for last in counted if (there := [r for r in before if r <= last])}
     store.keep(kind, sorted({*used, *before[-2:], round_}))
 
 

@@ -192,7 +192,7 @@ class Site:
         self.split.check_personal(personal)
         for kind, state in ({PERSONAL: personal} | method.states()).items():
             self.store.put(kind, round_, state)
-            keep_latest(self.store, kind, round_, message.counted)
+            keep_latest(self.store, kind, round_, message.counted_rounds or ())
         leaving = method.leaving({name: tensor.cpu() for name, tensor in shared.items()})
         return leaving | method.sent(asked), metrics
 

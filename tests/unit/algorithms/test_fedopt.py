@@ -41,6 +41,18 @@ def test_a_rate_of_one_without_momentum_is_the_mix():
     assert moves([2.0, 1.0], server_lr=1, server_momentum=0)[0] == pytest.approx([3.0, 4.0])
 
 
+def test_tied_weights_are_moved_under_all_their_names():
+    """Else the name that is put back last would undo the move."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    model[1].weight = model[0].weight
+    split = ParameterSplit(model, parse_declaration("nothing"))
+    parts = ServerParts(None, split, lambda: model, {}, {}, None, None, None, lambda: False)
+    move = ServerOptimizer(ServerOptimizerSettings(server_lr=2, server_momentum=0)).server_move(parts)
+    names = ("0.weight", "1.weight")
+    made = move({n: torch.zeros(1, 1) for n in names}, {n: torch.ones(1, 1) for n in names}, {})
+    assert [float(made.common[name]) for name in names] == [2, 2]
+
+
 ADAPTIVE = {"server_lr": 0.1, "server_momentum": 0.5, "server_square_decay": 0.75, "server_eps": 0.5}
 
 
@@ -105,6 +117,12 @@ def test_there_must_be_one_common_model(mixing):
         (lambda *_: None, "server_optimizer: its move at the server gave NoneType, not a Moved"),
         (lambda before, *_: Moved({}, {}), "its move at the server after round 1: shared entry .* is missing"),
         (lambda before, *_: Moved({n: t * torch.nan for n, t in before.items()}, {}), "has non-finite values"),
+        (
+            lambda before, *_: Moved({n: t.double() for n, t in before.items()}, {}),
+            "has type torch.float64, and the mix torch.float32",
+        ),
+        (lambda before, *_: Moved(before, None), "after round 1: what it keeps is no dictionary of tensors"),
+        (lambda before, *_: Moved(before, {"m": 1.0}), "after round 1: what it keeps is no dictionary of tensors"),
         (lambda *_: 1 / 0, r"its move at the server failed after round 1 \(test_fedopt.py, line \d+\): ZeroDivision"),
     ],
 )

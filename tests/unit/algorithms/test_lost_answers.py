@@ -4,18 +4,21 @@ import pytest
 import torch
 from tiny import config, plan_of, sites_of
 
-from medpfl.core.messages import Failure
+from medpfl.core.messages import Failure, Message
 from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.server.rounds import advance, messages
 
 
-def rounds(algorithm, lost, *, total=6, **fields):
-    """Each round's messages, and the sites, of a run in which what a site sends in the given rounds never arrives."""
+def rounds(algorithm, lost, *, total=6, damaged=None, **fields):
+    """Each round's messages, and the sites, of a run in which what a site sends in the given rounds never arrives.
+
+    The state after the round ``damaged`` is lost once sites have trained the next one, and the round is asked again.
+    """
     run_config = config(algorithm, rounds=total, min_sites=2, **fields)
     federation = Federation.of(run_config)
     plan, sites, state, model = plan_of(federation), sites_of(federation), ServerState(), federation.model()
-    asked = {}
+    asked, earlier = {}, state
     while state.phase in ("prepare", "train"):
         now = messages(plan, state)
         asked[state.round + 1] = now
@@ -23,7 +26,10 @@ def rounds(algorithm, lost, *, total=6, **fields):
         if state.phase == "train":
             gone = [site for site, round_ in lost if round_ == state.round + 1]
             replies = [Failure(r.site, r.round, "no answer in time") if r.site in gone else r for r in replies]
-        state = advance(plan, state, replies, 0.0)
+        if damaged and state.round == damaged:
+            state, damaged = earlier, None
+            continue
+        earlier, state = state, advance(plan, state, replies, 0.0)
     return asked, sites, state
 
 
@@ -32,16 +38,26 @@ def test_sites_are_told_which_answer_counted():
     told = {number: now["site-3"].counted for number, now in asked.items()}
     assert told == {1: 0, 2: 1, 3: 1, 4: 1, 5: 4, 6: 5}
     assert asked[4]["site-1"].counted == 3
+    assert asked[6]["site-3"].counted_rounds == (4, 5) and asked[4]["site-3"].counted_rounds == (1,)
+
+
+@pytest.mark.parametrize("counted", ["5", 5, True, [1, 2, 3], [-1], [0], [1.0], [True], {"5": 5}, None])
+def test_rounds_that_are_none_are_as_if_nobody_said(counted):
+    message = Message("train", 6, {}, {"counted": counted})
+    assert message.counted is None and message.counted_rounds is None
 
 
 @pytest.mark.parametrize("factor", [5.0, 1.01])
-@pytest.mark.parametrize("lost", [[], [("site-3", 2)], [("site-3", n) for n in (2, 3, 4, 5)], [("site-1", 1)]])
-def test_scaffolds_control_stays_the_mean_of_the_sites(lost, factor):
+@pytest.mark.parametrize("damaged", [None, 4])
+@pytest.mark.parametrize(
+    "lost", [[], [("site-3", 2)], [("site-3", 3)], [("site-3", n) for n in (2, 3, 4, 5)], [("site-1", 1)]]
+)
+def test_scaffolds_control_stays_the_mean_of_the_sites(lost, damaged, factor):
     """The server's c in the last round is the mean of what the sites take for their c_i in it, 0 without any.
 
     Also where the larger changes are scaled back, as nearly all are by a factor of 1.01.
     """
-    asked, sites, state = rounds("scaffold", lost, large_factor=factor)
+    asked, sites, state = rounds("scaffold", lost, damaged=damaged, large_factor=factor)
     shares = [of["scaled"]["control"] for record in state.history for of in record["sites"].values() if "scaled" in of]
     assert bool(shares) == (factor < 5) and all(0 < share < 1 for share in shares)
     common = asked[6]["site-1"].brought("control")

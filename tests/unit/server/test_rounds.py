@@ -179,7 +179,7 @@ def test_no_site_gets_anothers_tensors(algorithm):
     for message in messages(plan, state).values():
         assert set(message.tensors) == {"0.weight", "0.bias"}
         assert message.tensors["0.bias"][0].item() not in (8.0, 16.0, 40.0)
-        assert message.info == {"best_round": 0, "counted": 1}
+        assert message.info == {"best_round": 0, "counted": [1]}
 
 
 def test_with_lambda_1_a_site_gets_back_its_own():

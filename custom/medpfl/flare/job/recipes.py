@@ -50,8 +50,8 @@ from medpfl.flare.transport.trust import REHEARSAL
 _INLINE_BYTES = 1 << 20
 """Tensors up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
-NOT_CARRIED = ("__main__.py", "audit", "cli", "flare/admin", "flare/launch", "report", "runs")
-"""Of this package what no process of a job loads: it is for the machine of whoever submits or reviews it."""
+NOT_CARRIED = ("__main__.py", "audit", "cli", "report/advice/regimes.json")
+"""Of this package what no job needs: commands, a site's audit of itself, and what ``medpfl advise`` reads."""
 
 
 class SitesJob(FedJob):
