@@ -25,6 +25,7 @@ class Algorithm:
         mixing: how the server mixes.
         mechanisms: what else the method has; any other method can take one up by its switch.
         settings: values of settings that the method gives other defaults, and whole numbers that fill in ``personal``.
+        under_sgd: likewise, where sites train by SGD.
         schedule: fields of a run that the paper fixes, such as ``rounds``; defaults where the user says nothing.
         training: settings of local training that the paper fixes, likewise.
         use: what a site uses at the end (:mod:`medpfl.site.choice`).
@@ -38,6 +39,7 @@ class Algorithm:
     personal: str = "nothing"
     mechanisms: tuple[type[Mechanism], ...] = ()
     settings: Mapping[str, Value] = field(default_factory=dict)
+    under_sgd: Mapping[str, Value] = field(default_factory=dict)
     schedule: Mapping[str, Value] = field(default_factory=dict)
     training: Mapping[str, Value] = field(default_factory=dict)
     use: Literal["received", "best", "blend"] = "received"

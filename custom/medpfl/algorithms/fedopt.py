@@ -52,7 +52,7 @@ class ServerOptimizer(Mechanism):
         if not run.common_mix:
             return (
                 f"server_lr moves one common model, and mixing {run.resolved_mixing!r} gives each site its own: use "
-                "--mixing samples or equal, or leave server_lr 0"
+                "--mixing samples or equal, or --set server_lr=0"
             )
         return None
 

@@ -47,7 +47,7 @@ def algorithms(
 
 
 def _print_settings(method: Algorithm) -> None:
-    from medpfl.config.settings import described
+    from medpfl.config.settings import described, own_defaults
 
     console.print(f"{method.title} ({method.paper}): {method.summary}.", highlight=False)
     table = Table(box=None, pad_edge=False)
@@ -56,6 +56,9 @@ def _print_settings(method: Algorithm) -> None:
     for setting, default, symbol, what in described(method):
         table.add_row(setting, str(default), symbol, what)
     console.print(table)
+    if method.under_sgd:
+        general = own_defaults(method, {"optimizer": "adam"})
+        console.print(f"Without SGD: {', '.join(f'{name}={general[name]}' for name in method.under_sgd)}.")
 
 
 def models() -> None:

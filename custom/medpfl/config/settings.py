@@ -74,9 +74,9 @@ class Accepted:
         return name in self.kinds and bool(extra(named_fields(self.kinds[name])[name], "at_server"))
 
 
-def own_defaults(method: Algorithm) -> dict[str, Value]:
-    """The settings of a method as published, without those of local training."""
-    found = accepted(method, None, None, {})
+def own_defaults(method: Algorithm, given: Mapping[str, Value] | None = None) -> dict[str, Value]:
+    """The settings of a method as published, without those of local training, beside what was given."""
+    found = accepted(method, None, None, given or {})
     return {name: value for name, value in found.defaults.items() if found.kinds[name] is not Training}
 
 
@@ -106,12 +106,14 @@ def accepted(method: Algorithm, personal: str | None, mixing: str | None, given:
     kinds: dict[str, type[Settings]] = {}
     values: dict[str, Value] = {}
     in_force: list[type[Mechanism]] = []
+    optimizer = given.get("optimizer", _optimizer(method))
+    own_values = {**method.settings, **(method.under_sgd if optimizer == "sgd" else {})}
 
     def take(kind: type[Settings], names: list[str] | None = None) -> None:
         for name, default in defaults(kind).items():
             if names is None or name in names:
                 kinds.setdefault(name, kind)
-                values[name] = method.settings.get(name, default)
+                values[name] = own_values.get(name, default)
 
     if personal is None:
         take(Layers, [name for _, name, _, _ in Formatter().parse(method.personal) if name])
@@ -140,9 +142,14 @@ def accepted(method: Algorithm, personal: str | None, mixing: str | None, given:
 
 def _training(method: Algorithm, given: Mapping[str, Value]) -> dict[str, Value]:
     """The paper's settings of training; what belongs to its optimizer goes with it where the user takes another."""
-    usual = method.training.get("optimizer", Training.model_fields["optimizer"].default)
+    usual = _optimizer(method)
     other = given.get("optimizer", usual) != usual
     return {name: value for name, value in method.training.items() if not (other and name in OWN_TO_SOME)}
+
+
+def _optimizer(method: Algorithm) -> Value:
+    """With which a method's sites train where the user says nothing."""
+    return method.training.get("optimizer", Training.model_fields["optimizer"].default)
 
 
 def _by_symbols(part: type[Mechanism], given: Mapping[str, Value], taken: set[str]) -> dict[str, Value]:

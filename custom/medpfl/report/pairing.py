@@ -125,7 +125,7 @@ def _told_apart_by(
     switches = {name for part in mechanisms().values() for name in part.switches()}
     published: dict[str, str] = {}
     if known := algorithms().get(algorithm):
-        settings = own_defaults(known)
+        settings = own_defaults(known, {k: v for k, v in own.items() if k == "optimizer"})
         personal = known.personal.format(**{k: own.get(k, v) for k, v in settings.items()})
         published = dict(_flat({"personal": personal, "mixing": known.mixing.name, "use": known.use, **settings}))
     options = []

@@ -130,3 +130,18 @@ def test_a_move_that_is_none_never_reaches_the_sites(monkeypatch, gives, words):
     monkeypatch.setattr(ServerOptimizer, "server_move", lambda self, parts: gives)
     with pytest.raises(UserError, match=words):
         run(config("fedadam"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "moves_"),
+    [
+        ({}, True),
+        ({"momentum": 0.9}, True),
+        ({"server_lr": 0.0}, False),
+        ({"optimizer": "adam"}, False),
+        ({"optimizer": "adam", "server_lr": 1.0}, True),
+    ],
+)
+def test_fedblend_has_momentum_where_sites_train_by_sgd(settings, moves_):
+    state, _ = run(config("fedblend", rounds=1, settings=settings))
+    assert set(state.moved_by) == ({"server_optimizer"} if moves_ else set())
