@@ -83,6 +83,12 @@ METHODS = (
 )  # fmt: skip
 
 
+def fedblend(fields: dict) -> str:
+    """The row that FedBlend is with these fields of a run: it has momentum at the server where sites train by SGD."""
+    by_sgd = fields.get("settings", {}).get("optimizer", "sgd") == "sgd"
+    return f"FedBN{', server momentum' if by_sgd else ''}, fine-tuned, blend"
+
+
 def config_of(method: str, seed: int, fields: dict) -> RunConfig:
     """Of a method as ``medpfl compare`` names variants."""
     variant = Variant.parse(method)
@@ -136,8 +142,12 @@ class Kept:
 
 
 def alone(name: str, seed: int, fields: dict) -> Kept:
-    """Training alone, as every site does beside a federation; ``alone-again`` from other random numbers."""
-    config = config_of("fedavg", seed, fields)
+    """Training alone, as every site does beside a federation; ``alone-again`` from other random numbers.
+
+    With settings of its own as ``alone:momentum=0.9``.
+    """
+    name, colon, settings = name.partition(":")
+    config = config_of(f"fedavg{colon}{settings}", seed, fields)
     federation = Federation.of(config)
     if name == "alone-again":
         again = Federation.of(config.model_copy(update={"seed": seed + 1000}))
@@ -194,7 +204,7 @@ def main() -> None:
                 if path.exists():
                     continue
                 started = time.perf_counter()
-                (alone if method in ALONE else federated)(method, seed, known[regime]).write(path)
+                (alone if method.partition(":")[0] in ALONE else federated)(method, seed, known[regime]).write(path)
                 print(f"{regime}, seed {seed}, {method}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

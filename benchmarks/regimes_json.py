@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from regimes import METHODS, STEPS, config_of, regimes
+from regimes import METHODS, STEPS, config_of, fedblend, regimes
 from regimes_masks import REGIMES, configured
 from regimes_records import Record, Together, together
 
@@ -53,7 +53,8 @@ def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], metho
     regimes_: list[Regime] = []
     for name, of in found.items():
         # Seeds differ by more than methods do: only rows with all of the regime's can be held against each other.
-        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"])]
+        same = fedblend(known[name])
+        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"]) and title != same]
         rows = [_row(title, methods[title], together(of[title])) for title in whole]
         mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):

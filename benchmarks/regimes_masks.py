@@ -60,7 +60,7 @@ CANDIDATES = {
     "FedAvg, fine-tuned": ("fedavg", "fine-tuned"),
     "FedBN, fine-tuned": ("fedbn", "fine-tuned"),
     "FedAvg, fine-tuned, blend": ("fedavg", "blend"),
-    "**FedBlend**": ("fedbn", "blend"),
+    "FedBN, fine-tuned, blend": ("fedbn", "blend"),
     "FedBN, server momentum": ("fedbn_server_lr=1", "received"),
     "FedBN, server momentum, fine-tuned": ("fedbn_server_lr=1", "fine-tuned"),
     "FedBN, server momentum, fine-tuned, blend": ("fedbn_server_lr=1", "blend"),

@@ -8,8 +8,9 @@
 many steps more as fine-tuning has, as its validation cases speak. A site is *worse off* if its test accuracy is more
 than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for the
 sites of the row, regime and seed (Holm, 5 %).
-``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is
-what the method gives. The last command writes what ``medpfl advise`` reads (``regimes_json.py``).
+``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is what
+the method gives. FedBlend is one of the blended rows, by the optimizer of the regime. The last command writes what
+``medpfl advise`` reads (``regimes_json.py``).
 """
 
 import argparse
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from regimes import fedblend, regimes
+from regimes_masks import REGIMES
 from regimes_masks import measured as measured_masks
 from regimes_records import FILE, Record, Together, add, read, record, together
 from scipy.stats import binomtest
@@ -81,6 +84,7 @@ BLEND = by("blend", "partly")
 ROWS: list[tuple[str, str, Used]] = [
     ("alone", "alone", lambda alone, other: own(alone)),
     ("alone, no steps more", "alone", plain("received")),
+    ("alone, momentum 0.9", "alone_momentum=0.9", lambda alone, other: own(other)),
     ("two alone, blended", "alone-again", BLEND),
 ]
 TITLES = {
@@ -119,10 +123,11 @@ for name, title in TITLES.items():
     if name not in FINE_TUNED:
         ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
-for name in ("fedavg", "fedper", "fedbn_prior=1", "fedbn_server_lr=1"):
+for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1"):
     ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
-ROWS.append(("**FedBlend**", "fedbn", BLEND))
-METHOD_OF = {title: name for title, name, _ in ROWS}
+FEDBLEND = "**FedBlend**"
+METHOD_OF = {title: name for title, name, _ in ROWS} | {FEDBLEND: "fedbn_server_lr=1"}
+FIELDS = regimes() | REGIMES
 
 
 def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
@@ -167,7 +172,7 @@ COMPACT = (
     "FedBN",
     "FedAvg, fine-tuned",
     "FedBN, fine-tuned",
-    "**FedBlend**",
+    FEDBLEND,
     "two alone, blended",
 )
 Regimes = dict[str, dict[str, list[Record]]]
@@ -200,7 +205,7 @@ def compact(found: Regimes) -> None:
 def summary(found: Regimes) -> None:
     """The rows over all regimes in which they have every seed, each counting by its sites and seeds."""
     print(HEAD.format("regimes | ", "---|"))
-    for title, _, _ in ROWS:
+    for title in METHOD_OF:
         lists = [of[title] for of in found.values() if len(of.get(title, ())) == len(of["alone"])]
         if lists and title != "alone":
             accuracy = float(np.mean([together(of).accuracy for of in lists]))
@@ -214,8 +219,8 @@ def full(found: Regimes) -> None:
         alone = together(of["alone"])
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
         print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
-        for title, _, _ in ROWS:
-            if title in of and title != "alone":
+        for title in METHOD_OF:
+            if title in of and title not in ("alone", fedblend(FIELDS[regime])):
                 row = together(of[title])
                 some = f" (seed {', '.join(map(str, row.seeds))})" if row.seeds != alone.seeds else ""
                 print(f"| {title}{some} | {cells(row)} |")
@@ -233,6 +238,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.add:
         new = [*measured(asked.add), *measured_masks(asked.add)]
+        new += [r._replace(row=FEDBLEND) for r in new if r.row == fedblend(FIELDS[r.regime])]
         print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]

@@ -19,6 +19,7 @@ COLUMNS = {
         "chest-tuberculosis-more",
         "chest-tuberculosis-fedimpres",
         "chest-tuberculosis-fedcurv",
+        "chest-tuberculosis-fedblend",
     ),
     "sarcoma MR": ("sarcoma-mr",),
     "blood cells": (
@@ -26,6 +27,7 @@ COLUMNS = {
         "bloodmnist-fine-tuned",
         "bloodmnist-rivals",
         "bloodmnist-rivals-fedimpres",
+        "bloodmnist-fedblend",
     ),
 }
 METHODS = (
