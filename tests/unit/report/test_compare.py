@@ -257,6 +257,18 @@ def test_how_a_variant_trains_is_named_also_where_its_method_is_there_once(make_
     assert list(grouped(both)) == ["FedProx", "Local training"]  # said once, of all
 
 
+def test_a_default_that_goes_with_the_optimizer_is_not_named(make_run):
+    """FedBlend has momentum at the server under SGD alone: without it it is as published under Adam, not under SGD."""
+
+    def blended(optimizer, server_lr):
+        run = make_run("fedblend", FEDAVG[0], settings={"optimizer": optimizer, "server_lr": server_lr})
+        run["choices"]["use"] = "blend"
+        return run
+
+    assert list(grouped([blended("adam", 0.0), blended("adam", 1.0)])) == ["FedBlend", "FedBlend (server_lr=1.0)"]
+    assert list(grouped([blended("sgd", 1.0), blended("sgd", 0.0)])) == ["FedBlend", "FedBlend (server_lr=0.0)"]
+
+
 def test_a_setting_that_does_nothing_is_not_named(make_run):
     runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
     assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]
