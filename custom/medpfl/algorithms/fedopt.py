@@ -47,18 +47,11 @@ class ServerOptimizer(Mechanism):
     name = "server_optimizer"
     switch = "server_lr"
 
-    def refuses(self, run: Run) -> str | None:
-        """There is no common model to move."""
-        if not run.common_mix:
-            return (
-                f"server_lr moves one common model, and mixing {run.resolved_mixing!r} gives each site its own: use "
-                "--mixing samples or equal, or --set server_lr=0"
-            )
-        return None
-
     def at_server(self, run: Run) -> str:
         """The move."""
-        return f"the common model moves by {self.settings.server_optimizer} along the sites' mean step"
+        of = self.settings
+        how = f"{of.server_optimizer} at rate {of.server_lr:g}, momentum {of.server_momentum:g}"
+        return f"the common model moves towards the mix by {how}"
 
     def server_move(self, parts: ServerParts) -> ServerMove | None:
         """Steps 2 and 3 for what is trained."""

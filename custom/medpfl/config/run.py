@@ -88,9 +88,21 @@ class RunConfig(RunFields):
         for part in (self.mixer, *self.mechanisms):
             if reason := part.refuses(self) or part.displaced(self.mechanisms):
                 raise ValueError(reason)
+        self._check_moves()
         if reason := augment.problem(self.augment) or self.trainer.refuses(self.learned):
             raise ValueError(reason)
         return self
+
+    def _check_moves(self) -> None:
+        """A move at the server is of one model that all sites get."""
+        moving = [part for part in self.mechanisms if type(part).server_move is not Mechanism.server_move]
+        if moving and not self.common_mix:
+            switch = moving[0].switch
+            others = ", ".join(name for name, kind in mixings().items() if kind.common)
+            raise ValueError(
+                f"{switch or moving[0].name} moves one common model, and mixing {self.resolved_mixing!r} gives each "
+                f"site its own: use one of the mixings {others}{f', or --set {switch}=0' if switch else ''}"
+            )
 
     @model_validator(mode="after")
     def _something_to_choose_from(self) -> RunConfig:

@@ -28,6 +28,7 @@ from medpfl.data.source import DataSource, input_format
 from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
+from medpfl.server.failing import at_server
 from medpfl.server.rounds import Plan
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
@@ -126,8 +127,10 @@ class Federation:
         parts, mixer = self._parts(stop), self.config.mixer
         pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
         judged = mixer.judged(parts, pretrained) if pretraining and pretrained is not None else None
-        made = {part: part.server_step(parts) for part in self.config.mechanisms} if steps else {}
-        moves = {part: part.server_move(parts) for part in self.config.mechanisms} if steps else {}
+        made, moves = {}, {}
+        for part in self.config.mechanisms if steps else ():
+            with at_server(part, "what makes its step and its move", 0):
+                made[part], moves[part] = part.server_step(parts), part.server_move(parts)
         return Plan(
             self.config,
             self.split,

@@ -88,11 +88,13 @@ def pair_note(comparison: Mapping[str, Any]) -> str:
     measure = first(comparison)
     seeds: Sequence[Any] = comparison["seeds"]
     spread = ", ± standard deviation over seeds" if len(seeds) > 1 else ""
+    longer = [group["label"] for group in comparison["groups"] if group.get("further")]
+    more = f" {', '.join(longer)}: trained further at the end, part of what is gained." if longer else ""
     return (
         f"What a row's method gains over a column's in {measure.title}{_in(measure)}, paired by site and seed{spread}; "
         f"in brackets in how many pairs it is better. {RANKS} No test is made "
         "here, since pairs of a seed are not independent, nor are seeds that draw from the same images; the "
-        "comparison.csv of `medpfl compare` has every site's value for one of your own."
+        f"comparison.csv of `medpfl compare` has every site's value for one of your own.{more}"
     )
 
 

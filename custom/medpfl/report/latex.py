@@ -59,6 +59,10 @@ def _columns(comparison: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
             (worst_to_local(begun), [paired and paired["worst"] for paired in local]),
         ):
             yield head, _bold_best([change(begun, o["mean"], o["sd"]) if o else NONE for o in of], _worth(of, 1))
+    own = [group.get("to_own_rival") for group in groups]
+    if any(own):
+        head = change_head("To own rival", begun)
+        yield head, _bold_best([change(begun, o["mean"], o["sd"]) if o else NONE for o in own], _worth(own, 1))
     of = [group["rank"] for group in groups]
     yield "Mean rank", _bold_best([told_rank(o) for o in of], _worth(of, -1))
 

@@ -8,6 +8,7 @@ from tiny import config, run, same
 from torch import nn
 
 from medpfl.algorithms.fedopt import ServerOptimizer, ServerOptimizerSettings, second_moment
+from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.mechanism import Moved, ServerParts
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
@@ -107,8 +108,22 @@ def test_with_batch_norm_at_the_sites():
 
 @pytest.mark.parametrize("mixing", ["uniform", "similarity-running"])
 def test_there_must_be_one_common_model(mixing):
-    with pytest.raises(UserError, match=f"server_lr moves one common model, and mixing '{mixing}' gives each site its"):
+    told = f"server_lr moves one common model, and mixing '{mixing}' gives each site its own: .* or --set server_lr=0"
+    with pytest.raises(UserError, match=told):
         config("fedbn", mixing=mixing, settings={"server_lr": 1.0})
+
+
+def test_a_move_of_one_s_own_needs_one_common_model_too(monkeypatch):
+    """Else the first site's mix, moved, would be everybody's."""
+    monkeypatch.setattr(Proximal, "server_move", lambda self, parts: lambda before, mixed, kept: Moved(mixed, {}))
+    with pytest.raises(UserError, match="mu moves one common model, and mixing 'uniform' gives each site its own"):
+        config("fedprox", mixing="uniform")
+
+
+def test_what_makes_no_move_is_named(monkeypatch):
+    monkeypatch.setattr(ServerOptimizer, "server_move", lambda self, before, mixed, kept: Moved(mixed, {}))
+    with pytest.raises(UserError, match=r"server_optimizer: what makes its step and its move.*TypeError.*missing 2"):
+        run(config("fedavgm"))
 
 
 @pytest.mark.parametrize(
