@@ -11,7 +11,7 @@ from typing import Any, get_args
 from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
 from medpfl.report.best_variant import advice, ends_unequally
-from medpfl.report.every_pair import pair_note, pair_rows
+from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import (
     NONE,
     capital,
@@ -220,7 +220,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     note = comparison_note(comparison)
     whole = markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), note, *notes_of(comparison))
     heads, rows = pair_rows(comparison)
-    return f"{whole}\n{markdown_table(heads, rows, pair_note(comparison))}" if rows else whole
+    return f"{whole}\n**{TITLE}**\n\n{markdown_table(heads, rows, pair_note(comparison))}" if rows else whole
 
 
 def markdown_table(heads: list[str], rows: list[list[str]], *below: str) -> str:

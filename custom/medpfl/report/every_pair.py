@@ -12,6 +12,7 @@ from medpfl.report.gains import Over, gains, over_seeds
 from medpfl.report.measures import NONE, change, first
 from medpfl.report.reading import site_scores
 
+TITLE = "Each method against each"
 RANKS = "Mean rank: of the methods at each site, 1 the best, equals sharing theirs."
 Scores = Mapping[str, Mapping[Any, Any]]
 """By label and seed the sites' measures."""

@@ -12,7 +12,7 @@ from medpfl.core.measure import LOSS, Measure
 from medpfl.report.best_variant import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
-from medpfl.report.every_pair import pair_note, pair_rows
+from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import first, selecting
 from medpfl.report.page_parts import Part, Section, Table
 from medpfl.report.page_run import courses_of, partition
@@ -56,7 +56,7 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     heads, rows = pair_rows(comparison)
     if rows:
         each = Table("Gains of a row over a column", heads, rows)
-        yield Part("Each method against each", table=each, note=pair_note(comparison))
+        yield Part(TITLE, table=each, note=pair_note(comparison))
     yield Part("Who has which images", beside=splits)
     yield Part("Each run")
 

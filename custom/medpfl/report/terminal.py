@@ -26,6 +26,7 @@ from medpfl.report.compare_table import (
     together_head,
     worst_to_local,
 )
+from medpfl.report.every_pair import TITLE, pair_rows
 from medpfl.report.headline import summary
 from medpfl.report.measures import (
     NONE,
@@ -225,7 +226,10 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
             free -= widths[i] + _GAP
     widths[0] = min(widths[0] + free, max(map(len, labels)))
     note = "\n".join([*advice(comparison), comparison_note(comparison), *map(printable, notes_of(comparison))])
-    if left := [head for i, head in enumerate(heads) if i not in shown]:
+    left = [head for i, head in enumerate(heads) if i not in shown]
+    if pair_rows(comparison)[1]:
+        left.append(TITLE[0].lower() + TITLE[1:])
+    if left:
         note += f"\nOnly in comparison.md: {', '.join(left)}."
 
     table = _plain_table(caption=Text(note), show_edge=False)
