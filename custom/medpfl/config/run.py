@@ -17,7 +17,7 @@ from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.plain import plain_problem
-from medpfl.core.settings import Settings, Value
+from medpfl.core.settings import Settings, Value, named_fields
 from medpfl.models.lora import LoRA
 from medpfl.tasks import Task, tasks
 from medpfl.tasks.selection import AUTO
@@ -135,6 +135,9 @@ class RunConfig(RunFields):
             for kind in (*mixings().values(), *mechanisms().values()):
                 if reason := kind.lacking(name, self):
                     raise ValueError(reason)
+            if switches := _switches_of(name, known):
+                on = " or ".join(f"--set {switch}=..." for switch in switches)
+                raise ValueError(f"setting {name!r} does something only with {on}, which turns its mechanism on")
             further = ", ".join(n for n in known.kinds if n not in known.defaults)
             raise ValueError(
                 f"setting {name!r} has no meaning for {self.algorithm} with personal part "
@@ -281,6 +284,12 @@ class RunConfig(RunFields):
             "use": self.resolved_use,
             "server": [step for part in self.parts if (step := part.at_server(self))],
         }
+
+
+def _switches_of(name: str, known: Accepted) -> list[str]:
+    """By which settings a run could take up the mechanism that has a setting; none if it cannot."""
+    parts = (part for part in mechanisms().values() if name in named_fields(part.settings_class))
+    return [switch for part in parts for switch in part.switches() if switch in known.kinds]
 
 
 def _shares_nothing(name: str) -> bool:

@@ -113,6 +113,13 @@ def test_there_must_be_one_common_model(mixing):
         config("fedbn", mixing=mixing, settings={"server_lr": 1.0})
 
 
+def test_a_setting_of_what_is_off_says_what_turns_it_on():
+    with pytest.raises(
+        UserError, match=r"'server_momentum' does something only with --set server_lr=\.\.\., which turns"
+    ):
+        config("fedbn", settings={"server_momentum": 0.5})
+
+
 def test_a_move_of_one_s_own_needs_one_common_model_too(monkeypatch):
     """Else the first site's mix, moved, would be everybody's."""
     monkeypatch.setattr(Proximal, "server_move", lambda self, parts: lambda before, mixed, kept: Moved(mixed, {}))
