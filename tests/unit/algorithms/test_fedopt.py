@@ -114,9 +114,7 @@ def test_there_must_be_one_common_model(mixing):
 
 
 def test_a_setting_of_what_is_off_says_what_turns_it_on():
-    with pytest.raises(
-        UserError, match=r"'server_momentum' does something only with --set server_lr=\.\.\., which turns"
-    ):
+    with pytest.raises(UserError, match="'server_momentum' does something only with --set server_lr="):
         config("fedbn", settings={"server_momentum": 0.5})
 
 
