@@ -15,6 +15,7 @@ server, in its checkpoint.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -96,7 +97,6 @@ def second_moment(rule: Optimizer, square: Tensor, step: Tensor, decay: float) -
     return decay * square + (1 - decay) * squared
 
 
-_PAPER = "Reddi et al., ICLR 2021"
 FEDAVGM = Algorithm(
     name="fedavgm",
     title="FedAvgM",
@@ -109,18 +109,16 @@ FEDAVGM = Algorithm(
 FEDADAM = Algorithm(
     name="fedadam",
     title="FedAdam",
-    paper=_PAPER,
+    paper="Reddi et al., ICLR 2021",
     summary="the server moves the common model by Adam along the sites' mean step",
     mixing=Samples,
     mechanisms=(ServerOptimizer,),
     settings={"server_lr": 0.01, "server_optimizer": "adam"},
 )
-FEDYOGI = Algorithm(
+FEDYOGI = replace(
+    FEDADAM,
     name="fedyogi",
     title="FedYogi",
-    paper=_PAPER,
     summary="the server moves the common model by Yogi along the sites' mean step",
-    mixing=Samples,
-    mechanisms=(ServerOptimizer,),
-    settings={"server_lr": 0.01, "server_optimizer": "yogi"},
+    settings={**FEDADAM.settings, "server_optimizer": "yogi"},
 )

@@ -45,7 +45,6 @@ class Run(Protocol):
     trainer: Trainer
     resolved_personal: str
     resolved_mixing: str
-    common_mix: bool
     site_names: Sequence[str]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from medpfl.core.measure import Measure
+from medpfl.core.ranks import midranks
 from medpfl.report.gains import Over, gains, over_seeds
 from medpfl.report.measures import NONE, change, first
 from medpfl.report.reading import site_scores
@@ -26,23 +28,13 @@ def mean_ranks(scores: Scores, measure: Measure) -> dict[str, Over]:
     Returns:
         By label, mean and standard deviation over seeds.
     """
-    by_label: dict[str, list[float | None]] = {label: [] for label in scores}
+    by_seed = []
     for seed in next(iter(scores.values()), ()):
-        values = {label: site_scores(of[seed], measure.name) for label, of in scores.items()}
-        shared = set.intersection(*map(set, values.values()))
-        at = [_ranks({label: measure.gain(of[site], 0) for label, of in values.items()}) for site in sorted(shared)]
-        for label, ranks in by_label.items():
-            ranks.append(fmean(rank[label] for rank in at) if at else None)
-    return {label: over_seeds(ranks) for label, ranks in by_label.items()}
-
-
-def _ranks(values: Mapping[str, float]) -> dict[str, float]:
-    """Above is better."""
-    there = list(values.values())
-    return {
-        label: 1 + sum(other > value for other in there) + (there.count(value) - 1) / 2
-        for label, value in values.items()
-    }
+        values = [site_scores(of[seed], measure.name) for of in scores.values()]
+        shared = sorted(set.intersection(*map(set, values)))
+        gained = np.array([[measure.gain(of[site], 0) for of in values] for site in shared])
+        by_seed.append(midranks(-gained).mean(0).tolist() if shared else [None] * len(values))
+    return {label: over_seeds(ranks[i] for ranks in by_seed) for i, label in enumerate(scores)}
 
 
 def every_pair(scores: Scores, measure: Measure) -> list[dict[str, Any]]:
@@ -90,7 +82,8 @@ def pair_note(comparison: Mapping[str, Any]) -> str:
     seeds: Sequence[Any] = comparison["seeds"]
     spread = ", ± standard deviation over seeds" if len(seeds) > 1 else ""
     longer = [group["label"] for group in comparison["groups"] if group.get("further")]
-    more = f" {', '.join(longer)}: trained further at the end, part of what is gained." if longer else ""
+    some = len({group.get("further", "") for group in comparison["groups"]}) > 1
+    more = f" {', '.join(longer)}: trained further at the end, part of what is gained." if some else ""
     return (
         f"What a row's method gains over a column's in {measure.title}{_in(measure)}, paired by site and seed{spread}; "
         f"in brackets in how many pairs it is better. {RANKS} No test is made "

@@ -20,7 +20,7 @@ def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
     Args:
         mechanism: the one at work.
         what: of it fails.
-        round_: after which.
+        round_: after which; 0 before the first.
     """
     try:
         yield
@@ -31,5 +31,6 @@ def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
         frames = extract_tb(error.__traceback__)
         place = next((f for f in reversed(frames) if f.filename == own), frames[-1])
         where = f"{Path(place.filename).name}, line {place.lineno}"
-        said = f"{mechanism.name}: {what} at the server failed after round {round_} ({where})"
+        when = f"after round {round_}" if round_ else "before round 1"
+        said = f"{mechanism.name}: {what} at the server failed {when} ({where})"
         raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error

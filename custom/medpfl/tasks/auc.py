@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, logit
 
+from medpfl.core.ranks import midranks
 from medpfl.tasks.intervals import Z95, by_patient, of_one_patient, widest
 
 _TINIEST, _NEAR = 5e-324, 1e-6
@@ -153,24 +154,11 @@ def structural_components(
     From midranks (Sun and Xu, IEEE Signal Processing Letters 21, 2014). Each (classes, n), of meaning only at
     the positives and at the negatives respectively.
     """
-    ranks = _midranks(scores)
+    ranks = midranks(scores)
     beyond = scores.shape[1] + 1  # Ranks the other kind last, so that it does not touch the ranks within one kind.
-    among_positives = _midranks(np.where(positive, ranks, beyond))
-    among_negatives = _midranks(np.where(positive, beyond, ranks))
+    among_positives = midranks(np.where(positive, ranks, beyond))
+    among_negatives = midranks(np.where(positive, beyond, ranks))
     return (ranks - among_positives) / k[:, None], 1 - (ranks - among_negatives) / m[:, None]
-
-
-def _midranks(rows: np.ndarray) -> np.ndarray:
-    """Each value's rank in its row from 1; equal values have the mean of theirs.
-
-    What ``scipy.stats.rankdata`` gives, whose import would take a quarter of a site's start.
-    """
-
-    def of_row(row: np.ndarray) -> np.ndarray:
-        _, which, counts = np.unique(row, return_inverse=True, return_counts=True)
-        return (np.cumsum(counts) - (counts - 1) / 2)[which]
-
-    return np.stack([of_row(row) for row in rows])
 
 
 def hanley_mcneil(area: np.ndarray, m: np.ndarray, k: np.ndarray) -> np.ndarray:

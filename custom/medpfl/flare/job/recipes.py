@@ -180,7 +180,7 @@ class PersonalizedRecipe(PackageRecipe):
 
 
 def _carry(data: str, folder: Path) -> None:
-    """This package as a job's processes load it, with no embedded sample but the one that is asked for.
+    """This package without what no job needs, with no embedded sample but the one that is asked for.
 
     The bytes decide: over HTTP a FLARE site takes no message above 4 MiB, and a site's whole app is one.
     """
