@@ -127,7 +127,10 @@ def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: fl
 def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
     """How many cases the training data have: patients where they are known.
 
-    Else as many as if each had as many samples as one of the validation data.
+    Else as many as if each had as many samples as one of the validation data. Where every case is of one class, N of
+    them count as C / exp(H) times N, with C classes and H the entropy of their shares among the site's training
+    samples: as many as would give each class that much if they were spread evenly over all. A site that has few of the
+    classes knows each of them the better, and little of what the federation learns is of its classes.
 
     Args:
         config: the run.
@@ -136,5 +139,10 @@ def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
     """
     owners = data.owners("train")
     if (known := data.bags("train") if owners is None else owners) is not None:
-        return float(len(known.unique()))
-    return data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")
+        found = float(len(known.unique()))
+    else:
+        found = data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")
+    if not config.learned.one_class:
+        return found
+    counts = data.class_counts(validated[0].shape[1]).cpu().double()
+    return found * len(counts) / float(torch.special.entr(counts / counts.sum()).sum().exp())

@@ -2,9 +2,10 @@
 
 ``blend`` gives the other model the weight w in p = (1 - w) p_alone + w p_other that is the mean of its posterior, with
 the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991).
-The prior is Beta(1 + f, 1 + (1 - f) / 2) with f = 300 / (300 + N) for N training cases: its mean falls from 2/3, where
-a site has next to none of its own and the federation's are most of what there is to learn from, to 0.4, where it has
-thousands. With it the loss over n cases, taken one after another or all together, is above that of training alone by
+The prior is Beta(1 + f, 1 + (1 - f) / 2) with f = 300 / (300 + N) for N training cases, of which those of few classes
+count for more (:func:`medpfl.site.candidates.training_cases`): its mean falls from 2/3, where a site has next to none
+of its own and the federation's are most of what there is to learn from, to 0.4, where it has thousands. With it the
+loss over n cases, taken one after another or all together, is above that of training alone by
 log((n + 1)(n + 2) / 2) at most, and by log(1 + 2n / 3) where N is large, whatever the other model is; never by more
 than :data:`_WEIGHTS` lets it, 10.6 and 4.9. That holds where a probability is linear in w, but for what tasks cut off
 very large losses. Dice is not linear: a blend whose cases together cost more is not used. Nor is any where no case
@@ -60,7 +61,7 @@ def chosen(
     Args:
         rule: ``received`` gives 1, ``best`` 0 or 1, ``blend`` anything between.
         losses: from a weight to the loss of every validation case, (n,), under the blend of that weight.
-        train: N, the number of training cases.
+        train: N, the number of training cases, as those of few classes count.
         others: of how many models the other is the best on the same cases: ``best`` divides its level by it.
     """
     if rule == "received":

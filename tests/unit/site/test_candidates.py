@@ -78,8 +78,40 @@ def test_a_patients_loss_is_the_mean_over_the_cases():
     assert evidence(data, "validation")(losses).tolist() == losses.tolist()
     known = replace(data, persons={part: torch.tensor([7, 7, 7, 2]) for part in data.labels})
     assert sorted(evidence(known, "validation")(losses)) == [2.0, 10.0]
-    assert training_cases(config(), data, (np.full((4, 3), 1 / 3), np.zeros(4, int))) == 4
-    assert training_cases(config(), known, (np.full((4, 3), 1 / 3), np.zeros(4, int))) == 2
+
+
+UNIFORM = np.full((4, 3), 1 / 3), np.zeros(4, int)
+
+
+def labelled(train, **others):
+    """Sites' data with these training labels."""
+    data = images(train=len(train), validation=4)
+    return replace(data, labels=data.labels | {"train": torch.tensor(train)}, **others)
+
+
+def test_training_cases_are_patients_where_they_are_known():
+    owners = {"train": torch.tensor([7, 7, 2]), "validation": torch.arange(4), "test": torch.arange(2)}
+    assert training_cases(config(), labelled([0, 1, 2]), UNIFORM) == pytest.approx(3)
+    assert training_cases(config(), labelled([0, 1, 2], persons=owners), UNIFORM) == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "count_as"),
+    [
+        ([0, 0, 1, 1, 2, 2], 6),
+        ([1, 1, 1, 1, 1, 1], 6 * 3),
+        ([0, 0, 0, 2, 2, 2], 6 * 3 / 2),
+        ([0, 0, 0, 0, 2], 5 * 3 * 0.8**0.8 * 0.2**0.2),
+    ],
+)
+def test_training_cases_of_few_classes_count_for_more(labels, count_as):
+    """By hand, C / exp(H) times as many: exp(H) is 3 where three classes are alike, 1 of one class, 2 of two."""
+    assert training_cases(config(), labelled(labels), UNIFORM) == pytest.approx(count_as)
+
+
+def test_those_of_several_labels_each_count_as_they_are():
+    data = labelled([[1, 0, 0]] * 6)
+    assert training_cases(config(task="multi-label"), data, (np.full((4, 3), 0.5), np.zeros((4, 3)))) == 6
 
 
 def test_many_images_of_the_same_patients_tell_no_more_than_one_of_each(twins):
@@ -99,7 +131,7 @@ def test_many_images_of_the_same_patients_tell_no_more_than_one_of_each(twins):
         found.append((partial.state, train, weights))
     (state, train, weights), (state_, train_, weights_) = found
     assert all(torch.allclose(tensor, state_[name]) for name, tensor in state.items())
-    assert train == train_ == 60
+    assert train == pytest.approx(60) and train_ == pytest.approx(60)
     assert weights == pytest.approx(weights_, abs=1e-6) and 0 < weights[0] < 1
 
 
@@ -119,7 +151,7 @@ def test_a_patient_of_many_slices_is_one_training_case():
     known = replace(data, patients=bags)
     predicted = config().learned.predict(Net(), known, "validation")
     assert len(predicted[0]) == 4
-    assert training_cases(config(), known, predicted) == 20
+    assert training_cases(config(), known, predicted) == pytest.approx(20, rel=1e-4)
     assert evidence(known, "validation")(np.arange(4.0)).tolist() == [0, 1, 2, 3]
 
 
