@@ -14,7 +14,7 @@ import medpfl
 from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.side_by_side import REFERENCE
-from medpfl.report.sweep import Sweeping, sweep_note
+from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
 from medpfl.runs import comparison
 from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.sweep import Sweep, run_sweep
@@ -244,3 +244,14 @@ def test_twins_are_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(UserError, match=r"are the same run at local_epochs=1; give each once"):
         swept(tmp_path, ["fedap", "fedap:lambda=0.5"], "local_epochs=1,2")
     assert not list(tmp_path.rglob("results.json"))
+
+
+def test_where_a_method_has_its_own_rival_the_gain_over_it_has_a_column(lambdas):
+    found = deepcopy(lambdas[1])
+    heads, _ = sweep_rows(found)
+    assert "To own rival (points)" not in heads and "Own rival" not in sweep_note(found)
+    found["groups"][1]["points"][0]["to_own_rival"] = {"mean": 0.012, "sd": 0.003, "verdicts": {}}
+    heads, rows = sweep_rows(found)
+    assert heads[-1] == "To own rival (points)"
+    assert [row[-1] for row in rows] == ["–", "–", "+1.2 ± 0.3", "–"]
+    assert "Own rival: the model that each site trains alone beside the run" in sweep_note(found)

@@ -26,7 +26,7 @@ from medpfl.report.measures import (
 )
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
-from medpfl.report.side_by_side import REFERENCE, Comparison, alone
+from medpfl.report.side_by_side import OWN_RIVAL, REFERENCE, Comparison, alone
 from medpfl.report.unfinished import unfinished_words
 from medpfl.report.words import count, percent, size
 
@@ -159,8 +159,7 @@ def comparison_note(comparison: Comparison) -> str:
         )
     if any(group.get("to_own_rival") for group in comparison["groups"]):
         sentences.append(
-            "Own rival: the model that each site trains alone beside the run, with the steps that the method adds at "
-            f"the end; {', '.join(get_args(Verdict))}: of how many sites and seeds the 95 % interval of the paired "
+            f"{OWN_RIVAL}; {', '.join(get_args(Verdict))}: of how many sites and seeds the 95 % interval of the paired "
             "difference says so."
         )
     if any(group["forgetting"]["mean"] is not None for group in comparison["groups"]):

@@ -28,6 +28,9 @@ from medpfl.report.words import data_name, went_wrong
 Comparison = dict[str, Any]
 
 REFERENCE = "the reference in each run"
+OWN_RIVAL = (
+    "Own rival: the model that each site trains alone beside the run, with the steps that the method adds at the end"
+)
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import REFERENCE, Comparison, compare
+from medpfl.report.side_by_side import OWN_RIVAL, REFERENCE, Comparison, compare
 from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
-_OF_A_POINT = ("measures", "worst", "to_local", "forgetting", "sites", "by_seed", "rounds", "local_epochs")
+_OF_A_POINT = (
+    "measures", "worst", "to_local", "to_own_rival", "forgetting", "sites", "by_seed", "rounds", "local_epochs"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def _sites(run: Results) -> dict[str, dict[str, float | None]]:
 def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
     """The sweep as text: column heads, and a row for each method and value."""
     sweeping, measure = Sweeping.read(found), first(found)
+    with_own = any(map(_own_rival, _points(found)))
     heads = [
         "Algorithm",
         *sweeping.names,
@@ -146,25 +149,33 @@ def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
         change_head("To local", measure),
         change_head("Worst site's difference to local", measure),
     ]
+    heads += [change_head("To own rival", measure)] if with_own else []
     rows = []
     for group in found["groups"]:
         for value, point in zip(sweeping.values, group["points"], strict=True):
-            local = point["to_local"]
-            gains = (
-                [change(measure, local["mean"], local["sd"]), change(measure, *local["worst"].values())]
-                if local
-                else []
-            )
+            local, own = point["to_local"], _own_rival(point)
+            gains = [(local["mean"], local["sd"]), tuple(local["worst"].values())] if local else [None, None]
+            gains += [own and (own["mean"], own["sd"])] if with_own else []
             rows.append(
                 [
                     group["label"],
                     *map(str, value),
                     spread(measure, **point["measures"][measure.name]),
                     printed(measure, point["worst"]["mean"]),
-                    *(gains or ["–", "–"]),
+                    *("–" if gain is None else change(measure, *gain) for gain in gains),
                 ]
             )
     return heads, rows
+
+
+def _points(found: Swept) -> Iterator[dict[str, Any]]:
+    for group in found["groups"]:
+        yield from group["points"]
+
+
+def _own_rival(point: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is gained over the model that each site trains alone beside the run; earlier files have none."""
+    return point.get("to_own_rival")
 
 
 def sweep_note(found: Swept) -> str:
@@ -178,8 +189,10 @@ def sweep_note(found: Swept) -> str:
     ]
     if sweeping.other_sites:
         sentences.append("Sites have other data at each value: a name at one value and at the next are two sites.")
+    if any(map(_own_rival, _points(found))):
+        sentences.append(f"{OWN_RIVAL}.")
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
-        effort = {point[key] for group in found["groups"] for point in group["points"]} - {None}
+        effort = {point[key] for point in _points(found)} - {None}
         if len(effort) > 1 and key not in sweeping.names:
             sentences.append(f"Numbers of {what} differ: {', '.join(map(str, sorted(effort)))}.")
     others = [k for k, label in enumerate(_baselines(found)) if label == REFERENCE]
