@@ -43,6 +43,12 @@ def advice(comparison: Comparison) -> list[str]:
             f" In each round {', '.join(more)} {train} more than local training does: how much of the gain that is, is "
             "not told here."
         )
+    if other := [g["label"] for g in judged if g.get("trained_otherwise") and not g.get("to_own_rival")]:
+        trains = "trains" if len(other) == 1 else "train"
+        answer += (
+            f" {' and '.join(other)} {trains} by other settings than local training does: how much of the gain that "
+            "is, is not told here."
+        )
     if unequal:
         answer += f" Left out of this: {_unequal(unequal)}."
     if len(judged) > 1 and _mean(by_mean) > 0:

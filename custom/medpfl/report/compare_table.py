@@ -171,7 +171,7 @@ def comparison_note(comparison: Comparison) -> str:
         if len({group[key] for group in comparison["groups"]}) > 1:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
-    sentences += [_more_each_round(comparison), _unequal_ends(comparison)]
+    sentences += [_more_each_round(comparison), _trained_otherwise(comparison), _unequal_ends(comparison)]
     sentences += [
         f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
         for label, reached in baselines.items()
@@ -187,6 +187,21 @@ def _more_each_round(comparison: Comparison) -> str:
     more = [f"{group['label']} {group['each_round']}" for group in comparison["groups"] if group.get("each_round")]
     words = "Trained in each round beside the local epochs, which local training is not"
     return f"{words}: {', '.join(more)}." if more else ""
+
+
+def _trained_otherwise(comparison: Comparison) -> str:
+    """Which methods train by other settings than the local training that they are judged by."""
+    found = [
+        f"{group['label']} with {', '.join(f'{name}={value}' for name, value in settings.items())}"
+        for group in comparison["groups"]
+        if (settings := group.get("trained_otherwise"))
+    ]
+    words = "Trained by other settings than the local training that they are judged by"
+    return (
+        f"{words}: {'; '.join(found)}. Part of the difference to local may be that; none of that to an own rival."
+        if found
+        else ""
+    )
 
 
 def _unequal_ends(comparison: Comparison) -> str:

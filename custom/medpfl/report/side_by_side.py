@@ -115,6 +115,7 @@ def _summarise(
         "local_epochs": runs[0]["config"].get("local_epochs"),
         "further": runs[0].get("further", ""),
         "each_round": runs[0].get("each_round", ""),
+        "trained_otherwise": _trained_otherwise(runs[0], next(iter(groups.get(local_label, {}).values()), None)),
         "measures": over,
         **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
         "worst": over_seeds(found[1] if found else None for found in worst),
@@ -134,6 +135,17 @@ def _summarise(
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
     }
+
+
+def _trained_otherwise(run: Results, local: Results | None) -> dict[str, Any]:
+    """The settings of local training by which a run differs from the local training that it is judged by."""
+    own, other = ((of["config"].get("settings") or {} if of else {}) for of in (run, local))
+    differing = [name for name in own.keys() & other.keys() if own[name] != other[name]]
+    if not differing:
+        return {}
+    from medpfl.training.settings import Training  # imports torch
+
+    return {name: own[name] for name in Training.model_fields if name in differing}
 
 
 def _sites(run: Results) -> list[str]:

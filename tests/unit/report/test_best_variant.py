@@ -165,6 +165,26 @@ def test_more_training_in_each_round_is_told(make_run):
     assert "In each round" not in comparison_note(plain) + " ".join(advice(plain))
 
 
+def test_other_settings_of_training_are_told(make_run):
+    """Momentum trains faster, alone too: what is gained over local training without it may be no federation's."""
+    runs = [
+        make_run(name, {"a": a, "b": a}, seed=seed, settings={"lr": 0.1, "momentum": momentum, "mu": momentum})
+        for seed in range(3)
+        for name, a, momentum in (("fedap", 0.9 + 0.001 * seed, 0.9), ("local", 0.8, 0.0))
+    ]
+    comparison = compare(runs)
+    assert comparison["groups"][0]["trained_otherwise"] == {"momentum": 0.9}
+    assert "FedAP (momentum=0.9, mu=0.9) trains by other settings than local training does" in " ".join(
+        advice(comparison)
+    )
+    assert (
+        "than the local training that they are judged by: FedAP (momentum=0.9, mu=0.9) with momentum=0.9."
+        in comparison_note(comparison)
+    )
+    plain = compare([make_run("fedap", FEDAP[0]), make_run("local", LOCAL[0])])
+    assert "other settings" not in comparison_note(plain) + " ".join(advice(plain))
+
+
 def test_a_mean_within_the_seeds_spread_is_no_gain(make_run):
     runs = [
         make_run(name, {"a": a, "b": a}, seed=seed)
