@@ -144,6 +144,7 @@ def test_lists(medpfl):
     algorithms, models, data = medpfl("algorithms"), medpfl("models"), medpfl("data", "list")
     assert "fedap" in algorithms.stdout
     assert "vit-heads brings its own defaults: model vit-tiny, rounds 50, local epochs 3," in algorithms.stdout
+    assert "fedblend brings its own defaults: momentum=0.9." in algorithms.stdout
     assert "nesterov=0" in algorithms.stdout
     assert "lenet5" in models.stdout
     assert "organamnist" in data.stdout

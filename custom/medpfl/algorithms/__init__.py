@@ -103,8 +103,8 @@ def _problem(method: Algorithm, entry: str) -> str:
     kinds = (*method.mechanisms, *FOR_ALL, *LAST, method.mixing)
     known = {name for kind in kinds for name in named_fields(kind.settings_class)}
     known |= {name for _, name, _, _ in Formatter().parse(method.personal) if name}
-    own = {**method.settings, **method.under_sgd}
-    for given, names in ((own, known), (method.training, set(named_fields(Training)))):
+    training = set(named_fields(Training))
+    for given, names in ((method.settings, known), (method.under_sgd, known | training), (method.training, training)):
         if strange := [name for name in given if name not in names]:
             near = difflib.get_close_matches(strange[0], names, n=1)
             meant = f"; did you mean {near[0]!r}?" if near else ""

@@ -25,9 +25,9 @@ class Algorithm:
         mixing: how the server mixes.
         mechanisms: what else the method has; any other method can take one up by its switch.
         settings: values of settings that the method gives other defaults, and whole numbers that fill in ``personal``.
-        under_sgd: likewise, where sites train by SGD.
+        under_sgd: likewise, of training too, where sites train by SGD.
         schedule: fields of a run that the paper fixes, such as ``rounds``; defaults where the user says nothing.
-        training: settings of local training that the paper fixes, likewise.
+        training: settings of local training that the paper fixes, likewise; in a comparison for all methods.
         use: what a site uses at the end (:mod:`medpfl.site.choice`).
     """
 

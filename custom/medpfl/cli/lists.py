@@ -37,17 +37,18 @@ def algorithms(
         settings = ", ".join(f"{n}={value}" for n, value, _, _ in described(a) if n in own)
         table.add_row(a.name, a.personal, a.mixing.name, settings or "-", a.paper)
     console.print(table)
-    training = ", ".join(f"{k}={v}" for k, v in defaults(Training).items())
-    console.print(f"Training, for all: {training}. Change any with --set KEY=VALUE.")
+    training = defaults(Training)
+    usual = ", ".join(f"{k}={v}" for k, v in training.items())
+    console.print(f"Training, for all: {usual}. Change any with --set KEY=VALUE.")
     for a in known().values():
         own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
-        own += [f"{k}={v}" for k, v in a.training.items()]
+        own += [f"{k}={v}" for k, v in {**a.under_sgd, **a.training}.items() if k in training]
         if own:
             console.print(f"{a.name} brings its own defaults: {', '.join(own)}.")
 
 
 def _print_settings(method: Algorithm) -> None:
-    from medpfl.config.settings import described, own_defaults
+    from medpfl.config.settings import accepted, described
 
     console.print(f"{method.title} ({method.paper}): {method.summary}.", highlight=False)
     table = Table(box=None, pad_edge=False)
@@ -57,8 +58,8 @@ def _print_settings(method: Algorithm) -> None:
         table.add_row(setting, str(default), symbol, what)
     console.print(table)
     if method.under_sgd:
-        general = own_defaults(method, {"optimizer": "adam"})
-        console.print(f"Without SGD: {', '.join(f'{name}={general[name]}' for name in method.under_sgd)}.")
+        otherwise = accepted(method, None, None, {"optimizer": "adam"}).defaults
+        console.print(f"Without SGD: {', '.join(f'{name}={otherwise[name]}' for name in method.under_sgd)}.")
 
 
 def models() -> None:

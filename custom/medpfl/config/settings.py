@@ -75,9 +75,9 @@ class Accepted:
 
 
 def own_defaults(method: Algorithm, given: Mapping[str, Value] | None = None) -> dict[str, Value]:
-    """The settings of a method as published, without those of local training, beside what was given."""
-    found = accepted(method, None, None, given or {})
-    return {name: value for name, value in found.defaults.items() if found.kinds[name] is not Training}
+    """The settings of a method as published, of local training those that are its own, beside what was given."""
+    found, usual = accepted(method, None, None, given or {}), defaults(Training)
+    return {n: v for n, v in found.defaults.items() if found.kinds[n] is not Training or v != usual[n]}
 
 
 def described(method: Algorithm) -> list[tuple[str, Value, str, str]]:

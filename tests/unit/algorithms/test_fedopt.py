@@ -4,7 +4,7 @@ from math import sqrt
 
 import pytest
 import torch
-from tiny import config, run, same
+from tiny import FEW_STEPS, config, run, same
 from torch import nn
 
 from medpfl.algorithms.fedopt import ServerOptimizer, ServerOptimizerSettings, second_moment
@@ -156,12 +156,21 @@ def test_a_move_that_is_none_never_reaches_the_sites(monkeypatch, gives, words):
     ("settings", "moves_"),
     [
         ({}, True),
-        ({"momentum": 0.9}, True),
+        ({"momentum": 0.0}, True),
         ({"server_lr": 0.0}, False),
         ({"optimizer": "adam"}, False),
         ({"optimizer": "adam", "server_lr": 1.0}, True),
     ],
 )
 def test_fedblend_has_momentum_where_sites_train_by_sgd(settings, moves_):
-    state, _ = run(config("fedblend", rounds=1, settings=settings))
+    blend = config("fedblend", rounds=1, settings=settings)
+    assert blend.all_settings["momentum"] == (0.9 if settings.keys() <= {"server_lr"} else 0.0)
+    state, _ = run(blend)
     assert set(state.moved_by) == ({"server_optimizer"} if moves_ else set())
+
+
+def test_its_rival_trains_as_it_does():
+    """Else a part of what it gains would be momentum's."""
+    rivals = [run(config("fedblend", rounds=1, alone="yes", settings=s | FEW_STEPS))[1] for s in ({}, {"momentum": 0})]
+    with_it, without = (s["site-1"].rival.best() for s in rivals)
+    assert any(not torch.equal(with_it[name], without[name]) for name in with_it)

@@ -269,6 +269,18 @@ def test_a_default_that_goes_with_the_optimizer_is_not_named(make_run):
     assert list(grouped([blended("sgd", 1.0), blended("sgd", 0.0)])) == ["FedBlend", "FedBlend (server_lr=0.0)"]
 
 
+def test_momentum_that_a_method_brings_is_not_named_beside_it(make_run):
+    def blended(momentum):
+        settings = {"optimizer": "sgd", "server_lr": 1.0, "momentum": momentum}
+        run = make_run("fedblend", FEDAVG[0], settings=settings)
+        run["choices"]["use"] = "blend"
+        return run
+
+    local = make_run("local", FEDAVG[0], settings={"optimizer": "sgd", "momentum": 0.0})
+    names = ["FedBlend", "FedBlend (momentum=0.0)", "Local training"]
+    assert list(grouped([blended(0.9), blended(0.0), local])) == names
+
+
 def test_a_setting_that_does_nothing_is_not_named(make_run):
     runs = [make_run("fedavg", FEDAVG[0], settings={"lr": 0.1}), fine_tuned(make_run, 5)]
     assert list(grouped(runs)) == ["FedAvg", "FedAvg (finetune_epochs=5)"]
