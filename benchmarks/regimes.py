@@ -19,6 +19,7 @@ from regimes_data import DATA
 
 from medpfl.algorithms.fine_tuning import FineTuning, FineTuningSettings
 from medpfl.config.run import RunConfig, make_config
+from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
 from medpfl.core.seeding import Chance, generator
 from medpfl.engine.federation import Federation
@@ -37,7 +38,7 @@ MANY = {"sites": 20, "rounds": 20}
 FEW = {"sites": 20, "rounds": 100, "local_epochs": 3}
 """With 73 training images and 10 validation cases at a site."""
 SHARES = {"organ": (0.025, 0.0035, 0.9715), "blood": (0.0855, 0.0117, 0.9028)}
-ALONE = ("alone", "alone-again")
+ALONE = ("alone", "alone-again", "alone:momentum=0.9", "alone-again:momentum=0.9")
 
 
 def regimes() -> dict[str, dict]:
@@ -80,13 +81,13 @@ METHODS = (
     "fedrep", "scaffold", "fedbabu", "f-fedap", "d-fedap:pretrain_epochs=1", "fedavg:prior=1", "fedper:prior=1",
     "fedprox:prior=1", "lg-fedavg:prior=1", "fedbabu:prior=1", "fedap:pretrain_epochs=1,prior=1", "scaffold:prior=1",
     "fedrep:prior=1", "apfl:prior=1", "ditto:prior=1", "fedbn:server_lr=1", "fedavgm",
+    "fedbn:momentum=0.9,server_lr=1", "fedavg:momentum=0.9", "fedrep:momentum=0.9",
 )  # fmt: skip
 
 
-def fedblend(fields: dict) -> str:
-    """The row that FedBlend is with these fields of a run: it has momentum at the server where sites train by SGD."""
-    by_sgd = fields.get("settings", {}).get("optimizer", "sgd") == "sgd"
-    return f"FedBN{', server momentum' if by_sgd else ''}, fine-tuned, blend"
+def by_sgd(fields: dict) -> bool:
+    """Whether sites train by SGD with these fields of a run."""
+    return fields.get("settings", {}).get("optimizer", "sgd") == "sgd"
 
 
 def config_of(method: str, seed: int, fields: dict) -> RunConfig:
@@ -95,6 +96,21 @@ def config_of(method: str, seed: int, fields: dict) -> RunConfig:
     settings = fields.get("settings", {}) | variant.settings
     own = {"settings": settings, "device": "cpu", "alone": "no", **variant.choices}
     return make_config(algorithm=variant.algorithm, seed=seed, **fields | own)
+
+
+def as_method(name: str) -> str:
+    """The same; what is trained alone has the settings of FedAvg, of which it trains no more than the local steps."""
+    alone, colon, settings = name.partition(":")
+    return f"fedavg{colon}{settings}" if alone.startswith("alone") else name
+
+
+def refused(name: str, fields: dict) -> str:
+    """Why a method is not made for a regime, as momentum is not for Adam; empty where it is."""
+    try:
+        config_of(as_method(name), 0, fields)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def trained_further(config: RunConfig, model: torch.nn.Module, data, order: torch.Generator) -> list[Candidate]:
@@ -146,10 +162,9 @@ def alone(name: str, seed: int, fields: dict) -> Kept:
 
     With settings of its own as ``alone:momentum=0.9``.
     """
-    name, colon, settings = name.partition(":")
-    config = config_of(f"fedavg{colon}{settings}", seed, fields)
+    config = config_of(as_method(name), seed, fields)
     federation = Federation.of(config)
-    if name == "alone-again":
+    if name.startswith("alone-again"):
         again = Federation.of(config.model_copy(update={"seed": seed + 1000}))
         again.source = federation.source
         federation = again
@@ -203,8 +218,11 @@ def main() -> None:
                 path = asked.out / regime / f"seed-{seed}" / f"{method.replace(':', '_')}.npz"
                 if path.exists():
                     continue
+                if reason := refused(method, known[regime]):
+                    print(f"{regime}, {method}: {reason}", flush=True)
+                    continue
                 started = time.perf_counter()
-                (alone if method.partition(":")[0] in ALONE else federated)(method, seed, known[regime]).write(path)
+                (alone if method.startswith("alone") else federated)(method, seed, known[regime]).write(path)
                 print(f"{regime}, seed {seed}, {method}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from regimes import METHODS, STEPS, config_of, fedblend, regimes
+from regimes import METHODS, STEPS, by_sgd, config_of, regimes
 from regimes_masks import REGIMES, configured
 from regimes_records import Record, Together, together
 
@@ -40,21 +40,25 @@ SPLIT = {
 }
 
 
-def write(file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], methods: Mapping[str, str]) -> None:
+def write(
+    file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], methods: Mapping[str, str], same: str
+) -> None:
     """Writes the file.
 
     Args:
         file: where.
         found: by regime and row the lines of ``regimes.csv``.
         methods: by row the name of the results.
+        same: the row that FedBlend is where sites do not train by SGD.
     """
     permit("regimes_data")
     known = regimes() | REGIMES
     regimes_: list[Regime] = []
     for name, of in found.items():
         # Seeds differ by more than methods do: only rows with all of the regime's can be held against each other.
-        same = fedblend(known[name])
-        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"]) and title != same]
+        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"])]
+        if not by_sgd(known[name]):
+            whole.remove(same)
         rows = [_row(title, methods[title], together(of[title])) for title in whole]
         mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):

@@ -1,4 +1,6 @@
-"""What is kept of the regimes' results: ``regimes.csv``, a line for each row of the tables, regime and seed.
+"""What is kept of the regimes' results: a line for each row of the tables, regime and seed.
+
+``regimes.csv`` is of sites that train as the papers do, ``regimes_momentum.csv`` of sites that train with momentum.
 
 Predictions fill gigabytes and stay where they were made; lines are added as seeds and methods are run, on any machine,
 and the tables and ``medpfl advise``'s file are made of the lines.
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 FILE = Path(__file__).with_name("regimes.csv")
+MOMENTUM = Path(__file__).with_name("regimes_momentum.csv")
 POINT = 0.01 + 1e-9
 
 

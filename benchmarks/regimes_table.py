@@ -2,6 +2,7 @@
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
     python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]  # the tables
+    python benchmarks/regimes_table.py --momentum ...            # the same of regimes_momentum.csv
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
@@ -9,21 +10,23 @@ many steps more as fine-tuning has, as its validation cases speak. A site is *wo
 than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for the
 sites of the row, regime and seed (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is what
-the method gives. FedBlend is one of the blended rows, by the optimizer of the regime. The last command writes what
+the method gives. FedBlend and the model that it blends with are trained with momentum where sites train by SGD; the
+second file has what is, and holds it against the model trained alone with momentum. The last command writes what
 ``medpfl advise`` reads (``regimes_json.py``).
 """
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from regimes import fedblend, regimes
+from regimes import by_sgd, regimes
 from regimes_masks import REGIMES
 from regimes_masks import measured as measured_masks
-from regimes_records import FILE, Record, Together, add, read, record, together
+from regimes_records import FILE, MOMENTUM, Record, Together, add, read, record, together
 from scipy.stats import binomtest
 
 from medpfl.site.choice import chosen
@@ -81,11 +84,27 @@ def by(rule: str, *candidates: str) -> Used:
 
 
 BLEND = by("blend", "partly")
-ROWS: list[tuple[str, str, Used]] = [
-    ("alone", "alone", lambda alone, other: own(alone)),
-    ("alone, no steps more", "alone", plain("received")),
-    ("alone, momentum 0.9", "alone_momentum=0.9", lambda alone, other: own(other)),
-    ("two alone, blended", "alone-again", BLEND),
+ALONE, AGAIN = "alone", "alone-again"
+WITH = "momentum=0.9"
+"""What the methods of the second file are trained with at the sites, and FedBlend where it is by SGD."""
+
+
+class Row(NamedTuple):
+    """A row of the tables."""
+
+    title: str
+    results: str
+    """The name of the predictions."""
+    used: Used
+    beside: str = ""
+    """The same of the model trained alone that ``used`` gets; empty for the one that all are held against."""
+
+
+ROWS = [
+    Row("alone", ALONE, lambda alone, other: own(alone)),
+    Row("alone, no steps more", ALONE, plain("received")),
+    Row("alone, momentum 0.9", f"{ALONE}_{WITH}", lambda alone, other: own(other)),
+    Row("two alone, blended", AGAIN, BLEND),
 ]
 TITLES = {
     "fedavg": "FedAvg",
@@ -118,42 +137,69 @@ TITLES = {
 FINE_TUNED = ("fedbabu", "fedbabu_prior=1")
 """Is so as published."""
 for name, title in TITLES.items():
-    ROWS.append((title, name, plain("fine-tuned" if name in FINE_TUNED else "received")))
+    ROWS.append(Row(title, name, plain("fine-tuned" if name in FINE_TUNED else "received")))
 for name, title in TITLES.items():
     if name not in FINE_TUNED:
-        ROWS.append((f"{title}, fine-tuned", name, plain("fine-tuned")))
-ROWS.append(("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
+        ROWS.append(Row(f"{title}, fine-tuned", name, plain("fine-tuned")))
+ROWS.append(Row("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
 for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1"):
-    ROWS.append((f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
+    ROWS.append(Row(f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
 FEDBLEND = "**FedBlend**"
-METHOD_OF = {title: name for title, name, _ in ROWS} | {FEDBLEND: "fedbn_server_lr=1"}
+SAME = "FedBN, fine-tuned, blend"
+"""What FedBlend is where sites do not train by SGD."""
+ROWS.append(Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND, f"{ALONE}_{WITH}"))
+WITH_MOMENTUM = [
+    Row("alone", f"{ALONE}_{WITH}", lambda alone, other: own(alone)),
+    Row("alone, no steps more", f"{ALONE}_{WITH}", plain("received")),
+    Row("two alone, blended", f"{AGAIN}_{WITH}", BLEND),
+    *(
+        Row(f"{title}{more}", name, used)
+        for title, name in (
+            ("FedAvg", f"fedavg_{WITH}"),
+            ("FedRep", f"fedrep_{WITH}"),
+            ("FedBN, server momentum", f"fedbn_{WITH},server_lr=1"),
+        )
+        for more, used in (("", plain("received")), (", fine-tuned", plain("fine-tuned")))
+    ),
+    Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND),
+]
+"""Of the second file, in which all sites train with momentum, those that train alone too."""
+RESULTS_OF = {row.title: row.results for row in ROWS}
 FIELDS = regimes() | REGIMES
 
 
-def pairs(folder: Path, method: str) -> Iterator[tuple[Site, Site]]:
-    """The sites of a seed that have a method, with the model trained alone."""
-    if not (file := folder / f"{method}.npz").exists() or not (folder / "alone.npz").exists():
-        return
-    with np.load(folder / "alone.npz") as a, np.load(file) as b:
-        alone, other = dict(a), dict(b)
-    for name in dict.fromkeys(key.partition("/")[0] for key in other):
-        yield Site(name, alone), Site(name, other)
+def kept(folder: Path, results: str) -> dict[str, Site]:
+    """The sites of a run of a regime and seed; none where it is not there."""
+    if not (file := folder / f"{results}.npz").exists():
+        return {}
+    with np.load(file) as found:
+        arrays = dict(found)
+    return {name: Site(name, arrays) for name in dict.fromkeys(key.partition("/")[0] for key in arrays)}
 
 
-def measured(results: Path) -> Iterator[Record]:
-    """The rows of every regime and seed whose predictions are there."""
+def measured(results: Path, rows: Sequence[Row] = ROWS, reference: str = ALONE) -> Iterator[Record]:
+    """The rows of every regime and seed whose predictions are there.
+
+    Args:
+        results: of ``regimes.py``.
+        rows: of the tables.
+        reference: the predictions of the model trained alone that all are held against.
+    """
     for folder in sorted(results.glob("*/seed-*")):
-        for row, method, used in ROWS:
+        load = lru_cache(maxsize=4)(partial(kept, folder))
+        for row in rows:
             right, was, p = [], [], []
-            for alone, other in pairs(folder, method):
-                new, old = (model[0].argmax(1) == model[1] for model in (used(alone, other), own(alone)))
+            runs = load(reference), load(row.beside or reference), load(row.results)
+            for name in runs[2] if all(runs) else ():
+                alone, beside, other = (run[name] for run in runs)
+                new, old = (model[0].argmax(1) == model[1] for model in (row.used(beside, other), own(alone)))
                 better, worse = int((new & ~old).sum()), int((~new & old).sum())
                 p.append(binomtest(worse, better + worse, alternative="greater").pvalue if better + worse else 1.0)
                 right.append(new.mean())
                 was.append(old.mean())
             if right:
                 accuracy, seed = np.array(right), int(folder.name.removeprefix("seed-"))
-                yield record(folder.parent.name, seed, row, accuracy, accuracy - was, np.array(p))
+                yield record(folder.parent.name, seed, row.title, accuracy, accuracy - was, np.array(p))
 
 
 def cells(of: Together) -> str:
@@ -174,38 +220,46 @@ COMPACT = (
     "FedBN, fine-tuned",
     FEDBLEND,
     "two alone, blended",
+    "alone, momentum 0.9",
 )
+COMPACT_WITH = ("FedBN, server momentum", "FedBN, server momentum, fine-tuned", FEDBLEND, "two alone, blended")
+"""Of the second file."""
 Regimes = dict[str, dict[str, list[Record]]]
 """By regime and row."""
 
 
-def of_whole_seeds(lines: Iterable[Record]) -> Regimes:
-    """The lines of those regimes and seeds that have all rows of the compact table: others are still being run."""
+def of_whole_seeds(lines: Iterable[Record], compact: Sequence[str]) -> Regimes:
+    """The lines of those regimes and seeds that have all rows of the compact table: others are still being run.
+
+    Where sites train by Adam there is no momentum.
+    """
     lines, rows = list(lines), defaultdict(set)
     for line in lines:
         rows[line.regime, line.seed].add(line.row)
     found: Regimes = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        if rows[line.regime, line.seed] >= {"alone", *COMPACT}:
+        needed = {"alone", *(row for row in compact if "momentum" not in row or by_sgd(FIELDS[line.regime]))}
+        if rows[line.regime, line.seed] >= needed:
             found[line.regime][line.row].append(line)
     return found
 
 
-def compact(found: Regimes) -> None:
+def print_compact(found: Regimes, rows: Sequence[str]) -> None:
     """A regime a row, in which each method's mean gain and its sites worse off."""
-    print(f"| regime | seeds | alone | {' | '.join(COMPACT)} |\n|---|{'---|' * (len(COMPACT) + 2)}")
+    print(f"| regime | seeds | alone | {' | '.join(rows)} |\n|---|{'---|' * (len(rows) + 2)}")
     for regime, of in found.items():
-        alone, rows = together(of["alone"]), [together(of[row]) for row in COMPACT]
-        gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" for row in rows)
-        seeds = len(rows[0].seeds)
+        alone = together(of["alone"])
+        seeds = len(alone.seeds)
+        every = (of.get(row) and together(of[row]) for row in rows)
+        gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" if row else "–" for row in every)
         times = f"{seeds} × " if seeds > 1 else ""
-        print(f"| {regime}, {times}{rows[0].sites // seeds} sites | {seeds} | {alone.accuracy:.3f} | {gains} |")
+        print(f"| {regime}, {times}{alone.sites // seeds} sites | {seeds} | {alone.accuracy:.3f} | {gains} |")
 
 
 def summary(found: Regimes) -> None:
     """The rows over all regimes in which they have every seed, each counting by its sites and seeds."""
     print(HEAD.format("regimes | ", "---|"))
-    for title in METHOD_OF:
+    for title in RESULTS_OF:
         lists = [of[title] for of in found.values() if len(of.get(title, ())) == len(of["alone"])]
         if lists and title != "alone":
             accuracy = float(np.mean([together(of).accuracy for of in lists]))
@@ -219,8 +273,8 @@ def full(found: Regimes) -> None:
         alone = together(of["alone"])
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
         print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
-        for title in METHOD_OF:
-            if title in of and title not in ("alone", fedblend(FIELDS[regime])):
+        for title in RESULTS_OF:
+            if title in of and title != "alone" and (title != SAME or by_sgd(FIELDS[regime])):
                 row = together(of[title])
                 some = f" (seed {', '.join(map(str, row.seeds))})" if row.seeds != alone.seeds else ""
                 print(f"| {title}{some} | {cells(row)} |")
@@ -235,21 +289,28 @@ def main() -> None:
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
     parser.add_argument("--seeds", type=int, nargs="*", help="of these alone, in which more methods may have been run")
     parser.add_argument("--regimes", nargs="*", help="these alone")
+    parser.add_argument(
+        "--momentum", action="store_true", help="of the runs whose sites train with it: a file of its own"
+    )
     asked = parser.parse_args()
+    file, compact = (MOMENTUM, COMPACT_WITH) if asked.momentum else (FILE, COMPACT)
     if asked.add:
-        new = [*measured(asked.add), *measured_masks(asked.add)]
-        new += [r._replace(row=FEDBLEND) for r in new if r.row == fedblend(FIELDS[r.regime])]
-        print(f"{len(new)} lines added or replaced, {len(add(new))} in {FILE.name}")
+        if asked.momentum:
+            new = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
+        else:
+            new = [*measured(asked.add), *measured_masks(asked.add)]
+            new += [r._replace(row=FEDBLEND) for r in new if r.row == SAME and not by_sgd(FIELDS[r.regime])]
+        print(f"{len(new)} lines added or replaced, {len(add(new, file))} in {file.name}")
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
-    lines = (line for line in read() if all(only is None or getattr(line, name) in only for only, name in wanted))
-    found = of_whole_seeds(lines)
+    lines = (line for line in read(file) if all(only is None or getattr(line, name) in only for only, name in wanted))
+    found = of_whole_seeds(lines, compact)
     if asked.json:
         from regimes_json import write
 
-        write(asked.json, found, METHOD_OF)
+        write(asked.json, found, RESULTS_OF, SAME)
     elif asked.compact:
-        compact(found)
+        print_compact(found, compact)
     elif asked.summary:
         summary(found)
     else:
