@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(VENV)/bin/medpfl run --sites 5 --train-fraction 0.25 --partition equal-dirichlet:0.5 --rounds 20 --local-epochs 3 \
-		--set lr=0.05 --out runs/demo --overwrite
+		--out runs/demo --overwrite
 
 test: $(STAMP)
 	$(PYTEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import sqrt
 from typing import Any
 
@@ -17,7 +18,7 @@ def advice(comparison: Comparison) -> list[str]:
     """Sentences; none where nothing is paired with local training."""
     groups = comparison["groups"]
     paired = [group for group in groups if (_gain(group) or {}).get("mean") is not None]
-    unequal = [group for group in paired if not group.get("to_own_rival") and ends_unequally(group, comparison)]
+    unequal = [group for group in paired if not _as_long_alone(group) and ends_unequally(group, comparison)]
     if not paired:
         return []
     if len(unequal) == len(paired):
@@ -34,16 +35,16 @@ def advice(comparison: Comparison) -> list[str]:
         f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
     answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure, len(comparison['seeds']))}."
-    own = [group["label"] for group in judged if group.get("to_own_rival")]
-    if own:
-        answer += f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
+    answer += "".join(_yardsticks(judged, measure))
     if more := [f"{group['label']} ({group['each_round']})" for group in judged if group.get("each_round")]:
         train = "trains" if len(more) == 1 else "train"
         answer += (
             f" In each round {', '.join(more)} {train} more than local training does: how much of the gain that is, is "
             "not told here."
         )
-    if other := [g["label"] for g in judged if g.get("trained_otherwise") and not g.get("to_own_rival")]:
+    if other := [
+        group["label"] for group in judged if group.get("trained_otherwise") and _gain(group) is group["to_local"]
+    ]:
         trains = "trains" if len(other) == 1 else "train"
         answer += (
             f" {' and '.join(other)} {trains} by other settings than local training does: how much of the gain that "
@@ -119,8 +120,34 @@ def _within(measure: Measure, label: str, gain: dict[str, Any], does: str, its: 
 
 
 def _gain(group: dict[str, Any]) -> Any:
-    """Over each site's own rival where there is one, which has the method's steps at the end too; else over local."""
-    return group.get("to_own_rival") or group["to_local"]
+    """Over the best models trained alone in the comparison: of local training, or beside a method as its rival.
+
+    A rival has the method's steps at the end too, and its settings of training.
+    """
+    return group.get("to_best_alone") or group.get("to_own_rival") or group["to_local"]
+
+
+def _as_long_alone(group: dict[str, Any]) -> bool:
+    """Whether it is judged by what trains on at the end as it does."""
+    best = group.get("to_best_alone")
+    return best.get("further") == group.get("further") if best else bool(group.get("to_own_rival"))
+
+
+def _yardsticks(judged: list[dict[str, Any]], measure: Measure) -> Iterator[str]:
+    """By what groups are judged, where that is not the local training of the table."""
+    if own := [g["label"] for g in judged if g.get("to_own_rival") and not g.get("to_best_alone")]:
+        yield f" {' and '.join(own)} {'is' if len(own) == 1 else 'are'} judged by each site's own rival here."
+    by_best: dict[str, list[dict[str, Any]]] = {}
+    for group in judged:
+        if best := group.get("to_best_alone"):
+            by_best.setdefault(best["baseline"], []).append(group)
+    for baseline, groups in by_best.items():
+        names = " and ".join(group["label"] for group in groups)
+        reached = measure.said(groups[0]["to_best_alone"]["reaches"])
+        yield (
+            f" {names} {'is' if len(groups) == 1 else 'are'} judged by {baseline}, the best that sites reach alone "
+            f"here ({measure.title} {reached})."
+        )
 
 
 def _told(measure: Measure, gain: float) -> str:

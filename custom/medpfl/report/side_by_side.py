@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from medpfl.core.errors import UserError
 from medpfl.core.gain import Verdict, verdict
@@ -66,6 +66,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     # Where one seed's classes are so uneven that its reports begin with another measure, all seeds' do.
     measures = all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), first))
     scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
+    alone_ = list(_trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
     return {
         "schema": 2,
@@ -78,7 +79,12 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
         },
         "seeds": list(next(iter(groups.values()))),
         "groups": [
-            {**_summarise(label, by_seed, groups, measures), "rank": ranks[label]} for label, by_seed in groups.items()
+            {
+                **(group := _summarise(label, by_seed, groups, measures)),
+                "to_best_alone": _to_best_alone(group, by_seed, alone_, measures[0]),
+                "rank": ranks[label],
+            }
+            for label, by_seed in groups.items()
         ],
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
@@ -239,6 +245,50 @@ def _to_own_rival(by_seed: dict[Any, Results], measure: Measure) -> dict[str, An
     words = [word for gain in told if (word := verdict(gain.get(measure.name)))]
     scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
     return {**gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
+
+
+class _Alone(NamedTuple):
+    """Models that sites trained alone, in a run of local training or beside a method."""
+
+    label: str
+    run: Results
+    scores: dict[Any, Any]
+    """By seed."""
+
+    def mean(self, measure: Measure) -> float | None:
+        return mean_or_none(entry["mean"].get(measure.name) for entry in self.scores.values())
+
+
+def _trained_alone(groups: dict[str, dict[Any, Results]]) -> Iterator[_Alone]:
+    for label, by_seed in groups.items():
+        run = next(iter(by_seed.values()))
+        if run["algorithm"] == "local":
+            yield _Alone(label, run, {seed: selected(of) for seed, of in by_seed.items()})
+        elif all(of.get("verdict") and local_reference(of) for of in by_seed.values()):
+            yield _Alone(f"{label}'s own rival", run, {seed: local_reference(of) for seed, of in by_seed.items()})
+
+
+def _to_best_alone(
+    group: Mapping[str, Any], by_seed: dict[Any, Results], alone: Sequence[_Alone], measure: Measure
+) -> dict[str, Any] | None:
+    """What is gained over the best models that sites trained alone; None where nothing is better than what is paired.
+
+    As a method's own rivals are where they train further, or with momentum, and local training does not: a site can do
+    the same, whatever method it is offered. Of the same network.
+    """
+    own = group["to_own_rival"] or group["to_local"]
+    model = settings_of(next(iter(by_seed.values())))["model"]
+    known = [
+        (mean, of) for of in alone if settings_of(of.run)["model"] == model and (mean := of.mean(measure)) is not None
+    ]
+    if group["algorithm"] == "local" or own is None or not known:
+        return None
+    mean, best = max(known, key=lambda found: measure.gain(found[0], 0.0))
+    scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
+    found = gains(scores, best.scores, measure)
+    if found["mean"] is None or own["mean"] is None or found["mean"] >= own["mean"]:
+        return None
+    return {**found, "baseline": best.label, "further": best.run.get("further", ""), "reaches": mean}
 
 
 def _new(run: Results, measure: str) -> float | None:

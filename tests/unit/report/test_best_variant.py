@@ -185,6 +185,45 @@ def test_other_settings_of_training_are_told(make_run):
     assert "other settings" not in comparison_note(plain) + " ".join(advice(plain))
 
 
+def test_all_are_judged_by_the_best_that_sites_reach_alone(make_run):
+    """A site may train alone as FedBlend's rival does, whatever method it is offered: FedAvg is no yes then."""
+    runs = []
+    for seed in range(3):
+        plus = 0.001 * seed
+        runs += [make_run(n, {"a": a + plus, "b": a}, seed=seed) for n, a in (("local", 0.8), ("fedavg", 0.85))]
+        blend = make_run("fedblend", {"a": 0.92 + plus, "b": 0.92}, seed=seed) | {"further": "200 steps"}
+        rival = make_run("local", {"a": 0.89, "b": 0.89}, seed=seed)["final"]
+        gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
+        sites = {"sites": {site: {"gain": gain} for site in "ab"}}
+        runs.append(blend | {"reference": {"final": rival}, "verdict": sites})
+    comparison = compare(runs)
+    best = {group["algorithm"]: group["to_best_alone"] for group in comparison["groups"]}
+    assert best["local"] is None and best["fedblend"] is None  # its own rival is the best
+    assert best["fedavg"]["mean"] == pytest.approx(-0.0395)
+    text = " ".join(advice(comparison))
+    assert "FedBlend is best by the mean over sites (+3.1 points)" in text
+    assert "By these figures yes, with FedBlend, where the worst site does not lose either." in text
+    words = "FedAvg is judged by FedBlend's own rival, the best that sites reach alone here (accuracy 0.890)."
+    assert words in text
+    alone = compare([run for run in runs if run["algorithm"] != "fedblend"])
+    assert "By these figures yes, with FedAvg" in " ".join(advice(alone))
+
+
+def test_what_is_trained_further_may_be_judged_by_another_methods_rival(make_run):
+    """FedAvg with as many steps more and without a rival of its own."""
+    longer = make_run("fedavg", {"a": 0.91, "b": 0.91}, settings={"finetune_steps": 200}) | {"further": "200 steps"}
+    blend = make_run("fedblend", {"a": 0.92, "b": 0.92}) | {"further": "200 steps"}
+    gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
+    blend |= {
+        "reference": {"final": make_run("local", {"a": 0.89, "b": 0.89})["final"]},
+        "verdict": {"sites": {site: {"gain": gain} for site in "ab"}},
+    }
+    runs = [longer, blend, make_run("local", {"a": 0.8, "b": 0.8})]
+    assert "Left out of this" not in " ".join(advice(compare(runs)))
+    runs[0] |= {"further": "300 steps"}
+    assert "Left out of this: FedAvg" in " ".join(advice(compare(runs)))
+
+
 def test_a_mean_within_the_seeds_spread_is_no_gain(make_run):
     runs = [
         make_run(name, {"a": a, "b": a}, seed=seed)
