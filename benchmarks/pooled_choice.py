@@ -13,7 +13,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-from regimes_table import Site, own, pairs
+from regimes_table import ALONE, Site, kept, own
 from scipy.special import betainc
 
 BASE, SECOND = "fedbn_prior=1", "fedavg_prior=1"
@@ -60,17 +60,17 @@ def gains(sites: list[list], steps: int, *, pooled: bool) -> np.ndarray:
 
 def predictions(folder: Path, *candidates: tuple[str, str]) -> list[list]:
     """Of every site with validation cases: the models' on both parts, its own first, and its training cases."""
-    methods = [list(pairs(folder, method)) for method, _ in candidates]
+    by_itself, *methods = (kept(folder, results) for results in (ALONE, *(method for method, _ in candidates)))
     found = []
-    for of_site in zip(*methods, strict=True):
-        alone: Site = of_site[0][0]
+    for site, alone in by_itself.items():
+        others: list[Site] = [run[site] for run in methods]
         if alone.of("received", "validation") is None:
             continue
         both = [
-            [own(alone, part), *(o.of(name, part) for (_, o), (_, name) in zip(of_site, candidates, strict=True))]
+            [own(alone, part), *(o.of(name, part) for o, (_, name) in zip(others, candidates, strict=True))]
             for part in ("validation", "test")
         ]
-        found.append([*both, float(alone.arrays[f"{alone.name}/cases"])])
+        found.append([*both, float(alone.arrays[f"{alone.name}/evenly"])])
     return found
 
 

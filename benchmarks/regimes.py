@@ -138,7 +138,7 @@ class Kept:
                 self.arrays[f"{site}/{part}"] = labels
                 if part == "validation":
                     cases = training_cases(self.config, data, (probabilities, labels))
-                    self.arrays[f"{site}/cases"] = np.array(cases)
+                    self.arrays[f"{site}/evenly"] = np.array(cases)
 
     def fine_tuned(self, site: str, model: torch.nn.Module, data, order: torch.Generator) -> None:
         """Adds the model after some further steps, and what a blend takes between both."""

@@ -76,7 +76,7 @@ def by(rule: str, *candidates: str) -> Used:
             return own(alone)
         best = other.best(*candidates)
         mine, theirs = own(alone, "validation"), other.of(best, "validation")
-        train = float(alone.arrays[f"{alone.name}/cases"])
+        train = float(alone.arrays[f"{alone.name}/evenly"])
         weight = chosen(rule, lambda w: TASK.losses(TASK.mixed(mine, theirs, w)), train, len(candidates))
         return TASK.mixed(own(alone), other.of(best, "test"), weight)
 
@@ -293,6 +293,8 @@ def main() -> None:
         "--momentum", action="store_true", help="of the runs whose sites train with it: a file of its own"
     )
     asked = parser.parse_args()
+    if asked.momentum and asked.json:
+        parser.error("medpfl advise holds methods against each other as published: --json without --momentum")
     file, compact = (MOMENTUM, COMPACT_WITH) if asked.momentum else (FILE, COMPACT)
     if asked.add:
         if asked.momentum:

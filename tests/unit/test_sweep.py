@@ -255,3 +255,7 @@ def test_where_a_method_has_its_own_rival_the_gain_over_it_has_a_column(lambdas)
     assert heads[-1] == "To own rival (points)"
     assert [row[-1] for row in rows] == ["–", "–", "+1.2 ± 0.3", "–"]
     assert "Own rival: the model that each site trains alone beside the run" in sweep_note(found)
+    assert "Trained by other settings" not in sweep_note(found)
+    for point in found["groups"][1]["points"]:
+        point["trained_otherwise"] = {"momentum": 0.9}
+    assert "they are judged by: FedAP with momentum=0.9. Part of the differences" in sweep_note(found)

@@ -104,11 +104,14 @@ def _problem(method: Algorithm, entry: str) -> str:
     known = {name for kind in kinds for name in named_fields(kind.settings_class)}
     known |= {name for _, name, _, _ in Formatter().parse(method.personal) if name}
     training = set(named_fields(Training))
-    for given, names in ((method.settings, known), (method.under_sgd, known | training), (method.training, training)):
-        if strange := [name for name in given if name not in names]:
+    where = {"settings": known, "under_sgd": known | training - {"optimizer"}, "training": training}
+    for field, names in where.items():
+        if strange := [name for name in getattr(method, field) if name not in names]:
             near = difflib.get_close_matches(strange[0], names, n=1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
-            return f"it sets {strange[0]!r}, which is no setting of its mechanisms, mixing or training{meant}"
+            whose = {"training": "local training"}.get(field, "its mechanisms or mixing")
+            there = "; what is of local training stands in 'training'" if strange[0] in training else meant
+            return f"{field!r} sets {strange[0]!r}, which is no setting of {whose}{there}"
     return ""
 
 

@@ -62,7 +62,7 @@ class ControlVariates(Mechanism):
                 other = "another optimizer" if name == "optimizer" else name
                 return (
                     f"control variates take (x - y) / (K lr) for the mean gradient; with {other} it is not: "
-                    f"leave it {plain}"
+                    f"use --set {name}={plain}"
                 )
         if run.all_settings["precision"] == "fp16":
             return "control variates count the steps, and with precision=fp16 some are dropped: use bf16 or fp32"

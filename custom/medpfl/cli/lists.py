@@ -22,7 +22,7 @@ def algorithms(
     """List the algorithms with paper, choices and settings; or the settings of one."""
     from medpfl.algorithms import algorithm
     from medpfl.algorithms import algorithms as known
-    from medpfl.config.settings import described
+    from medpfl.config.settings import described, own_defaults
     from medpfl.core.settings import defaults, named_fields
     from medpfl.training.settings import Training
 
@@ -42,7 +42,7 @@ def algorithms(
     console.print(f"Training, for all: {usual}. Change any with --set KEY=VALUE.")
     for a in known().values():
         own = [f"{k.replace('_', ' ')} {v}" for k, v in a.schedule.items()]
-        own += [f"{k}={v}" for k, v in {**a.under_sgd, **a.training}.items() if k in training]
+        own += [f"{k}={v}" for k, v in own_defaults(a).items() if k in training]
         if own:
             console.print(f"{a.name} brings its own defaults: {', '.join(own)}.")
 

@@ -75,9 +75,9 @@ class Accepted:
 
 
 def own_defaults(method: Algorithm, given: Mapping[str, Value] | None = None) -> dict[str, Value]:
-    """The settings of a method as published, of local training those that are its own, beside what was given."""
-    found, usual = accepted(method, None, None, given or {}), defaults(Training)
-    return {n: v for n, v in found.defaults.items() if found.kinds[n] is not Training or v != usual[n]}
+    """The settings of a method as published, of local training those that it has a word on, beside what was given."""
+    found, own = accepted(method, None, None, given or {}), {**method.under_sgd, **method.training}
+    return {name: value for name, value in found.defaults.items() if found.kinds[name] is not Training or name in own}
 
 
 def described(method: Algorithm) -> list[tuple[str, Value, str, str]]:

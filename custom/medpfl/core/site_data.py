@@ -256,11 +256,14 @@ class SiteLoaders:
             yield x.to(self.device, non_blocking=True), labels.squeeze(1) if single else labels
 
     def class_counts(self, classes: int) -> Tensor:
-        """See :class:`SiteData`: of what the loader yields in an epoch; it is read once for that."""
+        """See :class:`SiteData`: of what the loader yields in an epoch, but labels below 0, which a loss may leave out.
+
+        It is read once for that.
+        """
         if self._labels is None:
             with looked_at():
-                self._labels = torch.cat([y for _, y in self._moved(self.train)])
-        return torch.bincount(self._labels.flatten(), minlength=classes)
+                self._labels = torch.cat([y.flatten() for _, y in self._moved(self.train)])
+        return torch.bincount(self._labels[self._labels >= 0], minlength=classes)
 
     def digest(self) -> None:
         """See :class:`SiteData`: a loader may give other samples every time."""

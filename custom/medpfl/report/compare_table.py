@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -171,7 +171,7 @@ def comparison_note(comparison: Comparison) -> str:
         if len({group[key] for group in comparison["groups"]}) > 1:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
-    sentences += [_more_each_round(comparison), _trained_otherwise(comparison), _unequal_ends(comparison)]
+    sentences += [_more_each_round(comparison), trained_otherwise(comparison["groups"]), _unequal_ends(comparison)]
     sentences += [
         f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
         for label, reached in baselines.items()
@@ -189,19 +189,25 @@ def _more_each_round(comparison: Comparison) -> str:
     return f"{words}: {', '.join(more)}." if more else ""
 
 
-def _trained_otherwise(comparison: Comparison) -> str:
-    """Which methods train by other settings than the local training that they are judged by."""
-    found = [
-        f"{group['label']} with {', '.join(f'{name}={value}' for name, value in settings.items())}"
-        for group in comparison["groups"]
-        if (settings := group.get("trained_otherwise"))
-    ]
-    words = "Trained by other settings than the local training that they are judged by"
+def trained_otherwise(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Which methods train by other settings than the local training that they are judged by, in a sentence or two.
+
+    Args:
+        groups: each with ``label`` and, but in earlier files, ``trained_otherwise`` and ``to_own_rival``.
+    """
+    others = [group for group in groups if group.get("trained_otherwise")]
+    if not others:
+        return ""
+    each = "; ".join(f"{of['label']} with {_settings(of['trained_otherwise'])}" for of in others)
+    but = "; none of that to the own rival" if all(of.get("to_own_rival") for of in others) else ""
     return (
-        f"{words}: {'; '.join(found)}. Part of the difference to local may be that; none of that to an own rival."
-        if found
-        else ""
+        f"Trained by other settings than the local training that they are judged by: {each}. Part of the differences "
+        f"to local and to other methods may be that{but}."
     )
+
+
+def _settings(of: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in of.items())
 
 
 def _unequal_ends(comparison: Comparison) -> str:

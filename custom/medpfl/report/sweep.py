@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+from medpfl.report.compare_table import trained_otherwise
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
 from medpfl.report.side_by_side import OWN_RIVAL, REFERENCE, Comparison, compare
@@ -15,7 +16,8 @@ from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
 _OF_A_POINT = (
-    "measures", "worst", "to_local", "to_own_rival", "forgetting", "sites", "by_seed", "rounds", "local_epochs"
+    "measures", "worst", "to_local", "to_own_rival", "trained_otherwise", "forgetting", "sites", "by_seed", "rounds",
+    "local_epochs",
 )  # fmt: skip
 
 
@@ -191,6 +193,9 @@ def sweep_note(found: Swept) -> str:
         sentences.append("Sites have other data at each value: a name at one value and at the next are two sites.")
     if any(map(_own_rival, _points(found))):
         sentences.append(f"{OWN_RIVAL}.")
+    each = [{**point, "label": group["label"]} for group in found["groups"] for point in group["points"]]
+    told = {(of["label"], str(of.get("trained_otherwise"))): of for of in each}
+    sentences.append(trained_otherwise(list(told.values())))
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
         effort = {point[key] for point in _points(found)} - {None}
         if len(effort) > 1 and key not in sweeping.names:

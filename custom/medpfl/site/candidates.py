@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.own_loaders import NotPlain
 from medpfl.core.parameters import State
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import Part, SiteData, labels_of
 from medpfl.models.blend import blended, restored
 from medpfl.site.choice import share_of_further
 from medpfl.tasks.evaluation import cases
@@ -127,10 +127,8 @@ def used_state(config: RunConfig, alone: Candidate, other: Candidate, weight: fl
 def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
     """How many cases the training data have: patients where they are known.
 
-    Else as many as if each had as many samples as one of the validation data. Where every case is of one class, N of
-    them count as C / exp(H) times N, with C classes and H the entropy of their shares among the site's training
-    samples: as many as would give each class that much if they were spread evenly over all. A site that has few of the
-    classes knows each of them the better, and little of what the federation learns is of its classes.
+    Else as many as if each had as many samples as one of the validation data. Where every case is of one class those of
+    few classes count for more, as :func:`spread_evenly` has it.
 
     Args:
         config: the run.
@@ -142,7 +140,28 @@ def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
         found = float(len(known.unique()))
     else:
         found = data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")
-    if not config.learned.one_class:
-        return found
-    counts = data.class_counts(validated[0].shape[1]).cpu().double()
-    return found * len(counts) / float(torch.special.entr(counts / counts.sum()).sum().exp())
+    return spread_evenly(found, training_classes(data, validated[0].shape[1])) if config.learned.one_class else found
+
+
+def training_classes(data: SiteData, classes: int) -> Tensor:
+    """How many training samples each class has, (classes,); of a loader without ``plain``, of what an epoch yields."""
+    try:
+        labels = labels_of(data, "train").cpu()
+    except NotPlain:
+        return data.class_counts(classes).cpu()
+    return torch.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
+
+
+def spread_evenly(cases_: float, counts: Tensor) -> float:
+    """How many cases, spread evenly over all C classes, give a class as much as these give each that the site has.
+
+    C / exp(H) as many, with H the entropy of the classes' shares: a site that has few of the network's C classes knows
+    each of them the better, and little of what the federation learns is of them. What is rare at all sites counts as
+    what is rare at this one: a site does not know the others' shares.
+
+    Args:
+        cases_: of the site.
+        counts: of its samples by class, (C,).
+    """
+    shares = counts.double() / counts.sum().clamp(min=1)
+    return cases_ * len(counts) / float(torch.special.entr(shares).sum().exp())

@@ -279,6 +279,9 @@ def test_momentum_that_a_method_brings_is_not_named_beside_it(make_run):
     local = make_run("local", FEDAVG[0], settings={"optimizer": "sgd", "momentum": 0.0})
     names = ["FedBlend", "FedBlend (momentum=0.0)", "Local training"]
     assert list(grouped([blended(0.9), blended(0.0), local])) == names
+    by_adam = blended(0.0)
+    by_adam["config"]["settings"] |= {"optimizer": "adam", "server_lr": 0.0}
+    assert list(grouped([blended(0.9), by_adam])) == ["FedBlend (optimizer=sgd)", "FedBlend (optimizer=adam)"]
 
 
 def test_a_setting_that_does_nothing_is_not_named(make_run):

@@ -109,6 +109,25 @@ def test_training_cases_of_few_classes_count_for_more(labels, count_as):
     assert training_cases(config(), labelled(labels), UNIFORM) == pytest.approx(count_as)
 
 
+def test_a_loaders_training_cases_are_counted_in_what_is_read_plainly():
+    """A sampler that balances classes changes what is trained on, and not what the site has."""
+    sets = {n: TensorDataset(torch.rand(n, 1, 4, 4), torch.zeros(n, dtype=torch.long)) for n in (6, 4)}
+    even = TensorDataset(torch.rand(6, 1, 4, 4), torch.arange(6) % 3)
+    sampled = DataLoader(even, batch_size=2, shuffle=True)
+    others = [DataLoader(sets[4], batch_size=2)] * 2
+    assert training_cases(config(), SiteLoaders(sampled, *others), UNIFORM) == pytest.approx(6)
+    plain = SiteLoaders(sampled, *others, plain=DataLoader(sets[6], batch_size=2))
+    assert training_cases(config(), plain, UNIFORM) == pytest.approx(18)
+
+
+def test_labels_that_a_loss_leaves_out_are_no_class():
+    labels = torch.tensor([0, 1, 2, -100, -100, -100])
+    others = [DataLoader(TensorDataset(torch.rand(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)), batch_size=2)] * 2
+    for shuffle in (False, True):
+        train = DataLoader(TensorDataset(torch.rand(6, 1, 4, 4), labels), batch_size=2, shuffle=shuffle)
+        assert training_cases(config(), SiteLoaders(train, *others), UNIFORM) == pytest.approx(6)
+
+
 def test_those_of_several_labels_each_count_as_they_are():
     data = labelled([[1, 0, 0]] * 6)
     assert training_cases(config(task="multi-label"), data, (np.full((4, 3), 0.5), np.zeros((4, 3)))) == 6
