@@ -56,9 +56,8 @@ def write(
     regimes_: list[Regime] = []
     for name, of in found.items():
         # Seeds differ by more than methods do: only rows with all of the regime's can be held against each other.
-        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"])]
-        if not by_sgd(known[name]):
-            whole.remove(same)
+        twice = () if by_sgd(known[name]) else (same,)
+        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"]) and title not in twice]
         rows = [_row(title, methods[title], together(of[title])) for title in whole]
         mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):
