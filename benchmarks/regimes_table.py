@@ -2,7 +2,7 @@
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
     python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]  # the tables
-    python benchmarks/regimes_table.py --momentum ...            # the same of regimes_momentum.csv
+    python benchmarks/regimes_table.py --own-rival ...           # FedBlend against the model trained alone as it trains
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
@@ -10,9 +10,9 @@ many steps more as fine-tuning has, as its validation cases speak. A site is *wo
 than a point below that, and *significantly* so if an exact test of the paired predictions says it, corrected for the
 sites of the row, regime and seed (Holm, 5 %).
 ``blend`` and ``best`` are the package's rules on the site's own validation cases; for a method's plain row it is what
-the method gives. FedBlend and the model that it blends with are trained with momentum where sites train by SGD; the
-second file has what is, and holds it against the model trained alone with momentum. The last command writes what
-``medpfl advise`` reads (``regimes_json.py``).
+the method gives. FedBlend and the model that it blends with are trained with momentum where sites train by SGD, all
+else without; ``regimes_momentum.csv`` has what is, held against the model trained alone with momentum. The last command
+writes what ``medpfl advise`` reads (``regimes_json.py``).
 """
 
 import argparse
@@ -148,22 +148,17 @@ FEDBLEND = "**FedBlend**"
 SAME = "FedBN, fine-tuned, blend"
 """What FedBlend is where sites do not train by SGD."""
 ROWS.append(Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND, f"{ALONE}_{WITH}"))
+PARTS = {"FedBN": "FedBlend, before its steps more", "FedBN, fine-tuned": "FedBlend, before the blend"}
+"""What FedBlend's federation gives, by the rows that it is where sites do not train by SGD."""
 WITH_MOMENTUM = [
     Row("alone", f"{ALONE}_{WITH}", lambda alone, other: own(alone)),
     Row("alone, no steps more", f"{ALONE}_{WITH}", plain("received")),
     Row("two alone, blended", f"{AGAIN}_{WITH}", BLEND),
-    *(
-        Row(f"{title}{more}", name, used)
-        for title, name in (
-            ("FedAvg", f"fedavg_{WITH}"),
-            ("FedRep", f"fedrep_{WITH}"),
-            ("FedBN, server momentum", f"fedbn_{WITH},server_lr=1"),
-        )
-        for more, used in (("", plain("received")), (", fine-tuned", plain("fine-tuned")))
-    ),
+    Row(PARTS["FedBN"], f"fedbn_{WITH},server_lr=1", plain("received")),
+    Row(PARTS["FedBN, fine-tuned"], f"fedbn_{WITH},server_lr=1", plain("fine-tuned")),
     Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND),
 ]
-"""Of the second file, in which all sites train with momentum, those that train alone too."""
+"""Of the second file, of sites that train with momentum, alone too."""
 RESULTS_OF = {row.title: row.results for row in ROWS}
 FIELDS = regimes() | REGIMES
 
@@ -222,10 +217,17 @@ COMPACT = (
     "two alone, blended",
     "alone, momentum 0.9",
 )
-COMPACT_WITH = ("FedBN, server momentum", "FedBN, server momentum, fine-tuned", FEDBLEND, "two alone, blended")
-"""Of the second file."""
+COMPACT_OWN = (*PARTS.values(), FEDBLEND, "two alone, blended")
+"""Beside the model trained alone as FedBlend's rival is."""
 Regimes = dict[str, dict[str, list[Record]]]
 """By regime and row."""
+
+
+def by_own_rival() -> list[Record]:
+    """FedBlend against its own rival: the lines of the second file, and of sites that do not train by SGD."""
+    others = [line for line in read() if not by_sgd(FIELDS[line.regime])]
+    same = {row: row for row in ("alone", "alone, no steps more", "two alone, blended", FEDBLEND)} | PARTS
+    return [*read(MOMENTUM), *(line._replace(row=same[line.row]) for line in others if line.row in same)]
 
 
 def of_whole_seeds(lines: Iterable[Record], compact: Sequence[str]) -> Regimes:
@@ -259,7 +261,7 @@ def print_compact(found: Regimes, rows: Sequence[str]) -> None:
 def summary(found: Regimes) -> None:
     """The rows over all regimes in which they have every seed, each counting by its sites and seeds."""
     print(HEAD.format("regimes | ", "---|"))
-    for title in RESULTS_OF:
+    for title in [*RESULTS_OF, *PARTS.values()]:
         lists = [of[title] for of in found.values() if len(of.get(title, ())) == len(of["alone"])]
         if lists and title != "alone":
             accuracy = float(np.mean([together(of).accuracy for of in lists]))
@@ -273,7 +275,7 @@ def full(found: Regimes) -> None:
         alone = together(of["alone"])
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
         print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
-        for title in RESULTS_OF:
+        for title in [*RESULTS_OF, *PARTS.values()]:
             if title in of and title != "alone" and (title != SAME or by_sgd(FIELDS[regime])):
                 row = together(of[title])
                 some = f" (seed {', '.join(map(str, row.seeds))})" if row.seeds != alone.seeds else ""
@@ -290,22 +292,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", help="of these alone, in which more methods may have been run")
     parser.add_argument("--regimes", nargs="*", help="these alone")
     parser.add_argument(
-        "--momentum", action="store_true", help="of the runs whose sites train with it: a file of its own"
+        "--own-rival", action="store_true", help="FedBlend against the model trained alone as it trains"
     )
     asked = parser.parse_args()
-    if asked.momentum and asked.json:
-        parser.error("medpfl advise holds methods against each other as published: --json without --momentum")
-    file, compact = (MOMENTUM, COMPACT_WITH) if asked.momentum else (FILE, COMPACT)
+    if asked.own_rival and asked.json:
+        parser.error("medpfl advise holds all against one local training: --json without --own-rival")
     if asked.add:
-        if asked.momentum:
-            new = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
-        else:
-            new = [*measured(asked.add), *measured_masks(asked.add)]
-            new += [r._replace(row=FEDBLEND) for r in new if r.row == SAME and not by_sgd(FIELDS[r.regime])]
-        print(f"{len(new)} lines added or replaced, {len(add(new, file))} in {file.name}")
+        new = [*measured(asked.add), *measured_masks(asked.add)]
+        new += [r._replace(row=FEDBLEND) for r in new if r.row == SAME and not by_sgd(FIELDS[r.regime])]
+        own_ = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
+        for lines, file in ((new, FILE), (own_, MOMENTUM)):
+            print(f"{len(lines)} lines added or replaced, {len(add(lines, file))} in {file.name}")
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
-    lines = (line for line in read(file) if all(only is None or getattr(line, name) in only for only, name in wanted))
+    every, compact = (by_own_rival(), COMPACT_OWN) if asked.own_rival else (read(), COMPACT)
+    lines = (line for line in every if all(only is None or getattr(line, name) in only for only, name in wanted))
     found = of_whole_seeds(lines, compact)
     if asked.json:
         from regimes_json import write
