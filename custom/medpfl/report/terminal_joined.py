@@ -21,8 +21,10 @@ SMALL = 100
 
 _TOLD_AT_LEAST = 10
 """What a site with coarse measures tells for fewer samples, too."""
-_NUMBERS = 69
-"""Characters that the columns beside the sites' names need."""
+_BESIDE, _NUMBER = 15, 9
+"""Characters that the columns beside the sites' names need: samples and epochs, and each of a measure's."""
+_NAME = 8
+"""Of a site's name that are to fit in a line."""
 
 
 def print_joined(joined: dict[str, Any], console: Console) -> None:
@@ -32,7 +34,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     """
     columns = [*_COLUMNS, *["used" for _ in range("used" in joined["mean"])]]
     run, epochs = joined["run"], joined["epochs"]
-    measures = chief(measures_of(joined))
+    measures, left_out = _that_fit(chief(measures_of(joined)), len(columns), console.width)
+    numbers = _BESIDE + _NUMBER * len(measures) * len(columns)
     rounds = f"{count(run['rounds'], 'round')} of a federation of {run['sites']} sites"
     title = f"Joining {algorithm_name(run['algorithm'])} after {rounds}"
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
@@ -43,7 +46,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     for name, site in joined["sites"].items():
         kept = f"{site['epoch']} of {epochs}"
         table.add_row(
-            Text(folded(printable(name), max(1, console.width - _NUMBERS))),
+            Text(folded(printable(name), max(1, console.width - numbers))),
             str(tested[name]),
             *_cells(measures, site, columns),
             kept,
@@ -52,6 +55,8 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         table.add_section()
         table.add_row("mean", "", *_cells(measures, joined["mean"], columns), "", style="bold")
     console.print(table)
+    if left_out:
+        console.print(f"Only in join.json: {', '.join(m.title for m in left_out)}.", highlight=False)
     begun = measures[0]
     adapted, alone = (joined["mean"][which][begun.name] for which in ("adapted", "alone"))
     if None not in (adapted, alone):
@@ -66,6 +71,12 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     console.print(Text(printable(f"Shared part: {shared['what']} ({shared['why']})")), soft_wrap=True)
     for rule in joined["rules"]["personal"]:
         console.print(Text(printable(f"Personal part: {rule['what']} ({rule['why']})")), soft_wrap=True)
+
+
+def _that_fit(measures: list[Measure], columns: int, width: int) -> tuple[list[Measure], list[Measure]]:
+    """Of the measures those that there is room for, the first always, and the others."""
+    room = max(1, (width - _BESIDE - _NAME) // (_NUMBER * columns))
+    return measures[:room], measures[room:]
 
 
 def _caution(few: dict[str, int], *, of_cases: bool) -> str:

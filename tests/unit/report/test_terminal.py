@@ -154,6 +154,20 @@ def test_joined_sites_with_few_test_samples_are_named():
     assert "caution" not in printed(joined_of(north=100, south=400))
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_what_a_joined_site_uses_fits_into_the_line(width):
+    joined = joined_of(north=400)
+    for of in (*joined["sites"].values(), joined["mean"]):
+        of["used"] = {"accuracy": 0.85, "auroc": 0.95, "n": 400}
+    stream = io.StringIO()
+    print_joined(joined, Console(file=stream, width=width))
+    text = stream.getvalue()
+    figures = ["0.800", "0.800", "0.800", "0.850"]
+    others = ["0.900", "0.900", "0.900", "0.950"] if width == 100 else []
+    assert cells(text, "north") == ["north", "400", *figures, *others, "3", "of", "5"]
+    assert ("Only in join.json: AUC." in text) == (width == 80)
+
+
 def test_nulls_and_markup_in_names(empty, make_run):
     assert cells(shown(run_table(empty)), "a ") == ["a", "100", "–", "–", "–", "–"]
     assert "[b]x[/b] " in shown(run_table(make_run("fedap", {"[b]x[/b]": 0.9}, {"[b]x[/b]": 0.8})))
