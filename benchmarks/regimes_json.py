@@ -5,11 +5,11 @@ function that ``medpfl advise`` uses for anybody's sites.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from regimes import METHODS, STEPS, by_sgd, config_of, regimes
+from regimes import METHODS, STEPS, config_of, regimes
 from regimes_masks import REGIMES, configured
 from regimes_records import Record, Together, together
 
@@ -41,7 +41,10 @@ SPLIT = {
 
 
 def write(
-    file: Path, found: Mapping[str, Mapping[str, Sequence[Record]]], methods: Mapping[str, str], same: str
+    file: Path,
+    found: Mapping[str, Mapping[str, Sequence[Record]]],
+    methods: Mapping[str, str],
+    twice: Callable[[str], set[str]],
 ) -> None:
     """Writes the file.
 
@@ -49,15 +52,14 @@ def write(
         file: where.
         found: by regime and row the lines of ``regimes.csv``.
         methods: by row the name of the results.
-        same: the row that FedBlend is where sites do not train by SGD.
+        twice: from a regime to the rows that stand there under another name.
     """
     permit("regimes_data")
     known = regimes() | REGIMES
     regimes_: list[Regime] = []
     for name, of in found.items():
         # Seeds differ by more than methods do: only rows with all of the regime's can be held against each other.
-        twice = () if by_sgd(known[name]) else (same,)
-        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"]) and title not in twice]
+        whole = [title for title in methods if len(of.get(title, ())) == len(of["alone"]) and title not in twice(name)]
         rows = [_row(title, methods[title], together(of[title])) for title in whole]
         mine, alone = [row for row in rows if row.title != "alone"], together(of["alone"])
         if not any(row.federated for row in mine):
@@ -93,7 +95,7 @@ def _row(title: str, method: str, of: Together) -> Row:
 
 def _rule(title: str) -> str | None:
     """By which sites choose in a row."""
-    if title.strip("*") == "FedBlend" or title.endswith(", blended"):
+    if title.strip("*").startswith("FedBlend") or title.endswith(", blended"):
         return "blend"
     last = title.rpartition(", ")[2]
     return last if last in ("best", "blend") else None
@@ -110,8 +112,8 @@ def _written(method: str) -> str:
 
 def _command(title: str, method: str) -> str | None:
     """What ``medpfl run`` is asked for a row; None if no command does it."""
-    if title == "FedBlend":
-        return "fedblend"
+    if title.startswith("FedBlend"):
+        return title.lower().replace(", ", " --set ")
     if method.startswith("alone"):
         return None
     algorithm, _, setting = _written(method).partition(":")

@@ -144,9 +144,7 @@ for name, title in TITLES.items():
 ROWS.append(Row("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
 for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1"):
     ROWS.append(Row(f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
-FEDBLEND = "**FedBlend**"
-SAME = "FedBN, fine-tuned, blend"
-"""What FedBlend is where sites do not train by SGD."""
+FEDBLEND, PLAIN = "**FedBlend**", "**FedBlend, momentum=0**"
 ROWS.append(Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND, f"{ALONE}_{WITH}"))
 PARTS = {"FedBN": "FedBlend, before its steps more", "FedBN, fine-tuned": "FedBlend, before the blend"}
 """What FedBlend's federation gives, by the rows that it is where sites do not train by SGD."""
@@ -159,8 +157,20 @@ WITH_MOMENTUM = [
     Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND),
 ]
 """Of the second file, of sites that train with momentum, alone too."""
-RESULTS_OF = {row.title: row.results for row in ROWS}
+RESULTS_OF = {row.title: row.results for row in ROWS} | {PLAIN: "fedbn_server_lr=1"}
 FIELDS = regimes() | REGIMES
+
+
+def same_as(title: str, regime: str) -> str:
+    """The blended row that one of FedBlend's is in a regime: it has no momentum where sites do not train by SGD."""
+    if by_sgd(FIELDS[regime]):
+        return {PLAIN: "FedBN, server momentum, fine-tuned, blend"}.get(title, "")
+    return {PLAIN: "FedBN, fine-tuned, blend", FEDBLEND: "FedBN, fine-tuned, blend"}.get(title, "")
+
+
+def twice(regime: str) -> set[str]:
+    """The rows of a regime that stand there under another name."""
+    return {same_as(PLAIN, regime), *([] if by_sgd(FIELDS[regime]) else [PLAIN])}
 
 
 def kept(folder: Path, results: str) -> dict[str, Site]:
@@ -208,15 +218,7 @@ HEAD = (
     "| | {}mean accuracy | to alone (points) | sites worse off | significantly | worst site (points) |\n"
     "|---|{}---|---|---|---|---|"
 )
-COMPACT = (
-    "FedAvg",
-    "FedBN",
-    "FedAvg, fine-tuned",
-    "FedBN, fine-tuned",
-    FEDBLEND,
-    "two alone, blended",
-    "alone, momentum 0.9",
-)
+COMPACT = ("FedAvg", "FedBN", "FedAvg, fine-tuned", "FedBN, fine-tuned", PLAIN, "two alone, blended")
 COMPACT_OWN = (*PARTS.values(), FEDBLEND, "two alone, blended")
 """Beside the model trained alone as FedBlend's rival is."""
 Regimes = dict[str, dict[str, list[Record]]]
@@ -231,17 +233,13 @@ def by_own_rival() -> list[Record]:
 
 
 def of_whole_seeds(lines: Iterable[Record], compact: Sequence[str]) -> Regimes:
-    """The lines of those regimes and seeds that have all rows of the compact table: others are still being run.
-
-    Where sites train by Adam there is no momentum.
-    """
+    """The lines of those regimes and seeds that have all rows of the compact table: others are still being run."""
     lines, rows = list(lines), defaultdict(set)
     for line in lines:
         rows[line.regime, line.seed].add(line.row)
     found: Regimes = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        needed = {"alone", *(row for row in compact if "momentum" not in row or by_sgd(FIELDS[line.regime]))}
-        if rows[line.regime, line.seed] >= needed:
+        if rows[line.regime, line.seed] >= {"alone", *compact}:
             found[line.regime][line.row].append(line)
     return found
 
@@ -252,8 +250,8 @@ def print_compact(found: Regimes, rows: Sequence[str]) -> None:
     for regime, of in found.items():
         alone = together(of["alone"])
         seeds = len(alone.seeds)
-        every = (of.get(row) and together(of[row]) for row in rows)
-        gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" if row else "–" for row in every)
+        every = (together(of[row]) for row in rows)
+        gains = " | ".join(f"{row.gain:+.1f} ({row.worse_off})" for row in every)
         times = f"{seeds} × " if seeds > 1 else ""
         print(f"| {regime}, {times}{alone.sites // seeds} sites | {seeds} | {alone.accuracy:.3f} | {gains} |")
 
@@ -276,7 +274,7 @@ def full(found: Regimes) -> None:
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
         print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
         for title in [*RESULTS_OF, *PARTS.values()]:
-            if title in of and title != "alone" and (title != SAME or by_sgd(FIELDS[regime])):
+            if title in of and title not in ("alone", *twice(regime)):
                 row = together(of[title])
                 some = f" (seed {', '.join(map(str, row.seeds))})" if row.seeds != alone.seeds else ""
                 print(f"| {title}{some} | {cells(row)} |")
@@ -299,7 +297,7 @@ def main() -> None:
         parser.error("medpfl advise holds all against one local training: --json without --own-rival")
     if asked.add:
         new = [*measured(asked.add), *measured_masks(asked.add)]
-        new += [r._replace(row=FEDBLEND) for r in new if r.row == SAME and not by_sgd(FIELDS[r.regime])]
+        new += [r._replace(row=own) for own in (PLAIN, FEDBLEND) for r in new if r.row == same_as(own, r.regime)]
         own_ = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
         for lines, file in ((new, FILE), (own_, MOMENTUM)):
             print(f"{len(lines)} lines added or replaced, {len(add(lines, file))} in {file.name}")
@@ -311,7 +309,7 @@ def main() -> None:
     if asked.json:
         from regimes_json import write
 
-        write(asked.json, found, RESULTS_OF, SAME)
+        write(asked.json, found, RESULTS_OF, twice)
     elif asked.compact:
         print_compact(found, compact)
     elif asked.summary:
