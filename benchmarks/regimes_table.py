@@ -215,7 +215,7 @@ def cells(of: Together) -> str:
 
 
 HEAD = (
-    "| | {}mean accuracy | to alone (points) | sites worse off | significantly | worst site (points) |\n"
+    "| | {}mean accuracy | to {} (points) | sites worse off | significantly | worst site (points) |\n"
     "|---|{}---|---|---|---|---|"
 )
 COMPACT = ("FedAvg", "FedBN", "FedAvg, fine-tuned", "FedBN, fine-tuned", PLAIN, "two alone, blended")
@@ -244,9 +244,9 @@ def of_whole_seeds(lines: Iterable[Record], compact: Sequence[str]) -> Regimes:
     return found
 
 
-def print_compact(found: Regimes, rows: Sequence[str]) -> None:
+def print_compact(found: Regimes, rows: Sequence[str], rival: str) -> None:
     """A regime a row, in which each method's mean gain and its sites worse off."""
-    print(f"| regime | seeds | alone | {' | '.join(rows)} |\n|---|{'---|' * (len(rows) + 2)}")
+    print(f"| regime | seeds | {rival} | {' | '.join(rows)} |\n|---|{'---|' * (len(rows) + 2)}")
     for regime, of in found.items():
         alone = together(of["alone"])
         seeds = len(alone.seeds)
@@ -256,9 +256,9 @@ def print_compact(found: Regimes, rows: Sequence[str]) -> None:
         print(f"| {regime}, {times}{alone.sites // seeds} sites | {seeds} | {alone.accuracy:.3f} | {gains} |")
 
 
-def summary(found: Regimes) -> None:
+def summary(found: Regimes, rival: str) -> None:
     """The rows over all regimes in which they have every seed, each counting by its sites and seeds."""
-    print(HEAD.format("regimes | ", "---|"))
+    print(HEAD.format("regimes | ", rival, "---|"))
     for title in [*RESULTS_OF, *PARTS.values()]:
         lists = [of[title] for of in found.values() if len(of.get(title, ())) == len(of["alone"])]
         if lists and title != "alone":
@@ -267,12 +267,12 @@ def summary(found: Regimes) -> None:
             print(f"| {title} | {len(lists)} | {cells(all_)} |")
 
 
-def full(found: Regimes) -> None:
+def full(found: Regimes, rival: str) -> None:
     """Every regime's table; a row that has not all of its seeds says which."""
     for regime, of in found.items():
         alone = together(of["alone"])
         seeds = f"seed{'s' * (len(alone.seeds) > 1)} {', '.join(map(str, alone.seeds))}"
-        print(f"\n### {regime} ({seeds}; alone {alone.accuracy:.4f})\n\n{HEAD.format('', '')}")
+        print(f"\n### {regime} ({seeds}; {rival} {alone.accuracy:.4f})\n\n{HEAD.format('', rival, '')}")
         for title in [*RESULTS_OF, *PARTS.values()]:
             if title in of and title not in ("alone", *twice(regime)):
                 row = together(of[title])
@@ -304,6 +304,7 @@ def main() -> None:
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
     every, compact = (by_own_rival(), COMPACT_OWN) if asked.own_rival else (read(), COMPACT)
+    rival = "own rival" if asked.own_rival else "alone"
     lines = (line for line in every if all(only is None or getattr(line, name) in only for only, name in wanted))
     found = of_whole_seeds(lines, compact)
     if asked.json:
@@ -311,11 +312,11 @@ def main() -> None:
 
         write(asked.json, found, RESULTS_OF, twice)
     elif asked.compact:
-        print_compact(found, compact)
+        print_compact(found, compact, rival)
     elif asked.summary:
-        summary(found)
+        summary(found, rival)
     else:
-        full(found)
+        full(found, rival)
 
 
 if __name__ == "__main__":
