@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,7 +26,8 @@ from medpfl.report.measures import (
 )
 from medpfl.report.pairing import shown
 from medpfl.report.reading import write_text
-from medpfl.report.side_by_side import OWN_RIVAL, REFERENCE, Comparison, alone
+from medpfl.report.side_by_side import REFERENCE, Comparison, alone
+from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
 from medpfl.report.unfinished import unfinished_words
 from medpfl.report.words import count, percent, size
 
@@ -187,27 +188,6 @@ def _more_each_round(comparison: Comparison) -> str:
     more = [f"{group['label']} {group['each_round']}" for group in comparison["groups"] if group.get("each_round")]
     words = "Trained in each round beside the local epochs, which local training is not"
     return f"{words}: {', '.join(more)}." if more else ""
-
-
-def trained_otherwise(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Which methods train by other settings than the local training that they are judged by, in a sentence or two.
-
-    Args:
-        groups: each with ``label`` and, but in earlier files, ``trained_otherwise`` and ``to_own_rival``.
-    """
-    others = [group for group in groups if group.get("trained_otherwise")]
-    if not others:
-        return ""
-    each = "; ".join(f"{of['label']} with {_settings(of['trained_otherwise'])}" for of in others)
-    but = "; none of that to the own rival" if all(of.get("to_own_rival") for of in others) else ""
-    return (
-        f"Trained by other settings than the local training that they are judged by: {each}. Part of the differences "
-        f"to local and to other methods may be that{but}."
-    )
-
-
-def _settings(of: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in of.items())
 
 
 def _unequal_ends(comparison: Comparison) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.core.gain import Verdict, verdict
 from medpfl.core.measure import Measure
 from medpfl.report.every_pair import every_pair, mean_ranks
 from medpfl.report.gains import Over, gains, over_seeds
@@ -22,15 +21,13 @@ from medpfl.report.reading import (
     site_scores,
     worst_site,
 )
+from medpfl.report.trained_alone import other_settings, to_best_alone, to_own_rival, trained_alone
 from medpfl.report.unfinished import Unfinished
 from medpfl.report.words import data_name, went_wrong
 
 Comparison = dict[str, Any]
 
 REFERENCE = "the reference in each run"
-OWN_RIVAL = (
-    "Own rival: the model that each site trains alone beside the run, with the steps that the method adds at the end"
-)
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
 
@@ -66,7 +63,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     # Where one seed's classes are so uneven that its reports begin with another measure, all seeds' do.
     measures = all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), first))
     scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
-    alone_ = list(_trained_alone(groups))
+    trained = list(trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
     return {
         "schema": 2,
@@ -81,7 +78,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
         "groups": [
             {
                 **(group := _summarise(label, by_seed, groups, measures)),
-                "to_best_alone": _to_best_alone(group, by_seed, alone_, measures[0]),
+                "to_best_alone": to_best_alone(group, by_seed, trained, measures[0]),
                 "rank": ranks[label],
             }
             for label, by_seed in groups.items()
@@ -96,7 +93,7 @@ def _summarise(
 ) -> dict[str, Any]:
     runs = list(by_seed.values())
     algorithm = runs[0]["algorithm"]
-    scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
+    scores = {seed: selected(run) for seed, run in by_seed.items()}
     begun = measures[0]
 
     local_label, local = _baseline("local", by_seed, groups)
@@ -121,7 +118,7 @@ def _summarise(
         "local_epochs": runs[0]["config"].get("local_epochs"),
         "further": runs[0].get("further", ""),
         "each_round": runs[0].get("each_round", ""),
-        "trained_otherwise": _trained_otherwise(runs[0], next(iter(groups.get(local_label, {}).values()), None)),
+        "trained_otherwise": other_settings(runs[0], next(iter(groups.get(local_label, {}).values()), None)),
         "measures": over,
         **(_earlier(over, new, held_out) if _with_earlier_names(measures) else {}),
         "worst": over_seeds(found[1] if found else None for found in worst),
@@ -129,7 +126,7 @@ def _summarise(
         "held_out": held_out,
         "forgetting": over_seeds(_forgetting(run, begun) for run in runs),
         "to_local": None if algorithm == "local" or local is None else _paired(scores, local, local_label, measures),
-        "to_own_rival": _to_own_rival(by_seed, begun),
+        "to_own_rival": to_own_rival(by_seed, begun),
         "to_fedavg": None
         if algorithm == "fedavg" or fedavg is None
         else _paired(scores, fedavg, fedavg_label, measures),
@@ -141,17 +138,6 @@ def _summarise(
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
     }
-
-
-def _trained_otherwise(run: Results, local: Results | None) -> dict[str, Any]:
-    """The settings of local training by which a run differs from the local training that it is judged by."""
-    own, other = ((of["config"].get("settings") or {} if of else {}) for of in (run, local))
-    differing = [name for name in own.keys() & other.keys() if own[name] != other[name]]
-    if not differing:
-        return {}
-    from medpfl.training.settings import Training  # imports torch
-
-    return {name: own[name] for name in Training.model_fields if name in differing}
 
 
 def _sites(run: Results) -> list[str]:
@@ -234,61 +220,6 @@ def _paired(
     begun = found[measures[0].name]
     earlier = {"baseline_accuracy": found["accuracy"]["baseline"]} if _with_earlier_names(measures) else {}
     return {**begun, "baseline": label, **earlier, "measures": found}
-
-
-def _to_own_rival(by_seed: dict[Any, Results], measure: Measure) -> dict[str, Any] | None:
-    """What is gained over the model that each site trained alone beside the run, and in a word; None without one."""
-    rivals = {seed: local_reference(run) for seed, run in by_seed.items()}
-    if not all(rivals.values()) or not all(run.get("verdict") for run in by_seed.values()):
-        return None
-    told = [said["gain"] for run in by_seed.values() for said in run["verdict"]["sites"].values() if said["gain"]]
-    words = [word for gain in told if (word := verdict(gain.get(measure.name)))]
-    scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
-    return {**gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
-
-
-class _Alone(NamedTuple):
-    """Models that sites trained alone, in a run of local training or beside a method."""
-
-    label: str
-    run: Results
-    scores: dict[Any, Any]
-    """By seed."""
-
-    def mean(self, measure: Measure) -> float | None:
-        return mean_or_none(entry["mean"].get(measure.name) for entry in self.scores.values())
-
-
-def _trained_alone(groups: dict[str, dict[Any, Results]]) -> Iterator[_Alone]:
-    for label, by_seed in groups.items():
-        run = next(iter(by_seed.values()))
-        if run["algorithm"] == "local":
-            yield _Alone(label, run, {seed: selected(of) for seed, of in by_seed.items()})
-        elif all(of.get("verdict") and local_reference(of) for of in by_seed.values()):
-            yield _Alone(f"{label}'s own rival", run, {seed: local_reference(of) for seed, of in by_seed.items()})
-
-
-def _to_best_alone(
-    group: Mapping[str, Any], by_seed: dict[Any, Results], alone: Sequence[_Alone], measure: Measure
-) -> dict[str, Any] | None:
-    """What is gained over the best models that sites trained alone; None where nothing is better than what is paired.
-
-    As a method's own rivals are where they train further, or with momentum, and local training does not: a site can do
-    the same, whatever method it is offered. Of the same network.
-    """
-    own = group["to_own_rival"] or group["to_local"]
-    model = settings_of(next(iter(by_seed.values())))["model"]
-    known = [
-        (mean, of) for of in alone if settings_of(of.run)["model"] == model and (mean := of.mean(measure)) is not None
-    ]
-    if group["algorithm"] == "local" or own is None or not known:
-        return None
-    mean, best = max(known, key=lambda found: measure.gain(found[0], 0.0))
-    scores = {seed: run["final"]["selected"] for seed, run in by_seed.items()}
-    found = gains(scores, best.scores, measure)
-    if found["mean"] is None or own["mean"] is None or found["mean"] >= own["mean"]:
-        return None
-    return {**found, "baseline": best.label, "further": best.run.get("further", ""), "reaches": mean}
 
 
 def _new(run: Results, measure: str) -> float | None:

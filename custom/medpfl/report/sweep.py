@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from medpfl.report.compare_table import trained_otherwise
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import OWN_RIVAL, REFERENCE, Comparison, compare
+from medpfl.report.side_by_side import REFERENCE, Comparison, compare
+from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
 from medpfl.report.unfinished import Unfinished, unfinished_words
 
 Swept = dict[str, Any]
@@ -142,7 +142,7 @@ def _sites(run: Results) -> dict[str, dict[str, float | None]]:
 def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
     """The sweep as text: column heads, and a row for each method and value."""
     sweeping, measure = Sweeping.read(found), first(found)
-    with_own = any(map(_own_rival, _points(found)))
+    with_own = _with_own_rivals(found)
     heads = [
         "Algorithm",
         *sweeping.names,
@@ -155,7 +155,7 @@ def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
     rows = []
     for group in found["groups"]:
         for value, point in zip(sweeping.values, group["points"], strict=True):
-            local, own = point["to_local"], _own_rival(point)
+            local, own = point["to_local"], point.get("to_own_rival")
             gains = [(local["mean"], local["sd"]), tuple(local["worst"].values())] if local else [None, None]
             gains += [own and (own["mean"], own["sd"])] if with_own else []
             rows.append(
@@ -171,13 +171,13 @@ def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
 
 
 def _points(found: Swept) -> Iterator[dict[str, Any]]:
+    """Of all methods and values, each with its method's label."""
     for group in found["groups"]:
-        yield from group["points"]
+        yield from ({**point, "label": group["label"]} for point in group["points"])
 
 
-def _own_rival(point: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is gained over the model that each site trains alone beside the run; earlier files have none."""
-    return point.get("to_own_rival")
+def _with_own_rivals(found: Swept) -> bool:
+    return any(point.get("to_own_rival") for point in _points(found))
 
 
 def sweep_note(found: Swept) -> str:
@@ -191,10 +191,9 @@ def sweep_note(found: Swept) -> str:
     ]
     if sweeping.other_sites:
         sentences.append("Sites have other data at each value: a name at one value and at the next are two sites.")
-    if any(map(_own_rival, _points(found))):
+    if _with_own_rivals(found):
         sentences.append(f"{OWN_RIVAL}.")
-    each = [{**point, "label": group["label"]} for group in found["groups"] for point in group["points"]]
-    told = {(of["label"], str(of.get("trained_otherwise"))): of for of in each}
+    told = {(point["label"], str(point.get("trained_otherwise"))): point for point in _points(found)}
     sentences.append(trained_otherwise(list(told.values())))
     for key, what in (("rounds", "rounds"), ("local_epochs", "local epochs")):
         effort = {point[key] for point in _points(found)} - {None}
