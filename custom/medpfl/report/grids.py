@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -12,18 +12,18 @@ from medpfl.report.svg import dot, drawing, line, number, shortened, text, text_
 _LEVELS = 12
 
 
-def partition_plot(sites: dict[str, dict[str, int]], classes: Sequence[str], samples: str = "images") -> Markup:
+def partition_plot(sites: dict[str, dict[str, int]], classes: Mapping[str, str], samples: str = "images") -> Markup:
     """Class by site; the area of a dot is proportional to the number of samples (as figure 5 of the FedAP paper).
 
     Args:
         sites: by site its number of samples by class.
-        classes: in order.
+        classes: by their key in ``sites`` what stands beside their row, in order.
         samples: what they are.
     """
     cell = max(10, min(30, 560 // max(len(sites), 1)))
     slanted = any(text_width(site) > cell - 4 for site in sites)
     names = [shortened(site, 18) for site in sites]
-    kinds = [shortened(str(name), 18) for name in classes]
+    kinds = [shortened(name, 18) for name in classes.values()]
     left = 26 + max(map(text_width, kinds))
     foot = 12 + max(map(text_width, names)) if slanted else 20
     tall = max(18, min(26, cell))
@@ -42,10 +42,10 @@ def partition_plot(sites: dict[str, dict[str, int]], classes: Sequence[str], sam
             parts.append(text(middle, floor + 17, names[column], "middle", "tick"))
         elif column % math.ceil(13 / cell) == 0:
             parts.append(text(middle + 4, floor + 9, names[column], "end", "tick", turn=-90))
-        for row, kind in enumerate(classes):
+        for row, (kind, name) in enumerate(classes.items()):
             if count := counts.get(kind, 0):
                 radius = max(1.0, (min(cell, tall) / 2 - 0.5) * math.sqrt(count / most))
-                hover = f"{site}, class {kind}: {count}"
+                hover = f"{site}, class {name}: {count}"
                 parts.append(dot(middle, 4 + tall * (row + 0.5), radius, "images", hover))
     parts.append(text(left + cell * len(sites) / 2, height - 2, f"site (largest dot: {most})", "middle", "axis"))
     held = [sum(1 for count in counts.values() if count) for counts in sites.values()]

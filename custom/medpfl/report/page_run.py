@@ -25,7 +25,7 @@ from medpfl.report.page_tables import (
     made_table,
     site_table,
 )
-from medpfl.report.reading import Results, class_names, is_local, local_reference, round_series, selected, worst_site
+from medpfl.report.reading import Results, class_titles, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
 from medpfl.report.words import count, counted_as, further
 
@@ -189,7 +189,7 @@ def partition(run: Results, caption: str = "") -> Part:
     sites = run["data"]["sites"]
     if not sites:
         return Part(note="The run did not record what the sites hold.")
-    classes = class_names(run)
+    classes = class_titles(run)
     samples = counted_as(run["data"])
     totals = [sum(site.get(part) or 0 for part in ("train", "validation", "test")) for site in sites.values()]
     each = f"{min(totals)}" if min(totals) == max(totals) else f"{min(totals)} to {max(totals)}"

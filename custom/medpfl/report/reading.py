@@ -169,6 +169,13 @@ def class_names(results: Results) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
 
 
+def class_titles(results: Results) -> dict[str, str]:
+    """The same, those that are counted by number with the names that the data give them."""
+    keys, names = class_names(results), list(map(str, results["data"].get("classes") or ()))
+    by_number = not {*keys} <= {*names} and all(key.isdecimal() and int(key) < len(names) for key in keys)
+    return {key: names[int(key)] if by_number else key for key in keys}
+
+
 def round_series(results: Results, *keys: str) -> list[tuple[int, list[float]]]:
     """(round, the sites' values) for every round in which any site has the value at that path of keys."""
     series = []

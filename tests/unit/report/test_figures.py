@@ -38,11 +38,11 @@ def test_round_ticks_start_at_the_first_round():
 
 
 def test_the_area_of_a_dot_is_proportional_to_the_number_of_images():
-    markup = partition_plot({"a": {"0": 100, "1": 25}, "b": {"1": 0}}, ["0", "1"])
+    markup = partition_plot({"a": {"0": 100, "1": 25}, "b": {"1": 0}}, {"0": "heart", "1": "liver"})
     radii = [float(radius) for radius in re.findall(r'<circle[^>]* r="([\d.]+)"', markup)]
     assert len(radii) == 2
     assert (radii[0] / radii[1]) ** 2 == pytest.approx(4, rel=0.05)
-    assert "<title>a, class 1: 25</title>" in markup
+    assert "<title>a, class liver: 25</title>" in markup
 
 
 def test_the_diagonal_does_not_take_part_in_the_colours():
@@ -65,7 +65,7 @@ def test_uniform_weights_have_one_shade():
 
 def test_one_site():
     assert "<svg" in mixing_heat_map(["a"], [[1.0]])
-    assert "<svg" in partition_plot({"a": {"0": 1}}, ["0"])
+    assert "<svg" in partition_plot({"a": {"0": 1}}, {"0": "0"})
     assert "<svg" in strip_plot("accuracy", [("FedAP", {"a": 0.5})])
 
 

@@ -7,6 +7,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.measure import Measure
 from medpfl.report.reading import (
     class_names,
+    class_titles,
     differences,
     load_results,
     local_reference,
@@ -108,6 +109,22 @@ def test_worst_site_and_nothing_measured(five, empty):
 def test_classes_in_numerical_then_alphabetical_order(five):
     five["data"]["sites"]["site-1"]["classes"] = {"10": 1, "9": 1, "lung": 1, "bladder": 1}
     assert class_names(five) == ["0", "1", "2", "3", "9", "10", "bladder", "lung"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "names", "titles"),
+    [
+        (["0", "2"], ["heart", "liver", "lung"], ["heart", "lung"]),
+        (["heart", "lung"], ["heart", "liver", "lung"], ["heart", "lung"]),
+        (["2", "4"], ["2", "4", "8", "16", "32"], ["2", "4"]),  # names that look like numbers
+        (["0", "3"], ["heart", "liver"], ["0", "3"]),
+        (["0", "1"], [], ["0", "1"]),
+    ],
+)
+def test_classes_have_the_names_that_the_data_give_them(make_run, keys, names, titles):
+    run = make_run("fedavg", {"a": 0.9})
+    run["data"] |= {"classes": names, "sites": {"a": {"classes": dict.fromkeys(keys, 5)}}}
+    assert class_titles(run) == dict(zip(keys, titles, strict=True))
 
 
 def test_round_series_leaves_out_what_was_not_measured(five):
