@@ -31,19 +31,9 @@ COLUMNS = {
     ),
 }
 METHODS = (
-    *(
-        "FedAvg",
-        "FedProx",
-        "FedBN",
-        "FedPer",
-        "LG-FedAvg",
-        "f-FedAP",
-        "Ditto",
-        "FedAvg (finetune_steps=200)",
-        "FedBlend",
-    ),
-    *("FedAP", "APFL", "FedRep", "SCAFFOLD", "FedBABU", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres"),
-)
+    "FedAvg", "FedProx", "FedBN", "FedPer", "LG-FedAvg", "f-FedAP", "Ditto", "FedAvg (finetune_steps=200)", "FedBlend",
+    "FedAP", "APFL", "FedRep", "SCAFFOLD", "FedBABU", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres",
+)  # fmt: skip
 _OF_CLASSES = ("SCAFFOLD", "FedCurv", "FedReg", "VHL", "FedVSS", "FedImpres")
 UNDEFINED = dict.fromkeys(("brain MR", "lungs", "sarcoma MR"), _OF_CLASSES)
 """Refused methods: they are of samples of one class each, SCAFFOLD of SGD, and masks were learned by Adam."""
@@ -68,15 +58,16 @@ def _cell(method: str, column: str, found: tuple[int, int] | None) -> str:
 
 
 def main() -> None:
-    """Prints the table; a method that is in several comparisons of a column counts once."""
+    """Prints the table, fewest sites first; a method that is in several comparisons of a column counts once."""
     cells: dict[str, dict[str, tuple[int, int]]] = {method: {} for method in METHODS}
     for method, column, worse, sites in found():
         if method in cells:
             cells[method].setdefault(column, (worse, sites))
+    together = {method: tuple(map(sum, zip(*row.values(), strict=True))) for method, row in cells.items()}
     print(f"| | {' | '.join(COLUMNS)} | in all |\n|---|{'---:|' * (len(COLUMNS) + 1)}")
-    for method, row in cells.items():
-        shown = [_cell(method, column, row.get(column)) for column in COLUMNS]
-        worse, sites = (sum(of) for of in zip(*row.values(), strict=True))
+    for method in sorted(cells, key=lambda method: (-together[method][1], together[method][0])):
+        shown = [_cell(method, column, cells[method].get(column)) for column in COLUMNS]
+        worse, sites = together[method]
         bold = "**" if method == "FedBlend" else ""
         print(f"| {bold}{NAMES.get(method, method)}{bold} | {' | '.join(shown)} | {bold}{worse} of {sites}{bold} |")
 
