@@ -22,6 +22,7 @@ from medpfl.config.run import RunConfig
         ("run fedbn --model monai:ViT --model-arg patch_size=7", "no batch-norm layer"),
         ("run fedbn --model monai:DenseNet121", "choose larger images"),
         ("run fedavg --set lambda=0.3", "setting 'lambda' has no meaning for fedavg"),
+        ("run fedavg --mixing unifrom", "unknown mixing 'unifrom' (did you mean uniform?): use "),
         ("run fedavg --set learning_rate=0.1", "(did you mean lr?)"),
         ("run fedavg --set finetune_epoch=5", "(did you mean finetune_epochs?)"),
         ("run fedavg --set nothing=1", "it can take up: "),

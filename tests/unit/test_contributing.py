@@ -73,7 +73,7 @@ def test_no_method_stands_in_for_one_of_the_packages():
         (('name="fedbody"', 'name="fedbodies"'), "the method is called 'fedbodies'; call the entry point so, too"),
         (
             ('"layers": 1', '"layer": 1'),
-            "'settings' sets 'layer', which is no setting of its .*; did you mean 'layers'",
+            "'settings' sets 'layer', which is no setting of its .* .did you mean layers",
         ),
         (('"layers": 1', '"momentum": 0.9'), "no setting of its .*; what is of local training stands in 'training'"),
         (("mixing=Samples", 'mixing="samples"'), "mixing must be a class of Mixing, .* not 'samples'"),

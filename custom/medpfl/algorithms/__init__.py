@@ -42,6 +42,7 @@ from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 from medpfl.core.settings import named_fields
 from medpfl.training.settings import Training
 
@@ -107,10 +108,10 @@ def _problem(method: Algorithm, entry: str) -> str:
     where = {"settings": known, "under_sgd": known | training - {"optimizer"}, "training": training}
     for field, names in where.items():
         if strange := [name for name in getattr(method, field) if name not in names]:
-            near = difflib.get_close_matches(strange[0], names, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
             whose = {"training": "local training"}.get(field, "its mechanisms or mixing")
-            there = "; what is of local training stands in 'training'" if strange[0] in training else meant
+            there = did_you_mean(strange[0], names)
+            if strange[0] in training:
+                there = "; what is of local training stands in 'training'"
             return f"{field!r} sets {strange[0]!r}, which is no setting of {whose}{there}"
     return ""
 

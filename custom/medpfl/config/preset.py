@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from medpfl.config.fields import RunFields
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 
 
 class _Loader(yaml.SafeLoader):
@@ -68,8 +68,7 @@ def read_preset(file: Path, options: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"--preset {file}: a YAML mapping of options is needed, e.g. rounds: 50")
     for name in content:
         if name not in options:
-            close = get_close_matches(str(name), options, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            hint = did_you_mean(str(name), options)
             raise UserError(f"--preset {file}: {name!r} is no option here{hint}; there are {', '.join(options)}")
     return {name: _checked(file, name, value) for name, value in content.items()}
 

@@ -16,6 +16,7 @@ from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
 from medpfl.core.measure import LOSS
+from medpfl.core.near import did_you_mean
 from medpfl.core.plain import plain_problem
 from medpfl.core.settings import Settings, Value, named_fields
 from medpfl.models.lora import LoRA
@@ -75,7 +76,8 @@ class RunConfig(RunFields):
         if self.min_sites > self.sites:
             raise ValueError(f"the quorum of {self.min_sites} sites can never be met by {self.sites} sites")
         if self.resolved_mixing not in mixings():
-            raise ValueError(f"unknown mixing {self.mixing!r}: use {', '.join(mixings())}")
+            hint = did_you_mean(self.mixing, mixings())
+            raise ValueError(f"unknown mixing {self.mixing!r}{hint}: use {', '.join(mixings())}")
         if (self.personal or self.mixing) and _shares_nothing(self.algorithm):
             raise ValueError(
                 f"{self.algorithm} training shares and mixes nothing: choose another algorithm to change its choices"

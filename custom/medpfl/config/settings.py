@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from string import Formatter
 
 from medpfl.algorithms import mechanisms, mixings
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import Mechanism
+from medpfl.core.near import did_you_mean
 from medpfl.core.settings import Settings, Value, checked, defaults, extra, named_fields, setting
 from medpfl.training.optimizers import OWN_TO_SOME
 from medpfl.training.settings import Training
@@ -64,10 +64,8 @@ class Accepted:
         """A hint at the setting that was meant, by its name or by the words that describe it; empty for none."""
         known = {n: named_fields(kind)[n].description for n, kind in self.kinds.items()}
         words = name.replace("_", " ")
-        found = get_close_matches(name, known, n=1) or [
-            n for n, said in known.items() if said.startswith(words) and len(words) > 3
-        ]
-        return f" (did you mean {found[0]}?)" if found else ""
+        described = [n for n, said in known.items() if said.startswith(words) and len(words) > 3]
+        return did_you_mean(name, known) or did_you_mean(next(iter(described), ""), described)
 
     def at_server(self, name: str) -> bool:
         """Whether a setting is the server's business alone."""

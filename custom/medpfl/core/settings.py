@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from math import inf
 from typing import Any, get_args
 
 from annotated_types import Gt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medpfl.core.near import did_you_mean
 
 Value = float | int | str
 
@@ -92,6 +93,5 @@ def _words(kind: type[Settings], name: str, error: Mapping[str, Any]) -> str:
             return "must be a whole number"
         case "literal_error":
             words = get_args(named_fields(kind)[name].annotation)
-            close = get_close_matches(str(error["input"]).lower(), words, n=1)
-            return f"must be one of {', '.join(words)}" + (f" (did you mean {close[0]}?)" if close else "")
+            return f"must be one of {', '.join(words)}{did_you_mean(str(error['input']).lower(), words)}"
     return error["msg"].lower()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from math import isfinite
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 from medpfl.core.plain import require_plain
 from medpfl.data.files import composed
 
@@ -70,6 +70,5 @@ def read_arguments(model: type[M], data_args: Mapping[str, Any]) -> M:
             several = len(get_args(model.model_fields[name].annotation))
             reason = f"{json.dumps(data_args[name])} has not the {several} numbers that are needed"
         if first["type"] == "extra_forbidden":
-            near = get_close_matches(name, known, n=1)
-            reason = "such data have no argument of that name" + (f" (did you mean {near[0]}?)" if near else "")
+            reason = f"such data have no argument of that name{did_you_mean(name, known)}"
         raise UserError(f"--data-arg {name}: {reason}; there are {', '.join(known)}") from None

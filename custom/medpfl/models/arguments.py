@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, get_type_hints
 
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 
 _PLAIN = (bool, int, float, str, type(None))
 _WORD = re.compile(r"[A-Za-z0-9_+ -]{0,64}")
@@ -34,8 +34,7 @@ def call_arguments(
     accepted, open_ended = accepted_arguments(target, known)
     for key in given:
         if key not in accepted and not open_ended:
-            close = get_close_matches(key, accepted, n=1, cutoff=0.7)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = did_you_mean(key, accepted, cutoff=0.7)
             raise UserError(f"{name} has no model argument {key!r}{hint}; it accepts: {', '.join(accepted) or 'none'}")
     arguments = {key: value for key, value in known.items() if key in accepted} | dict(given)
     missing = [key for key, parameter in accepted.items() if parameter.default is Parameter.empty]

@@ -6,7 +6,6 @@ Evaluations, and statistics that a method takes of a site's data, see images as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import yaml
 from torch import Tensor
 
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 from medpfl.training.augment.presets import PRESETS, Preset
 
 Spec = str | Mapping[str, Any]
@@ -41,8 +41,7 @@ def problem(spec: Spec) -> str | None:
         return own_problem(spec)
     if spec == NONE or spec in PRESETS:
         return None
-    close = get_close_matches(spec, (NONE, *PRESETS), n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(spec, (NONE, *PRESETS))
     return f"augment must be none, one of {', '.join(PRESETS)}, or a YAML file of transforms, got {spec!r}{hint}"
 
 
