@@ -16,7 +16,7 @@ server, in its checkpoint.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,9 +26,14 @@ from medpfl.algorithms.mechanism import Mechanism, Moved, Run, ServerMove, Serve
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.mixing import reckoned_in
 from medpfl.core.parameters import State
-from medpfl.core.settings import Settings, setting
+from medpfl.core.settings import Settings, defaults, setting
 
 Optimizer = Literal["sgd", "adam", "yogi", "adagrad"]
+_WITHOUT: dict[str, tuple[str, ...]] = {
+    "sgd": ("server_square_decay", "server_eps"),
+    "adagrad": ("server_square_decay",),
+}
+"""Settings that an optimizer has not."""
 
 
 class ServerOptimizerSettings(Settings):
@@ -47,6 +52,15 @@ class ServerOptimizer(Mechanism):
     settings_class = ServerOptimizerSettings
     name = "server_optimizer"
     switch = "server_lr"
+
+    def refuses(self, run: Run) -> str | None:
+        """What would change nothing."""
+        of = self.settings
+        for name in _WITHOUT.get(of.server_optimizer, ()):
+            if getattr(of, name) != defaults(ServerOptimizerSettings)[name]:
+                having = ", ".join(rule for rule in get_args(Optimizer) if name not in _WITHOUT.get(rule, ()))
+                return f"setting {name} has no meaning for server_optimizer={of.server_optimizer}, but for {having}"
+        return None
 
     def at_server(self, run: Run) -> str:
         """The move."""

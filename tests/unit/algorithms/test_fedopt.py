@@ -74,6 +74,22 @@ def test_adaptive_steps(rule, squares):
     assert kept == pytest.approx({"mean/bias": 1.0, "square/bias": squares[1]})
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "having"),
+    [
+        ("fedavgm", {"server_square_decay": 0.5}, "adam, yogi"),
+        ("fedavg", {"server_lr": 1, "server_eps": 0.1}, "adam, yogi, adagrad"),
+        ("fedadam", {"server_optimizer": "adagrad", "server_square_decay": 0.5}, "adam, yogi"),
+    ],
+)
+def test_a_setting_that_would_change_nothing_is_refused(method, settings, having):
+    with pytest.raises(
+        UserError, match=rf"setting {list(settings)[-1]} has no meaning for server_optimizer=.*{having}$"
+    ):
+        config(method, settings=settings)
+    config("fedadam", settings={"server_square_decay": 0.5, "server_eps": 0.1})
+
+
 def test_yogi_never_falls_below_zero():
     square = torch.zeros(3)
     for step in torch.randn(200, 3, generator=torch.Generator().manual_seed(0)):
