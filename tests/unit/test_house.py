@@ -36,6 +36,11 @@ def test_a_circle_is_found_wherever_the_import_stands(tmp_path):
     assert find_circle(imports_of(package)) is None
 
 
+def test_only_the_folder_of_that_name_knows_flare():
+    knowing = [file for file in ROOT.rglob("*.py") if re.search(r"^\s*(from|import) nvflare\b", file.read_text(), re.M)]
+    assert {file.relative_to(ROOT).parts[0] for file in knowing} == {"flare"}
+
+
 def test_what_a_job_brings_of_this_package_fits_one_message_and_needs_nothing_of_what_it_leaves(tmp_path):
     data = {"data": "sarcoma-sample", "task": "segmentation", "partition": "natural", "sites": 3}
     job = export_job(make_config(algorithm="fedbn", **data), tmp_path / "job", byoc=True)

@@ -8,9 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from nvflare.job_config.api import FedJob
-from nvflare.job_config.defs import FilterType
-
 from medpfl.config.run import make_config
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
@@ -20,65 +17,27 @@ from medpfl.flare.admin.remote import Ended, System, Unknown
 from medpfl.flare.admin.submission import read_note, settled_note, submit_once
 from medpfl.flare.job.export import portable
 from medpfl.flare.job.folder import place_for
-from medpfl.flare.job.recipes import PackageRecipe, for_server, for_sites, travels_inline
+from medpfl.flare.job.join_recipe import JoinRecipe
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.launch.simulator import require_no_space, run_simulator
-from medpfl.flare.transport.filter import AllowListFilter
-from medpfl.flare.transport.join_controller import JoinController
-from medpfl.flare.transport.join_executor import JOIN_TASKS, JoinExecutor
 from medpfl.runs.folder import JOB, JOIN_JOB, require_own_folder
 from medpfl.runs.join import Joining, checkpoint_of
 
 _AGAIN = "the same command"
 
 
-class JoinRecipe(PackageRecipe):
-    """The job by which sites join; it goes to them and the server alone, and the run's own sites take no part.
+def recipe_of(joining: Joining, **more: Any) -> JoinRecipe:
+    """The job of those who join.
 
     Args:
         joining: who joins which run.
-        experiment: the run's name at the server.
-        state_dir: where the server has it; by default in its workspace.
-        site_state_dir: where the newcomers keep their folders; by default in their workspaces.
-        site_experiment: the folder there, by default ``experiment``.
-        name: the job's.
-        byoc: carry this package's code in the job.
-        gpus: GPUs that every newcomer must give.
+        more: of :class:`JoinRecipe`.
     """
-
-    def __init__(
-        self,
-        joining: Joining,
-        *,
-        experiment: str,
-        state_dir: Path | None = None,
-        site_state_dir: Path | None = None,
-        site_experiment: str | None = None,
-        name: str | None = None,
-        byoc: bool = False,
-        gpus: int = 0,
-    ):
-        config, newcomers = joining.config, joining.newcomers
-        federation = joining.federation(config.model_copy(update={"device": "cpu"}))
-        if joining.start:
-            config = config.model_copy(update={"init": str(joining.start.resolve())})
-        init = {"init": federation.config.init}
-        trained, newcomers = joining.trained.model_copy(update=init), newcomers.model_copy(update=init)
-        names = newcomers.site_names
-        job = FedJob(name=name or f"join-{config.algorithm}", min_clients=len(names))
-        at_server, at_site = (
-            None if folder is None else str(folder.resolve()) for folder in (state_dir, site_state_dir)
-        )
-        controller = JoinController(for_server(config), names, joining.epochs, experiment, at_server)
-        job.to_server(controller, id="medpfl_controller")
-        for site in names:
-            folder = site_experiment or experiment
-            executor = JoinExecutor(for_sites(trained), for_sites(newcomers), folder, at_site)
-            job.to(executor, site, tasks=list(JOIN_TASKS))
-            gate = AllowListFilter(federation.leaving(joining=True))
-            job.to(gate, site, filter_type=FilterType.TASK_RESULT, tasks=list(JOIN_TASKS))
-        all_needed = newcomers.model_copy(update={"min_sites": len(names)})
-        super().__init__(all_needed, job, names, inline=travels_inline(federation), byoc=byoc, gpus=gpus)
+    config = joining.config
+    federation = joining.federation(config.model_copy(update={"device": "cpu"}))
+    if joining.start:
+        config = config.model_copy(update={"init": str(joining.start.resolve())})
+    return JoinRecipe(config, federation, joining.trained, joining.newcomers, joining.epochs, **more)
 
 
 def join_here(
@@ -101,7 +60,7 @@ def join_here(
         raise UserError(f"--env {env}: held-out centres join in one process; leave it out, or give data with --data")
     require_own_folder(out)
     with run_folder(require_no_space(out)):
-        recipe = JoinRecipe(joining, experiment="state", state_dir=run, site_state_dir=out, site_experiment="joined")
+        recipe = recipe_of(joining, experiment="state", state_dir=run, site_state_dir=out, site_experiment="joined")
         names = joining.newcomers.site_names
         if env == "sim":
             again = f"{_AGAIN} begins anew"
@@ -151,7 +110,7 @@ def join_in_production(
     with run_folder(out):
         if (note := _under_way(system, joining, experiment, file)) is None:
             note = {"job": None, **_settings(joining, experiment)}
-            recipe = JoinRecipe(joining, experiment=experiment, byoc=byoc, gpus=_gpus(joining, gpus))
+            recipe = recipe_of(joining, experiment=experiment, byoc=byoc, gpus=_gpus(joining, gpus))
             submit_once(system, recipe, note, file)
         try:
             results = system.complete(note["job"], out / "flare", watch, results_file=JOINED)
@@ -188,7 +147,7 @@ def export_join(
     """
     joining, experiment = _at_federation(algorithm, run, said)
     job = place_for(job)
-    recipe = JoinRecipe(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
+    recipe = recipe_of(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
     recipe.export(str(job.parent))
     return job
 

@@ -26,7 +26,7 @@ from medpfl.flare.transport.join_executor import JoinExecutor
 from medpfl.flare.transport.payload import INFO, REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.join import Joining, join
-from medpfl.runs.join_job import JoinRecipe, join_in_production
+from medpfl.runs.join_job import join_in_production, recipe_of
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _rehearsal(monkeypatch):
 def test_the_job_goes_to_the_newcomers_alone_and_lets_no_model_leave(tmp_path):
     run_config = with_f(tmp_path, "fedap")
     joining = Joining.of("fedap", tmp_path, run_config, SAID | {"names": ("east", "west")})
-    JoinRecipe(joining, experiment="first").export(str(tmp_path / "jobs"))
+    recipe_of(joining, experiment="first").export(str(tmp_path / "jobs"))
     job = tmp_path / "jobs" / "join-fedap"
     meta = json.loads((job / "meta.json").read_text())
     assert meta["deploy_map"] == {"app_server": ["server"], "app_east": ["east"], "app_west": ["west"]}
@@ -81,7 +81,7 @@ def test_a_newcomer_begins_with_the_start_weights_that_the_job_names(tmp_path, a
     save_file(start, file)
     run_config = with_f(tmp_path, algorithm, init=str(file))
     joining = Joining.of(algorithm, tmp_path, run_config, SAID | {"names": ("north-1", "south-2")}, real=True)
-    JoinRecipe(joining, experiment="first").export(str(tmp_path / "jobs"))
+    recipe_of(joining, experiment="first").export(str(tmp_path / "jobs"))
     job = tmp_path / "jobs" / f"join-{algorithm}"
     said = {name: (job / f"app_{name}" / "config" / f"config_fed_{what}.json").read_text() for name, what in SIDES}
     assert ("of-the-server" in said["server"], "of-the-server" in said["north-1"]) == (True, False)
