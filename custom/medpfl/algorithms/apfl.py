@@ -131,7 +131,8 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
                 of_mixture.backward(of_mixture_loss, len(y))
                 if adaptive and not count:
                     ways = {name: p.detach() - now[name] for name, p in of_own.items()}
-                    slope = sum(float((ways[name] * tensor.grad).sum()) for name, tensor in mixed.items())
+                    slopes = {name: tensor.grad for name, tensor in mixed.items() if tensor.grad is not None}
+                    slope = sum(float((ways[name] * grad).sum()) for name, grad in slopes.items())
                     if isfinite(slope):  # else it overflowed, as a scaled loss may, whose step is left out too
                         alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
                 with of_common.forward():

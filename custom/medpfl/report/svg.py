@@ -12,6 +12,8 @@ from html import escape
 
 from markupsafe import Markup
 
+_NOTHING = 1e-9
+"""What a value as near to 0 as this is drawn as."""
 # Mean advance of a 12 px sans-serif character; only for leaving enough room.
 _CHARACTER = 6.6
 
@@ -86,7 +88,7 @@ class Scale:
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers (steps of 1, 2 or 5) that enclose low..high."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-3):
-        margin = 0.1 * abs(low) or 0.5
+        margin = 0.1 * abs(low) if abs(low) > _NOTHING else 0.5
         low, high = low - margin, high + margin
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))

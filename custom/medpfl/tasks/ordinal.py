@@ -126,11 +126,12 @@ def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> flo
         labels: (n,), true.
         classes: how many grades there are.
     """
-    table = np.bincount(labels * classes + grades, minlength=classes**2).reshape(classes, classes) / max(1, len(labels))
+    # In whole numbers, so that rounding leaves nothing of a kappa of 0, where one grade is always predicted, or below -1.
+    table = np.bincount(labels * classes + grades, minlength=classes**2).reshape(classes, classes)
     weights = np.square(np.subtract.outer(np.arange(classes), np.arange(classes)))
-    by_chance = (weights * np.outer(table.sum(1), table.sum(0))).sum()
-    # Rounding may go below -1, which no kappa is.
-    return None if by_chance == 0 else max(-1.0, float(1 - (weights * table).sum() / by_chance))
+    by_chance = int((weights * np.outer(table.sum(1), table.sum(0))).sum())
+    found = int((weights * table).sum()) * len(labels)
+    return None if by_chance == 0 else 1 - found / by_chance
 
 
 def no_grade_rules(labels: np.ndarray, classes: int, enough: Enough, power: int = 2) -> bool:

@@ -89,6 +89,20 @@ class Tied(TwoWeights):
         self.again.weight = self.fc.weight
 
 
+class WithMore(TwoWeights):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(2, 2)
+
+
+def test_parameters_that_the_loss_does_not_reach_have_no_part_in_the_share():
+    own = {**WithMore().state_dict(), **both(1.0, -1.0), "alpha/": torch.tensor(0.5, dtype=torch.float64)}
+    done = trained(config("apfl"), WithMore(), kept={"mixture": own})
+
+    assert done.numbers() == {"alpha": pytest.approx(0.5 + 0.1 * 2 * (1 - P0))}
+    assert done.states()["mixture"]["more.weight"].equal(own["more.weight"])
+
+
 def test_weights_with_two_names_are_mixed_under_both():
     model, own = Tied(0.0, 0.0), both(1.0, -1.0)
     own |= {"again.weight": own["fc.weight"], "alpha/": torch.tensor(0.25, dtype=torch.float64)}

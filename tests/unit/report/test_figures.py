@@ -31,6 +31,10 @@ def test_ticks_of_one_value(value):
     assert values[0] <= value <= values[-1]
 
 
+def test_what_rounding_leaves_of_nothing_is_drawn():
+    assert "<svg" in line_chart("kappa", [Curve("a", [(0, 0.0), (1, -7e-17)])])
+
+
 def test_round_ticks_start_at_the_first_round():
     assert round_ticks(1, 6) == [1, 2, 3, 4, 5, 6]
     assert round_ticks(1, 20) == [1, 4, 6, 8, 10, 12, 14, 16, 18, 20]

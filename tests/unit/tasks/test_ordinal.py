@@ -28,6 +28,14 @@ def test_no_kappa_is_below_minus_one():
     assert quadratic_kappa(6 - labels, labels, 7) == -1
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 60), st.integers(2, 6), st.integers(0, 10**6))
+def test_of_one_grade_throughout_kappa_is_nothing_to_the_bit(n, classes, seed):
+    labels = np.random.default_rng(seed).integers(classes, size=n)
+    grade = (labels[0] + 1) % classes
+    assert quadratic_kappa(np.full(n, grade), labels, classes) == 0
+
+
 def test_by_hand():
     labels = np.array([0, 1, 2, 4])
     probabilities = np.eye(5)[[0, 2, 2, 1]]
