@@ -119,11 +119,16 @@ def test_a_papers_schedule_holds_for_all_that_are_compared():
     assert published_defaults(["local", "fedap"]) == ({}, {})
 
 
-def alone_of(*algorithms, **fields):
-    """By run of a comparison whether its sites train alone beside it."""
+def made_of(*algorithms, **fields):
+    """By run of a comparison its configuration."""
     empty = {"data_args": {}, "model_args": {}, "settings": {}}
     made = configs_of(algorithms, 2, as_meant(dict.fromkeys(OPTIONS) | empty | fields))
-    return {name: config.alone for name, config in made if config.seed == 1}
+    return {name: config for name, config in made if config.seed == 1}
+
+
+def alone_of(*algorithms, **fields):
+    """By run of a comparison whether its sites train alone beside it."""
+    return {name: config.alone for name, config in made_of(*algorithms, **fields).items()}
 
 
 def test_what_a_paper_fixes_for_all_is_said(caplog):
@@ -152,3 +157,15 @@ def test_sites_train_alone_beside_what_chooses_or_trains_further():
     }
     assert alone_of(tuned, alone="no") == {"local": "no", "fedavg_finetune_steps=9": "no"}
     assert set(alone_of("fedavg", alone="yes").values()) == {"yes"}
+
+
+def test_a_choice_at_the_end_is_of_methods_that_share_something():
+    made = made_of("fedavg", "fedbn:use=received", "fedblend", use="best")
+    assert {name: (config.use, config.alone) for name, config in made.items()} == {
+        "local": (None, "no"),
+        "fedavg": ("best", "yes"),
+        "fedbn_use=received": ("received", "no"),
+        "fedblend": ("best", "yes"),
+    }
+    with pytest.raises(UserError, match="local, which shares nothing there is only one"):
+        made_of("fedavg", "local:use=best")

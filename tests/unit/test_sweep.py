@@ -205,6 +205,13 @@ def test_settings_change_together(tmp_path):
     assert [point["rounds"] for point in found["groups"][1]["points"]] == [2, 1]
 
 
+def test_of_what_sites_use_local_training_has_one_run():
+    parsed = Sweep.parse("use=received,best")
+    points = [configs_of(["fedbn"], 1, parsed.fields(value, said(rounds=1))) for value in parsed.values]
+    assert [[config.use for _, config in runs] for runs in points] == [[None, "received"], [None, "best"]]
+    assert points[0][0] == points[1][0]
+
+
 def _printed():
     page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
     return re.findall(r"\| `compare ([^`]*--sweep [^`]+)` \|", page)

@@ -45,6 +45,11 @@ class Algorithm:
     use: Literal["received", "best", "blend"] = "received"
 
     @property
+    def shares_nothing(self) -> bool:
+        """Whether every site trains alone."""
+        return self.personal == "everything"
+
+    @property
     def recipe(self) -> str:
         """Name of its FLARE recipe."""
         words = "".join(c if c.isalnum() else " " for c in self.title).split()

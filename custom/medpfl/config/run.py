@@ -78,7 +78,7 @@ class RunConfig(RunFields):
         if self.resolved_mixing not in mixings():
             hint = did_you_mean(self.mixing, mixings())
             raise ValueError(f"unknown mixing {self.mixing!r}{hint}: use {', '.join(mixings())}")
-        if (self.personal or self.mixing) and _shares_nothing(self.algorithm):
+        if (self.personal or self.mixing) and algorithm(self.algorithm).shares_nothing:
             raise ValueError(
                 f"{self.algorithm} training shares and mixes nothing: choose another algorithm to change its choices"
             )
@@ -292,10 +292,6 @@ def _switches_of(name: str, known: Accepted) -> list[str]:
     """By which settings a run could take up the mechanism that has a setting; none if it cannot."""
     parts = (part for part in mechanisms().values() if name in named_fields(part.settings_class))
     return [switch for part in parts for switch in part.switches() if switch in known.kinds]
-
-
-def _shares_nothing(name: str) -> bool:
-    return algorithm(name).personal == "everything"
 
 
 def published_defaults(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Value]]:

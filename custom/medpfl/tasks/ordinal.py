@@ -126,7 +126,7 @@ def quadratic_kappa(grades: np.ndarray, labels: np.ndarray, classes: int) -> flo
         labels: (n,), true.
         classes: how many grades there are.
     """
-    # In whole numbers, so that rounding leaves nothing of a kappa of 0, where one grade is always predicted, or below -1.
+    # In whole numbers: rounding takes none below -1, and makes no number of the 0 of one grade throughout.
     table = np.bincount(labels * classes + grades, minlength=classes**2).reshape(classes, classes)
     weights = np.square(np.subtract.outer(np.arange(classes), np.arange(classes)))
     by_chance = int((weights * np.outer(table.sum(1), table.sum(0))).sum())
