@@ -28,6 +28,14 @@ class LabelOutside(LoaderError):
         super().__init__(f"a label lies outside 0 to {outputs - 1}: the model has {outputs} outputs")
 
 
+class OtherLabels(LoaderError):
+    """As many labels a sample as the model has no outputs for."""
+
+    def __init__(self, labels: int, outputs: int):
+        of_model = f"the model {outputs} outputs: one for each is needed"
+        super().__init__(f"a batch has {labels} labels a sample, and {of_model}")
+
+
 class NotPlain(LoaderError):
     """A loader made for training is no source of statistics, and none of cases on which models are compared."""
 
@@ -45,7 +53,28 @@ USED_UP = (
     "anew each time, a DataLoader or a list"
 )
 
+NO_PAIR = "a batch of its loaders is not (inputs, labels), two tensors and no more: of a dictionary give these two"
+SEVERAL = "a batch has several labels a sample, and the task one class: several are --task multi-label"
+_NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
+"""Kinds of numbers that images are stored in and no layer takes."""
+
 BALANCED = "loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there"
+
+
+def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """A loader's batches; LoaderError at the first that no network could take."""
+    for batch in loader:
+        yield _pair(batch)
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)):
+        raise LoaderError(NO_PAIR)
+    inputs, labels = batch
+    if inputs.dtype in _NARROW:
+        kind = str(inputs.dtype).removeprefix("torch.")
+        raise LoaderError(f"a batch has {kind} inputs: networks take floating point, scaled as training wants it")
+    return inputs, labels
 
 
 def told(loader: Iterable[Any]) -> int | None:
@@ -79,8 +108,8 @@ def varies(loader: Iterable[Any], batches: int | None = None) -> bool:
 
 
 def _differs(loader: Iterable[Any], batches: int | None) -> bool:
-    first = [_digest(batch) for batch in islice(loader, batches)]
-    return any(one != two for one, two in zip_longest(first, map(_digest, islice(loader, batches))))
+    first = [_digest(batch) for batch in islice(pairs(loader), batches)]
+    return any(one != two for one, two in zip_longest(first, map(_digest, islice(pairs(loader), batches))))
 
 
 @contextmanager
@@ -95,10 +124,10 @@ def looked_at() -> Iterator[None]:
         random.setstate(states[1])
 
 
-def _digest(batch: Iterable[Tensor]) -> bytes:
+def _digest(batch: tuple[Tensor, Tensor]) -> bytes:
     """Of inputs and labels."""
     found = hashlib.blake2b(digest_size=16)
-    for tensor in map(torch.as_tensor, batch):
+    for tensor in batch:
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return found.digest()

@@ -16,12 +16,14 @@ from medpfl.core.own_loaders import (
     BALANCED,
     NOT_IN_ORDER,
     NOT_PLAIN,
+    SEVERAL,
     USED_UP,
     LoaderError,
     NotPlain,
     drops,
     looked_at,
     number_of_batches,
+    pairs,
     told,
     used_up,
     varies,
@@ -180,6 +182,7 @@ class SiteLoaders:
         plain: the training samples in a fixed order, each once and as it is: what statistics of a site's data are taken
             from. Not needed where ``train`` is that itself.
         device: where batches are moved; filled in by the engine.
+        one_class: whether the task has one class a sample; likewise, None where nobody said it.
     """
 
     train: Iterable[Batch]
@@ -187,6 +190,7 @@ class SiteLoaders:
     test: Iterable[Batch] = ()
     plain: Iterable[Batch] | None = None
     device: torch.device = field(default=torch.device("cpu"), init=False)
+    one_class: bool | None = field(default=None, init=False)
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
@@ -212,7 +216,7 @@ class SiteLoaders:
             raise NotPlain(NOT_IN_ORDER)
         number = told(loader)
         if number is None:
-            number = sum(len(y) for _, y in loader)
+            number = sum(len(y) for _, y in pairs(loader))
         if part == "train" and number and any(map(used_up, (loader, in_order))):
             raise NotPlain(USED_UP)
         return number
@@ -249,11 +253,14 @@ class SiteLoaders:
         return self._moved(loader)
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        for x, y in loader:
+        for x, y in pairs(loader):
             labels = y.to(self.device, torch.long, non_blocking=True)
-            # A channel of one, as MONAI's masks and MedMNIST's labels have it.
-            single = labels.dim() in (2, x.dim()) and labels.shape[1] == 1
-            yield x.to(self.device, non_blocking=True), labels.squeeze(1) if single else labels
+            # A column of one, as MedMNIST's labels have it.
+            labels = labels.squeeze(1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
+            if self.one_class and labels.dim() != 1:
+                raise LoaderError(SEVERAL)
+            kind = torch.float32 if x.dtype == torch.float64 else x.dtype  # as numpy's arrays become tensors
+            yield x.to(self.device, kind, non_blocking=True), labels
 
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`: of what the loader yields in an epoch, but labels below 0, which a loss may leave out.

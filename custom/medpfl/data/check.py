@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.registry import absent, kind_of
 
 
 def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) -> list[Finding]:
@@ -21,6 +21,8 @@ def check(name_or_path: str | Path, data_args: Mapping[str, Any] | None = None) 
         UserError: an argument that such data do not have, or a wrong value of one.
     """
     data = str(name_or_path)
+    if wrong := absent(data):
+        return [Finding("error", wrong)]
     return kind_of(data, {}).check(data, data_args or {})
 
 

@@ -18,7 +18,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE
-from medpfl.data.kinds.registry import kind_of, meant
+from medpfl.data.kinds.registry import absent, kind_of, meant
 from medpfl.data.partition.by_patient import require_drawn
 from medpfl.data.sites import fixed_sites, task_for
 from medpfl.models.installed import code_of
@@ -144,6 +144,8 @@ def _judged_longer(config: RunConfig) -> bool:
 
 def _whole_path(data: str | None) -> str | None:
     if not data or not (path := Path(data)).exists():
+        if data and (wrong := absent(data)):
+            raise UserError(f"--data {wrong}")
         return data
     # A folder may happen to be called like a data set that is meant.
     if path.is_dir() and meant(data) != path:

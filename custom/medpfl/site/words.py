@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
-from medpfl.core.own_loaders import BALANCED, NOT_IN_ORDER, NOT_PLAIN, USED_UP
+from medpfl.core.own_loaders import BALANCED, NO_PAIR, NOT_IN_ORDER, NOT_PLAIN, SEVERAL, USED_UP
 from medpfl.site.unlike_training import RATES
 
 UNKNOWN = "the site cannot answer (its log says more)"
@@ -77,6 +77,10 @@ _TEXTS = (
     r"its classes are not the run's, or in another order \(--data-arg classes=\.\.\. gives it, for scans a "
     r"manifest\.json too\)" + _MORE,
     "a label lies outside 0 to {number}: the model has {number} outputs",
+    "a batch has {number} labels a sample, and the model {number} outputs: one for each is needed",
+    "a batch has (?:bool|uint8|int8|int16) inputs: networks take floating point, scaled as training wants it",
+    re.escape(NO_PAIR),
+    re.escape(SEVERAL),
     re.escape(NOT_PLAIN),
     re.escape(NOT_IN_ORDER),
     re.escape(USED_UP),

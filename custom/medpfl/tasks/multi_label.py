@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from medpfl.core.own_loaders import OtherLabels
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
@@ -70,6 +71,8 @@ class MultiLabel(Task):
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """Mean over the labels that are known; loaders give a single one as (B,)."""
         labels = labels.reshape(len(labels), -1)
+        if labels.shape != output.shape:
+            raise OtherLabels(labels.shape[1], output.shape[1])
         known = labels >= 0
         found = binary_cross_entropy_with_logits(output, labels.clamp(min=0).to(output.dtype), reduction="none")
         return (found * known).sum() / known.sum().clamp(min=1)

@@ -194,3 +194,8 @@ def test_check_of_a_broken_file(tmp_path):
     (finding,) = check(tmp_path / "x.npz")
     assert finding.level == "error"
     assert "damaged" in finding.message
+
+
+def test_a_check_of_a_path_where_nothing_is_says_so_whatever_else_is_said():
+    [found] = check("no/folder", {"size": 64})
+    assert (found.level, found.message) == ("error", "no/folder: there is no such file or folder")

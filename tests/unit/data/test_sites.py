@@ -7,6 +7,7 @@ import torch
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import NotInOnePlace, UserError
+from medpfl.core.masked_data import MaskedImages
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.data.kinds.function.own_data import OwnData
@@ -38,6 +39,10 @@ def test_a_function_that_returns_something_else_is_named():
         source.site("site-1", CPU)
 
 
+def masked(data):
+    return MaskedImages(data.images, {part: x[:, 0].to(torch.uint8) for part, x in data.images.items()})
+
+
 def changed(site, seed, *, change):
     data = tiny.images()
     test = {"test": torch.tensor([900, 900, 5, 5, 5, 70, 70])}
@@ -65,6 +70,16 @@ def changed(site, seed, *, change):
         case "no numbers":
             data.images["test"] = data.images["test"].float()
             data.images["test"][2, 0, 0, 0] = float("nan")
+        case "short":
+            data.images["train"] = data.images["train"].short()
+        case "loaders":
+            return loaders(site, seed)
+        case "masks":
+            return masked(data)
+        case "no test masks":
+            found = masked(data)
+            del found.labels["test"]
+            return found
         case "few patients":
             return replace(data, patients={"test": torch.zeros(3, dtype=torch.int64)})
     return data
@@ -103,6 +118,8 @@ def test_labels_of_ones_own_images_may_be_a_column():
             "two columns",
             r"site-1: train: labels are \[13, 2\], and classification has one class a case, \(13,\); several",
         ),
+        ("short", r"site-1: train: images are int16; uint8, 0 to 255, or floating point in \[-1, 1\] is needed"),
+        ("masks", "site-1: MaskedImages has masks, and classification takes none: say --task segmentation"),
         ("no numbers", r"site-1: test: images have values that are no numbers \(NaN or infinite\)"),
     ],
 )
@@ -111,11 +128,17 @@ def test_what_ones_own_images_lack_is_said(change, words):
         of_changed(change)
 
 
-def test_one_label_an_image_is_no_mask():
-    fields = {"data": "test_sites:changed", "data_args": {"change": ""}, "sites": 2, "task": "segmentation"}
-    with pytest.raises(
-        UserError, match="ImageTensors has one label or several a case; segmentation takes MaskedImages"
-    ):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("", "ImageTensors has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
+        ("loaders", "SiteLoaders has one label or several a case; segmentation takes MaskedImages or MaskedVolumes"),
+        ("no test masks", "site-1: MaskedImages has no test images and masks; no cases are empty"),
+    ],
+)
+def test_one_label_an_image_is_no_mask(change, words):
+    fields = {"data": "test_sites:changed", "data_args": {"change": change}, "sites": 2, "task": "segmentation"}
+    with pytest.raises(UserError, match=words):
         OwnData(make_config(algorithm="fedavg", **fields)).site("site-1", CPU)
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import tiny
 import torch
@@ -17,11 +19,13 @@ from torch.utils.data import (
 )
 
 from medpfl.core.moments import input_statistics, training_inputs
-from medpfl.core.own_loaders import NOT_IN_ORDER, NOT_PLAIN, USED_UP, NotPlain
+from medpfl.core.own_loaders import NO_PAIR, NOT_IN_ORDER, NOT_PLAIN, SEVERAL, USED_UP, LoaderError, NotPlain
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors, SiteLoaders, batch_sizes, scale
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.words import listed
+
+INPUTS, LABELS = torch.zeros(3, 1), torch.zeros(3)
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
@@ -195,7 +199,8 @@ def test_models_are_compared_on_the_same_cases(part):
     """Else one model's case 1 would be compared with another's case 7, and gain or lose by chance."""
     in_order = DataLoader(numbered(), 8)
     assert SiteLoaders(in_order, **{part: in_order}).samples(part) == 100
-    for loader in (DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), iter([(torch.zeros(1, 1), [0])])):
+    once = iter([(INPUTS, LABELS)])
+    for loader in (DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), once):
         with pytest.raises(NotPlain, match="gives other samples at another reading"):
             SiteLoaders(in_order, **{part: loader}).samples(part)
     assert listed(NOT_IN_ORDER, ()) == NOT_IN_ORDER
@@ -260,6 +265,31 @@ def test_a_site_says_why_it_sends_no_statistics():
     with pytest.raises(QuorumNotMet, match="statistics need each sample once"):
         tiny.run(tiny.config("fedap"), shuffled)
     assert listed(NOT_PLAIN, ()) == NOT_PLAIN
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"image": INPUTS, "label": LABELS}, NO_PAIR),
+        ((INPUTS, LABELS, LABELS), NO_PAIR),
+        ((INPUTS.numpy(), LABELS.numpy()), NO_PAIR),
+        ((INPUTS.short(), LABELS), "a batch has int16 inputs: networks take floating point, scaled as training wants"),
+        ((INPUTS, torch.zeros(3, 2)), SEVERAL),
+    ],
+)
+def test_what_no_network_could_take_is_said(batch, words):
+    data = SiteLoaders([batch], validation=[batch])
+    data.one_class = True
+    for reading in (lambda: list(data.training_batches(3, generator(0))), lambda: list(data.batches("validation", 3))):
+        with pytest.raises(LoaderError, match=re.escape(words)) as said:
+            reading()
+        assert listed(str(said.value), ()) == str(said.value)
+
+
+def test_inputs_of_double_precision_are_taken():
+    data = SiteLoaders([(torch.ones(3, 1, dtype=torch.float64), LABELS[:, None])])
+    [(x, y)] = data.training_batches(3, generator(0))
+    assert (x.dtype, y.dtype, y.shape) == (torch.float32, torch.int64, (3,))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32])

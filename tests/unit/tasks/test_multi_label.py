@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, recall_score, roc_auc_score
 from torch import nn
 
+from medpfl.core.own_loaders import OtherLabels
 from medpfl.core.site_data import SiteLoaders
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
@@ -22,6 +23,11 @@ def test_the_loss_counts_known_labels_alone():
     right = nn.functional.binary_cross_entropy_with_logits(output[:, 0], labels[:, 0].float())
     assert TASK.loss(output, labels) == pytest.approx(float(right))
     assert TASK.loss(output, torch.full((2, 2), -1)) == 0
+
+
+def test_labels_without_an_output_are_counted():
+    with pytest.raises(OtherLabels, match="a batch has 1 labels a sample, and the model 3 outputs: one for each"):
+        TASK.loss(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))
 
 
 def test_a_single_label_of_a_loader_is_one_column():

@@ -74,6 +74,15 @@ def meant(data: str) -> Path | None:
     return here.path(data) if isinstance(here, CentreKind) else None
 
 
+def absent(data: str) -> str:
+    """What is wrong with a ``--data`` value that is a path where nothing is, in words; empty for any other."""
+    path = Path(data).expanduser()
+    named = len(path.parts) > 1 or path.suffix.lower() == ".npz"
+    if not named or path.exists() or _here(data):
+        return ""
+    return f"{path}: there is no such file or folder"
+
+
 def _here(data: str) -> Kind | None:
     return next((kind for kind in kinds() if kind.is_here(data)), None)
 

@@ -46,18 +46,20 @@ class OwnData:
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         data = self.function(site=name, seed=self.config.seed, **self.config.data_args)
-        if isinstance(data, SiteLoaders):
-            return _moved(data, device)
-        if isinstance(data, MaskedVolumes):
-            _require_fitting(name, data.images, data.masks)
-            return replace(data, device=device)
-        if not isinstance(data, ImageTensors | MaskedImages):
+        if not isinstance(data, SiteLoaders | ImageTensors | MaskedImages | MaskedVolumes):
             raise UserError(
                 f"{self.config.data} returned {type(data).__name__} for {name}: it must be SiteLoaders, ImageTensors, "
                 "MaskedImages or MaskedVolumes"
             )
+        _require_labels(name, data, self.config.learned)
+        if isinstance(data, SiteLoaders):
+            data.device, data.one_class = device, self.config.learned.one_class
+            return data
+        if isinstance(data, MaskedVolumes):
+            _require_fitting(name, data, data.masks)
+            return replace(data, device=device)
         if isinstance(data, MaskedImages):
-            _require_fitting(name, data.images, data.labels)
+            _require_fitting(name, data, data.labels)
         else:
             data = _fitted(name, data, self.config.learned)
         moved = {
@@ -128,9 +130,15 @@ def import_object(spec: str, what: str) -> Any:
     return found
 
 
-def _moved(data: SiteLoaders, device: torch.device) -> SiteLoaders:
-    data.device = device
-    return data
+def _require_labels(site: str, data: SiteData, learned: Task) -> None:
+    """UserError where the data have masks and the task takes none, or the other way round."""
+    masked, kind = isinstance(data, MaskedImages | MaskedVolumes), type(data).__name__
+    if learned.labels == "mask" and not masked:
+        raise UserError(
+            f"{site}: {kind} has one label or several a case; {learned.name} takes MaskedImages or MaskedVolumes"
+        )
+    if masked and learned.labels != "mask":
+        raise UserError(f"{site}: {kind} has masks, and {learned.name} takes none: say --task segmentation")
 
 
 def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
@@ -139,14 +147,14 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
     Raises:
         UserError: a part is missing, labels or patients are not the images', or a number is none.
     """
-    if learned.labels == "mask":
-        raise UserError(f"{site}: ImageTensors has one label or several a case; {learned.name} takes MaskedImages")
     one_class = learned.one_class
     labels, patients, persons = {}, {}, dict(data.persons)
     for part in get_args(Part):
-        if part not in data.images or part not in data.labels:
-            raise UserError(f"{site}: ImageTensors has no {part} images and labels; no cases are empty tensors")
+        _require_part(site, data, part, data.labels)
         where, images, own = f"{site}: {part}:", len(data.images[part]), data.labels[part]
+        if not (data.images[part].is_floating_point() or data.images[part].dtype == torch.uint8):
+            kind = str(data.images[part].dtype).removeprefix("torch.")
+            raise UserError(f"{where} images are {kind}; uint8, 0 to 255, or floating point in [-1, 1] is needed")
         if own.is_floating_point() and one_class:
             kind = str(own.dtype).removeprefix("torch.")
             raise UserError(f"{where} labels are {kind}; whole numbers, the classes, are needed")
@@ -172,10 +180,17 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
     return replace(data, labels=labels, patients=patients, persons=persons)
 
 
-def _require_fitting(site: str, images: Mapping[Part, Any], masks: Mapping[Part, Any]) -> None:
-    """UserError where masks are not their images': tensors of slices, or lists of volumes."""
-    for part, own in images.items():
-        where, of = f"{site}: {part}:", masks[part]
+def _require_part(site: str, data: Any, part: Part, labels: Mapping[Part, Any]) -> None:
+    if part not in data.images or part not in labels:
+        what, none = ("labels", "empty tensors") if type(data) is ImageTensors else ("masks", "empty")
+        raise UserError(f"{site}: {type(data).__name__} has no {part} images and {what}; no cases are {none}")
+
+
+def _require_fitting(site: str, data: MaskedImages | MaskedVolumes, masks: Mapping[Part, Any]) -> None:
+    """UserError where masks are not their images': tensors of slices, or lists of volumes; or a part is missing."""
+    for part in get_args(Part):
+        _require_part(site, data, part, masks)
+        where, own, of = f"{site}: {part}:", data.images[part], masks[part]
         if len(own) != len(of):
             raise UserError(f"{where} {len(of)} masks, and {len(own)} images; one each is needed")
         for image, mask in [(own, of)] if isinstance(own, Tensor) else zip(own, of, strict=True):
