@@ -91,7 +91,8 @@ class RunConfig(RunFields):
             if reason := part.refuses(self) or part.displaced(self.mechanisms):
                 raise ValueError(reason)
         self._check_moves()
-        if reason := augment.problem(self.augment) or self.trainer.refuses(self.learned):
+        masks = self.learned.labels == "mask"
+        if reason := augment.problem(self.augment, masks=masks) or self.trainer.refuses(self.learned):
             raise ValueError(reason)
         return self
 

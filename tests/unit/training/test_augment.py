@@ -10,6 +10,7 @@ from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors
 from medpfl.tasks import TASKS
 from medpfl.training.augment import augmenter
+from medpfl.training.augment.own import problem
 from medpfl.training.augment.presets import LIGHT, PRESETS, Preset, Ranges, _matrices
 from medpfl.training.loop import plain_objective, train_epochs
 from medpfl.training.trainer import Trainer
@@ -178,8 +179,22 @@ def test_bags_of_one_shape_and_volumes_go_the_same_way():
         ({"transforms": [{"_target_": "RandFlipd", "keys": "$print(1)"}]}, "which MONAI's bundles take for code"),
         ({"transforms": [{"_target_": "os.system('x')"}]}, "is no name of a class"),
         ({"transforms": [{"_target_": "OneOf", "transforms": [{"_target_": "Lambda"}]}]}, "'Lambda' is no random"),
+        (
+            {"transforms": [{"_target_": "RandFlipd", "keys": ["image", "label"]}]},
+            "RandFlipd is of 'label', which are masks, and the task has none; keys: image",
+        ),
+        (
+            {"transforms": [{"_target_": "OneOf", "transforms": [{"_target_": "RandFlipd", "keys": "img"}]}]},
+            "RandFlipd is of 'img'; keys: image",
+        ),
     ],
 )
 def test_what_is_no_augmentation(augment, words):
     with pytest.raises(UserError, match=words):
         config("fedavg", augment=augment)
+
+
+def test_a_list_for_masks_serves_for_both_where_keys_may_be_missing():
+    both = {"_target_": "RandFlipd", "keys": ["image", "label"]}
+    config("fedavg", augment={"transforms": [both | {"allow_missing_keys": True}]})
+    assert problem({"transforms": [both]}, masks=True) is None

@@ -33,12 +33,12 @@ def augmenter(spec: Spec) -> Change | None:
     return Own(spec)
 
 
-def problem(spec: Spec) -> str | None:
-    """Why a run cannot have it, in words."""
+def problem(spec: Spec, *, masks: bool) -> str | None:
+    """Why a run cannot have it, in words; ``masks``: whether the task's labels are such."""
     if not isinstance(spec, str):
         from medpfl.training.augment.own import problem as own_problem
 
-        return own_problem(spec)
+        return own_problem(spec, masks=masks)
     if spec == NONE or spec in PRESETS:
         return None
     hint = did_you_mean(spec, (NONE, *PRESETS))

@@ -43,8 +43,13 @@ _LIMITS = {
 elsewhere takes no site's memory and time."""
 
 
-def problem(spec: Mapping[str, Any]) -> str | None:
-    """Why a run cannot have these transforms, in words."""
+def problem(spec: Mapping[str, Any], *, masks: bool) -> str | None:
+    """Why a run cannot have these transforms, in words.
+
+    Args:
+        spec: the list.
+        masks: whether the task's labels are such, which move with their images.
+    """
     if set(spec) != {"transforms"} or not isinstance(spec["transforms"], list) or not spec["transforms"]:
         return "augment needs one entry, transforms: a list of MONAI's transforms"
     if any(not isinstance(step, dict) or TARGET not in step for step in spec["transforms"]):
@@ -55,7 +60,7 @@ def problem(spec: Mapping[str, Any]) -> str | None:
         if "." not in target and not _is_random(getattr(monai.transforms, target, None)):
             return f"augment: {target!r} is no random transform of monai.transforms, e.g. RandFlipd"
     arguments = _without_targets(spec)
-    return plain_problem(arguments, "augment") or _beyond(arguments)
+    return plain_problem(arguments, "augment") or _beyond(arguments) or _not_there(spec, _KEYS if masks else _KEYS[:1])
 
 
 def code(spec: Mapping[str, Any]) -> list[str]:
@@ -108,6 +113,19 @@ def _without_targets(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_targets(item) for key, item in value.items() if key != TARGET}
     return [_without_targets(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _not_there(value: Any, there: tuple[str, ...]) -> str | None:
+    """Which transform is of a key that a sample has not, in words."""
+    if isinstance(value, list | tuple):
+        return next(filter(None, (_not_there(item, there) for item in value)), None)
+    if not isinstance(value, Mapping):
+        return None
+    keys = value.get("keys", ()) if TARGET in value and not value.get("allow_missing_keys") else ()
+    if missing := [key for key in ([keys] if isinstance(keys, str) else keys) if key not in there]:
+        why = f"{missing[0]!r}, which are masks, and the task has none" if missing[0] in _KEYS else f"{missing[0]!r}"
+        return f"augment: {value[TARGET]} is of {why}; keys: {', '.join(there)}"
+    return _not_there(list(value.values()), there)
 
 
 def _beyond(value: Any, name: str = "") -> str | None:
