@@ -131,6 +131,11 @@ def inner():
     return local
 
 
+def test_held_out_centres_are_a_list_of_names_as_sites_are():
+    run = medpfl.run("fedavg", **OWN, held_out=["y-1", "z-2"])
+    assert set(run.results["new"]["held_out"]) == {"y-1", "z-2"}
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -158,7 +163,9 @@ def test_mistakes_are_named(call, said):
     ("algorithms", "call", "said"),
     [
         ("fedavg", {}, r"give a list of algorithms, e.g. \['fedavg'\]"),
+        ([], {}, r"compare\(\[\]\): give a method at least"),
         (["fedavg"], {"seeds": [0, 1]}, r"seeds=\[0, 1\]: how many, from 0"),
+        (["fedavg"], {"seeds": 0}, "seeds=0: how many, from 0"),
         (["fedavg"], {"seed": 3}, "seeds=K takes 0 to K-1"),
         (["fedap"], {"mixing": "uniform"}, "e.g. fedap:mixing=..."),
         (["fedavg"], {"settings": {"nu": 1}}, "none of local, fedavg has such a setting"),

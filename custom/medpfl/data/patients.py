@@ -135,7 +135,11 @@ def _given(
             splits = {sample.split for sample in by_patient[patient]}
             if len(splits) > 1 or None in splits:
                 named = " and ".join(sorted(str(split) for split in splits))
-                raise UserError(f"patient {patient} is in {named}: all of a patient's scans must be in one part")
+                each = {sample.split: sample.id for sample in reversed(by_patient[patient])}
+                ids = " and ".join(each[split] for split in sorted(splits, key=str))
+                raise UserError(
+                    f"patient {patient} is in {named} ({ids}): all that is of one patient must be in one part"
+                )
             first = alike.setdefault("".join(patient.casefold().split()), patient)
             if (other := by_patient[first][0].split) != (own := splits.pop()):
                 raise UserError(

@@ -176,7 +176,9 @@ def compare(
     """
     if isinstance(algorithms, str):
         raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. [{algorithms!r}]")
-    if isinstance(seeds, bool) or not isinstance(seeds, int):
+    if not algorithms:
+        raise UserError("compare([]): give a method at least; local training is compared with it")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"seeds={seeds!r}: how many, from 0; 3 stands for 0, 1 and 2")
     for name in ("seed", "personal", "mixing"):
         if name in fields:
@@ -211,6 +213,8 @@ def _asked(env: str, **given: Any) -> dict[str, Any]:
                 f"{name}={value!r}: no option; {hint} setting of training or of the method goes into "
                 f"settings={{{name!r}: {value!r}}}"
             )
+    if isinstance(given.get("held_out"), list | tuple):
+        given["held_out"] = ",".join(map(str, given["held_out"]))
     for name in ("data", "model"):
         if callable(given[name]):
             given[name] = spec_of(given[name], name, elsewhere=env != "inprocess")

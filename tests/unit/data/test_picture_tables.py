@@ -220,3 +220,14 @@ def test_a_picture_is_one_row_and_a_path(tmp_path, again, words):
 def test_classes_have_a_number_that_tables_of_them_can_have():
     with pytest.raises(UserError, match="1,001 names; 1,000 is the most"):
         named_classes({"classes": [f"c{i}" for i in range(1001)]})
+
+
+def test_a_patient_in_two_parts_is_one_error_among_what_else_is_found(tmp_path):
+    rows = [f"x/{n}.png,{'no' if n % 2 else 'AMD'},p{n // 2},{'test' if n == 3 else 'train'}" for n in range(8)]
+    for centre in ("east", "west"):
+        write_table(tmp_path / "eyes" / centre, rows, "picture,label,patient,split")
+    found = check(tmp_path / "eyes")
+    errors = [f.message for f in found if f.level == "error"]
+    assert [message.partition(":")[0] for message in errors] == ["east", "west"]
+    assert "patient p1 is in test and train (x/3.png and x/2.png): all that is of one patient" in errors[0]
+    assert sum("8 pictures of 4 patients" in f.message for f in found) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -105,13 +105,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
         if highest <= DARK:
             words = "no pixel of any picture is above {} of 255: values of 12 bits in files of 16? rescale them first"
             found.append(("warning", words.format(highest)))
-    parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
-    shares = "/".join(f"{share:g}" for share in _FRACTIONS)
-    by = "the table" if any(picture.split for picture in pictures) else f"the default split ({shares})"
-    found.append(("ok", f"by {by}: {in_numbers(parts)}"))
-    found += [("warning", words) for words in no_validation(pictures, parts, centre, by)]
-    labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
-    found += [("warning", words) for words in ([] if layout.several else of_a_site(labels, layout.classes, by))]
+    found += _divided(layout, centre)
     if absent := [name for label, name in enumerate(layout.classes) if not counts[label]]:
         found.append(("warning", f"no picture of class {', '.join(absent)}"))
     if single := [name for label, name in enumerate(layout.classes) if counts[label] == 1]:
@@ -124,6 +118,22 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     if len(broken) > _MOST:
         found.append(("error", f"and {len(broken) - _MOST:,} more like these"))
     return found
+
+
+def _divided(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
+    pictures = layout.centres[centre]
+    try:
+        parts = split_patients(pictures, _FRACTIONS, 1.0, 0, centre)
+    except UserError as error:
+        yield "error", str(error)
+        return
+    shares = "/".join(f"{share:g}" for share in _FRACTIONS)
+    by = "the table" if any(picture.split for picture in pictures) else f"the default split ({shares})"
+    yield "ok", f"by {by}: {in_numbers(parts)}"
+    yield from (("warning", words) for words in no_validation(pictures, parts, centre, by))
+    if not layout.several:
+        labels = {part: [picture.label for picture in parts[part]] for part in PARTS}
+        yield from (("warning", words) for words in of_a_site(labels, layout.classes, by))
 
 
 def _look(picture: Picture) -> Seen:

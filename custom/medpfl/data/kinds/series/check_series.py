@@ -61,7 +61,11 @@ def _findings(
     if data.persons is None and data.groups is None:
         yield Finding("warning", _PATIENTS)
     for centre, windows in data.windows().items():
-        parts = split_patients(windows, _FRACTIONS, 1.0, 0, centre)
+        try:
+            parts = split_patients(windows, _FRACTIONS, 1.0, 0, centre)
+        except UserError as error:
+            yield Finding("error", f"{centre}: {error}")
+            continue
         people = len(np.unique(data.persons[data.centres == centre])) if data.persons is not None else 0
         whose = f" of {people:,} patient{'s' * (people != 1)}" if people else ""
         sizes = ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS)
