@@ -7,6 +7,7 @@ with the head as it is. FedPer has the same parts and trains them together.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from medpfl.algorithms.base import Algorithm
@@ -15,8 +16,14 @@ from medpfl.algorithms.mixing import Samples
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.settings import Settings, setting
-from medpfl.training.loop import Epochs
+from medpfl.models.outputs import logits
+from medpfl.training.loop import Epochs, only_these
 from medpfl.training.part import Part
+
+NOT_REACHED = (
+    "head_epochs trains the personal part by itself, and the output does not come through it: name the layers that "
+    "classify, --personal modules:PATH"
+)
 
 
 class FedRepSettings(Settings):
@@ -45,10 +52,14 @@ class HeadFirst(Mechanism):
         return None
 
     def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
-        """The head is not frozen as a whole; nor is the body, which no run has."""
-        shared = set(split.shared_names)
-        if not any(p.requires_grad for name, p in model.named_parameters() if name not in shared):
+        """The head is not frozen as a whole, nor without a part in the output; the body is not, which no run has."""
+        head = {name: p for name, p in model.named_parameters() if name not in set(split.shared_names)}
+        if not any(p.requires_grad for p in head.values()):
             raise UserError("head_epochs trains the personal part by itself, and all of it is frozen: freeze less")
+        with torch.enable_grad(), only_these(model, list(head.values())):
+            reached = logits(model(x)).requires_grad
+        if not reached:
+            raise UserError(NOT_REACHED)
 
     def objective(self, run: Run) -> str:
         """The order of training."""

@@ -13,9 +13,11 @@ from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
+from medpfl.core.permitted_code import permit
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteLoaders
 from medpfl.engine.federation import Federation
+from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.store import FINISHED, MODEL
 from medpfl.training.loop import Epochs, plain_objective, train_epochs
 from medpfl.training.part import Part
@@ -160,6 +162,20 @@ def test_without_epochs_nothing_is_fine_tuned():
 def test_a_head_that_is_trained_by_itself_is_not_frozen():
     with pytest.raises(UserError, match="head_epochs trains the personal part by itself, and all of it is frozen"):
         Federation.of(make_config(algorithm="fedrep", frozen="top:1", model="lenet5", sites=2, device="cpu"))
+
+
+class WithMore(Net):
+    def __init__(self):
+        super().__init__()
+        self.more = torch.nn.Linear(2, 2)
+
+
+def test_a_head_that_the_output_does_not_come_through_is_refused_in_words():
+    """The layer that is created last is taken for the head; training it by itself would find no gradient."""
+    permit("test_fedrep_and_fedbabu")
+    with pytest.raises(QuorumNotMet, match="the output does not come through it: name the layers that classify"):
+        run(tiny_config("fedrep", model="test_fedrep_and_fedbabu:WithMore"))
+    run(tiny_config("fedrep", model="test_fedrep_and_fedbabu:WithMore", personal="modules:fc2"))
 
 
 def test_fedbabus_head_may_be_frozen():
