@@ -27,6 +27,10 @@ def name_of(run: Results) -> str:
     return f"{run['algorithm']} (seed {run['config'].get('seed')})"
 
 
+def _on_data(run: Results) -> str:
+    return f"{name_of(run)} on {run['data']['name']}"
+
+
 def grouped(runs: list[Results]) -> dict[str, dict[Any, Results]]:
     """Label to the group's runs by seed. Runs that differ in any setting but the seed are different groups."""
     settings: dict[str, dict[str, str]] = {}
@@ -174,13 +178,13 @@ def check_tasks(runs: list[Results]) -> None:
         tasks = [run["config"].get("task", "classification") for run in (one, other)]
         if tasks[0] != tasks[1]:
             raise UserError(
-                f"{name_of(one)} and {name_of(other)} cannot be compared: one is of {tasks[0]}, the other of "
+                f"{_on_data(one)} and {_on_data(other)} cannot be compared: one is of {tasks[0]}, the other of "
                 f"{tasks[1]}, which is judged by other measures. Compare runs of one task."
             )
         names = [[m.name for m in of_task(run) if not m.further] for run in (one, other)]
         if names[0] != names[1]:
             raise UserError(
-                f"{name_of(one)} and {name_of(other)} cannot be compared: their measures are {shown(names[0])} and "
+                f"{_on_data(one)} and {_on_data(other)} cannot be compared: their measures are {shown(names[0])} and "
                 f"{shown(names[1])}. Compare runs with the same measures."
             )
 

@@ -190,7 +190,8 @@ def test_a_warning_says_why_runs_are_not_compared(make_run, masks, medpfl, tmp_p
     assert not caplog.messages
     assert medpfl("report", "a", "b", "--out", "mix.html", cwd=tmp_path).stdout == "Report: mix.html\n"
     (said,) = caplog.messages
-    assert said.startswith("The runs are shown one by one, without a comparison. fedap (seed 0) and fedavg (seed 0) ")
+    begun = "The runs are shown one by one, without a comparison. fedap (seed 0) on organamnist and fedavg (seed 0) on "
+    assert said.startswith(begun)
     assert "one is of classification, the other of segmentation" in said
 
 
