@@ -20,7 +20,7 @@ from medpfl.models.outputs import logits
 from medpfl.training.loop import Epochs, only_these
 from medpfl.training.part import Part
 
-NOT_REACHED = (
+_NOT_REACHED = (
     "head_epochs trains the personal part by itself, and the output does not come through it: name the layers that "
     "classify, --personal modules:PATH"
 )
@@ -41,6 +41,7 @@ class HeadFirst(Mechanism):
     name = "head_first"
     switch = "head_epochs"
     replaces = ("train",)
+    words = (_NOT_REACHED,)
     newcomer = Rule("the common body, and a head that it trains alone", "the body holds what the sites have in common")
 
     def refuses(self, run: Run) -> str | None:
@@ -59,7 +60,7 @@ class HeadFirst(Mechanism):
         with torch.enable_grad(), only_these(model, list(head.values())):
             reached = logits(model(x)).requires_grad
         if not reached:
-            raise UserError(NOT_REACHED)
+            raise UserError(_NOT_REACHED)
 
     def objective(self, run: Run) -> str:
         """The order of training."""

@@ -13,7 +13,6 @@ from collections.abc import Collection
 from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
-from medpfl.algorithms.fedrep import NOT_REACHED
 from medpfl.core.own_loaders import BALANCED, NO_PAIR, NOT_IN_ORDER, NOT_PLAIN, SEVERAL, USED_UP
 from medpfl.site.unlike_training import RATES
 
@@ -86,7 +85,6 @@ _TEXTS = (
     re.escape(NOT_IN_ORDER),
     re.escape(USED_UP),
     re.escape(BALANCED),
-    re.escape(NOT_REACHED),
     r"its samples do not fit {model} as the run trained it" + _MORE,
     # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
     "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",
