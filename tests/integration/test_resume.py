@@ -96,3 +96,17 @@ def test_a_killed_process_ends_the_run_and_it_can_be_resumed(small_run, medpfl, 
     whole = small_run("fedap", "inprocess", rounds=6)
     assert figures(out) == figures(whole)
     assert_same_models(out, whole)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_ends_a_run_leaves_nothing_temporary(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(temporary := tmp_path / "temporary"))
+    temporary.mkdir()
+    process = start_and_wait(tmp_path / "run", "sim", rounds=1)
+    assert list(temporary.iterdir())
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command with --resume goes on from the last finished round" in said
+    nobody_left(tmp_path / "run")
+    assert list(temporary.glob("*/fedap")) == []

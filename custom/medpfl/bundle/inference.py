@@ -176,20 +176,23 @@ def _windows(where: Path) -> list[dict[str, Any]]:
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:
+    return [{"image": str(file), "kind": "volume", "name": name} for name, file in _nifti(where)]
+
+
+def _nifti(where: Path) -> list[tuple[str, Path]]:
+    """The NIfTI files at a path, each with what tells it from the others: its path below the folder."""
     from medpfl.data.kinds.scans.label_table import is_nifti
 
-    files = [where] if where.is_file() else sorted(f for f in where.rglob("*") if is_nifti(f.name))
-    names = [file.name if file == where else str(file.relative_to(where)) for file in files]
-    return [{"image": str(f), "kind": "volume", "name": name} for f, name in zip(files, names, strict=True)]
+    if where.is_file():
+        return [(where.name, where)]
+    return [(str(file.relative_to(where)), file) for file in sorted(where.rglob("*")) if is_nifti(file.name)]
 
 
 def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
-    from medpfl.data.kinds.scans.label_table import is_nifti
     from medpfl.data.kinds.scans.nifti import read_volume
     from medpfl.data.kinds.scans.series import read_folder
 
-    nifti = [where] if where.is_file() else sorted(f for f in where.rglob("*") if is_nifti(f.name))
-    volumes = [("nifti", volume.path.name, (volume.path,), volume) for volume in map(read_volume, nifti)]
+    volumes = [("nifti", name, (file,), read_volume(file)) for name, file in _nifti(where)]
     if where.is_dir():
         folder = read_folder(where)
         if lost := next((file for file in folder.rest if file.what == "lost"), None):
@@ -201,6 +204,22 @@ def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
         if kind == "dicom" and volume.modality != modality:
             raise UserError(f"{name}: a series of modality {volume.modality}; the model takes {modality}")
     return [{"image": [str(f) for f in files], "kind": kind, "name": name} for kind, name, files, _ in volumes]
+
+
+def require_place(file: Path) -> None:
+    """UserError, before anything is predicted, if results cannot be written to a file; its folder is made."""
+    if file.is_dir():
+        raise UserError(f"--output_path {file}: a folder; give a JSON file in it, e.g. {file / 'results.json'}")
+    require_folder(file.parent, file)
+
+
+def require_folder(folder: Path, asked: Path) -> None:
+    """Makes a folder; UserError with the path that was asked for if it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "there is a file of that name" if isinstance(error, FileExistsError) else error.strerror
+        raise UserError(f"--output_path {asked}: the folder {folder} cannot be made: {why}") from None
 
 
 class Classification:
@@ -235,6 +254,8 @@ class Classification:
     @in_one_line
     def run(self) -> dict[str, Any]:
         """Classifies, prints and writes; returns what it prints."""
+        if self.output_path:
+            require_place(Path(self.output_path))
         found = {"model": self.model, "results": [self._classified(item) for item in self.dataset]}
         text = json.dumps(found, indent=1)
         print(text)

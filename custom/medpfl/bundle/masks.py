@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from medpfl.bundle.inference import in_one_line
+from medpfl.bundle.inference import in_one_line, require_folder
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case
 from medpfl.tasks.segmentation.judging import most_probable, predicted
@@ -60,6 +60,7 @@ class Segmentation:
         """
         if self.output_path:
             self._require_no_overwriting()
+            require_folder(Path(self.output_path), Path(self.output_path))
         found = {"model": self.model, "results": [self._segmented(number) for number in range(len(self.dataset))]}
         print(json.dumps(found, indent=1))
         return found

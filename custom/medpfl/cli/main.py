@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Annotated
 
@@ -49,7 +53,8 @@ def _common(
 def main() -> None:
     """Entry point. A user's mistake is a line on stderr and exit code 2, never a traceback."""
     try:
-        app()
+        with _terminated_as_by_hand():
+            app()
     except UserError as error:
         _say_wrong(str(error))
         sys.exit(2)
@@ -72,6 +77,23 @@ _AFTER_A_STOP = {
     "run": "stopped; the same command with --resume goes on from the last finished round",
     "compare": "stopped; the same command without --overwrite goes on from the last finished round",
 }
+
+
+@contextmanager
+def _terminated_as_by_hand() -> Iterator[None]:
+    """SIGTERM, by which schedulers stop what takes too long, ends a command as Ctrl-C does: nothing temporary stays."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say_wrong(words: str) -> None:

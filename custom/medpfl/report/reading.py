@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -195,6 +196,8 @@ def round_series(results: Results, *keys: str) -> list[tuple[int, list[float]]]:
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a file so that a reader sees the old one or the new one, never half of it."""
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

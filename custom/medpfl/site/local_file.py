@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy, policy_of
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
 FILE = "medpfl.json"
+_SECTIONS = ("data", "code", "policy")
 
 
 def read_site_manifest(local: Path) -> dict[str, Path]:
@@ -29,8 +31,18 @@ def read_site_manifest(local: Path) -> dict[str, Path]:
 
 
 def read_content(file: Path) -> dict[str, Any]:
-    """The file's content with ``data`` and ``code``; UserError if they are not names and paths, and modules."""
+    """The file's content with ``data`` and ``code``; UserError if they are not names and paths, and modules.
+
+    So it is where there is anything else in it but ``policy`` and notes.
+    """
     content = read_object(file) if file.exists() else {}
+    for name in content.keys() - set(_SECTIONS):  # a misspelt policy would not hold
+        hint = did_you_mean(name, _SECTIONS)
+        if hint or not isinstance(content[name], str):
+            raise UserError(
+                f"{file}: {name!r} is nothing of this file's{hint}; beside {', '.join(_SECTIONS)} it may have notes, "
+                "texts under other names"
+            )
     data = content.setdefault("data", {})
     if not isinstance(data, dict) or not all(isinstance(path, str) and path for path in data.values()):
         raise UserError(f'{file}: data must say where each name is, e.g. {{"data": {{"chest-ct": "/data/ct"}}}}')

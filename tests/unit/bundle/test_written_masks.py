@@ -1,9 +1,12 @@
-"""Where a bundle writes the masks of what it segments."""
+"""Where a bundle writes what it says of images, and what it calls them."""
 
 from types import SimpleNamespace
 
+import nibabel
+import numpy as np
 import pytest
 
+from medpfl.bundle.inference import Classification, items
 from medpfl.bundle.masks import Segmentation
 from medpfl.core.errors import UserError
 
@@ -22,3 +25,26 @@ def test_two_images_with_one_mask_are_refused(tmp_path, names):
 
 def test_images_of_other_folders_have_masks_of_their_own(tmp_path):
     segmentation(tmp_path, "a/scan.png", "b/scan.png", "c/v.nii")._require_no_overwriting()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("here", "a folder; give a JSON file in it"), ("file/x.json", "file of that")]
+)
+def test_a_place_where_nothing_can_be_written_is_refused_before_anything_is_predicted(tmp_path, place, said):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=rf"--output_path .*{place}: .*{said}"):
+        Classification(None, None, ["a", "b"], True, {}, str(tmp_path / place)).run()
+    masks = segmentation(tmp_path)
+    masks.output_path = str(tmp_path / "file")
+    with pytest.raises(UserError, match=r"--output_path .*file: the folder .* cannot be made: there is a file of that"):
+        masks.run()
+
+
+@pytest.mark.parametrize("kind", ["scan", "volume"])
+def test_scans_of_one_name_in_several_folders_are_told_apart(tmp_path, kind):
+    for patient in ("p1", "p2"):
+        (tmp_path / patient).mkdir()
+        nibabel.save(nibabel.Nifti1Image(np.zeros((16, 16, 8), np.int16), np.eye(4)), tmp_path / patient / "ct.nii.gz")
+    assert [item["name"] for item in items(tmp_path, kind)] == ["p1/ct.nii.gz", "p2/ct.nii.gz"]
+    assert [item["name"] for item in items(tmp_path / "p2" / "ct.nii.gz", kind)] == ["ct.nii.gz"]

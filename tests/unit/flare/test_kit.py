@@ -11,10 +11,11 @@ from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from PIL import Image
 
+from medpfl.core.errors import UserError
 from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
 from medpfl.flare.job.classes import AT_SITE, FILTER
 from medpfl.flare.transport.filter import AllowListFilter
-from medpfl.site.local_file import read_site_manifest
+from medpfl.site.local_file import read_policy, read_site_manifest
 
 
 def test_a_fresh_kit_is_ready_and_all_else_in_it_stays(kit, blood):
@@ -192,6 +193,16 @@ def test_other_data_and_keys_of_the_sites_manifest_stay(kit, blood):
     write(kit, "medpfl.json", {"data": {"ct": "/data/ct", "blood": "/old.npz"}, "note": "ours"})
     assert f"blood: /old.npz -> {blood}" in done(kit, "--data", blood)
     assert read(kit, "medpfl.json") == {"data": {"ct": "/data/ct", "blood": str(blood)}, "note": "ours"}
+
+
+@pytest.mark.parametrize("strange", [{"polcy": {"least_patients": 50}}, {"datas": {}}, {"limits": {"rounds": 3}}])
+def test_a_misspelt_section_is_refused_and_does_not_fail_to_hold(kit, strange):
+    [name] = strange
+    hint = {"polcy": r" \(did you mean policy\?\)", "datas": r" \(did you mean data\?\)"}.get(name, "")
+    write(kit, "medpfl.json", {"data": {}} | strange)
+    for reading in (read_site_manifest, lambda local: read_policy(local, rehearsal=False)):
+        with pytest.raises(UserError, match=rf"medpfl\.json: '{name}' is nothing of this file's{hint}; beside data"):
+            reading(kit / "local")
 
 
 def test_data_get_their_manifests_name(kit, tmp_path):

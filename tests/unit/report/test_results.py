@@ -143,6 +143,12 @@ def test_write_text_replaces_the_file_and_leaves_nothing_else(tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_a_folder_in_the_place_of_a_file_is_named_as_it_was_given(tmp_path):
+    with pytest.raises(IsADirectoryError) as said:
+        write_text(tmp_path, "one")
+    assert (said.value.filename, list(tmp_path.iterdir())) == (str(tmp_path), [])
+
+
 def test_write_text_keeps_the_old_file_when_writing_fails(tmp_path):
     file = write_text(tmp_path / "page.html", "old")
     with pytest.raises(UnicodeEncodeError):
