@@ -7,12 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
 from agreement import assert_same_models, figures
 
 ARGUMENTS = ["fedap", "--sites", "2", "--rounds", "6", "--train-fraction", "0.2", "--seed", "3"]
+
+
+@pytest.fixture
+def short_folder():
+    """pytest's own are too long for the sockets that FLARE's simulator opens in the temporary folder."""
+    with TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
 
 
 def finished_rounds(out: Path, env: str) -> int:
@@ -99,14 +107,20 @@ def test_a_killed_process_ends_the_run_and_it_can_be_resumed(small_run, medpfl, 
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_ends_a_run_leaves_nothing_temporary(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(temporary := tmp_path / "temporary"))
-    temporary.mkdir()
+def test_a_scheduler_that_ends_a_run_leaves_nothing_temporary(tmp_path, monkeypatch, short_folder):
+    monkeypatch.setenv("TMPDIR", str(short_folder))
     process = start_and_wait(tmp_path / "run", "sim", rounds=1)
-    assert list(temporary.iterdir())
+    assert list(short_folder.iterdir())
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command with --resume goes on from the last finished round" in said
     nobody_left(tmp_path / "run")
-    assert list(temporary.glob("*/fedap")) == []
+    assert list(short_folder.glob("*/fedap")) == []
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_refused(medpfl, tmp_path):
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    done = medpfl("run", *ARGUMENTS, "--out", "run", cwd=tmp_path, check=False, own=True, env={"TMPDIR": str(long)})
+    assert (done.returncode, "set TMPDIR to a shorter one, e.g. /tmp" in done.stderr) == (2, True), done.stderr

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from nvflare.job_config.api import FedJob
@@ -24,6 +24,8 @@ from medpfl.flare.job.recipes import PackageRecipe, PersonalizedRecipe
 _SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 _DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) client ([^\s:,]+)")
 """What FLARE's simulator logs of a site process that ended unasked. Its server would wait for that site's answer."""
+_SOCKET = 107
+"""Characters of a socket's path (sun_path in unix(7), without the 0 at its end)."""
 _POLL_SECONDS = 0.5
 _LAST_SECONDS = 10.0
 
@@ -124,6 +126,16 @@ def require_no_space(out: Path) -> Path:
     return out
 
 
+def _require_short(temporary: str) -> None:
+    """UserError if the simulator's processes could not open their sockets there, as multiprocessing names them."""
+    most = _SOCKET - len(f"/pymp-{8 * 'x'}/listener-{8 * 'x'}")
+    if len(temporary) > most:
+        raise UserError(
+            f"{temporary}: FLARE's simulator opens sockets in the temporary folder, whose path may have {most} "
+            f"characters for that and has {len(temporary)}: set TMPDIR to a shorter one, e.g. /tmp, or use --env inprocess"
+        )
+
+
 def run_simulator(
     recipe: PackageRecipe,
     out: Path,
@@ -150,6 +162,7 @@ def run_simulator(
         RunEnded: the job ended early; the message says why and where the log is.
         UserError: it could not begin.
     """
+    _require_short(gettempdir())
     workspace = require_no_space(out) / "flare"
     log = workspace.with_suffix(".log")
     env = LoggedSimEnv(log, clients=recipe.config.site_names, num_threads=threads, workspace_root=workspace)
