@@ -132,7 +132,8 @@ def _require_short(temporary: str) -> None:
     if len(temporary) > most:
         raise UserError(
             f"{temporary}: FLARE's simulator opens sockets in the temporary folder, whose path may have {most} "
-            f"characters for that and has {len(temporary)}: set TMPDIR to a shorter one, e.g. /tmp, or use --env inprocess"
+            f"characters for that and has {len(temporary)}: set TMPDIR to a shorter one, e.g. /tmp, or use "
+            "--env inprocess"
         )
 
 
