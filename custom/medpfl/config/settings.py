@@ -64,8 +64,8 @@ class Accepted:
         """A hint at the setting that was meant, by its name or by the words that describe it; empty for none."""
         known = {n: named_fields(kind)[n].description for n, kind in self.kinds.items()}
         words = name.replace("_", " ")
-        described = [n for n, said in known.items() if said.startswith(words) and len(words) > 3]
-        return did_you_mean(name, known) or did_you_mean(next(iter(described), ""), described)
+        described = next((n for n, said in known.items() if said.startswith(words) and len(words) > 3), name)
+        return did_you_mean(name, known) or did_you_mean(described, known)
 
     def at_server(self, name: str) -> bool:
         """Whether a setting is the server's business alone."""

@@ -44,4 +44,6 @@ def check_deep(
         UserError: see :func:`check`; the data are no scans; or the page cannot be written.
     """
     data = str(name_or_path)
+    if wrong := absent(data):
+        return [Finding("error", wrong)]
     return kind_of(data, {}).check_deep(data, data_args or {}, page, progress)

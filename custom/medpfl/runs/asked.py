@@ -143,9 +143,9 @@ def _judged_longer(config: RunConfig) -> bool:
 
 
 def _whole_path(data: str | None) -> str | None:
+    if data and (wrong := absent(data)):
+        raise UserError(f"--data {wrong}")
     if not data or not (path := Path(data)).exists():
-        if data and (wrong := absent(data)):
-            raise UserError(f"--data {wrong}")
         return data
     # A folder may happen to be called like a data set that is meant.
     if path.is_dir() and meant(data) != path:

@@ -36,9 +36,11 @@ def read_content(file: Path) -> dict[str, Any]:
     So it is where there is anything else in it but ``policy`` and notes.
     """
     content = read_object(file) if file.exists() else {}
-    for name in content.keys() - set(_SECTIONS):  # a misspelt policy would not hold
+    for name, value in content.items():
+        if name in _SECTIONS:
+            continue
         hint = did_you_mean(name, _SECTIONS)
-        if hint or not isinstance(content[name], str):
+        if hint or not isinstance(value, str):  # a misspelt policy would not hold
             raise UserError(
                 f"{file}: {name!r} is nothing of this file's{hint}; beside {', '.join(_SECTIONS)} it may have notes, "
                 "texts under other names"

@@ -8,7 +8,7 @@ import pytest
 
 from medpfl.core.errors import UserError
 from medpfl.data import places
-from medpfl.data.check import check
+from medpfl.data.check import check, check_deep
 from medpfl.data.elsewhere import ELSEWHERE
 from medpfl.data.kinds.npz import download
 from medpfl.data.kinds.npz.catalog import MASKED_SAMPLE, SAMPLE, SAMPLE_IMAGES, find, open_dataset, rows
@@ -196,6 +196,6 @@ def test_check_of_a_broken_file(tmp_path):
     assert "damaged" in finding.message
 
 
-def test_a_check_of_a_path_where_nothing_is_says_so_whatever_else_is_said():
-    [found] = check("no/folder", {"size": 64})
-    assert (found.level, found.message) == ("error", "no/folder: there is no such file or folder")
+def test_a_check_of_a_path_where_nothing_is_says_so_whatever_else_is_said(tmp_path):
+    for found in (check("no/folder", {"size": 64}), check_deep("no/folder", tmp_path / "page.html", {"size": 64})):
+        assert [(one.level, one.message) for one in found] == [("error", "no/folder: there is no such file or folder")]

@@ -19,6 +19,8 @@ from medpfl.core.site_data import ImageTensors, Part, SiteData, SiteLoaders
 from medpfl.data.centres import described_elsewhere
 from medpfl.tasks.task import Task
 
+_MASKED = MaskedImages | MaskedVolumes
+
 
 @dataclass
 class OwnData:
@@ -132,7 +134,7 @@ def import_object(spec: str, what: str) -> Any:
 
 def _require_labels(site: str, data: SiteData, learned: Task) -> None:
     """UserError where the data have masks and the task takes none, or the other way round."""
-    masked, kind = isinstance(data, MaskedImages | MaskedVolumes), type(data).__name__
+    masked, kind = isinstance(data, _MASKED), type(data).__name__
     if learned.labels == "mask" and not masked:
         raise UserError(
             f"{site}: {kind} has one label or several a case; {learned.name} takes MaskedImages or MaskedVolumes"
@@ -182,7 +184,7 @@ def _fitted(site: str, data: ImageTensors, learned: Task) -> ImageTensors:
 
 def _require_part(site: str, data: Any, part: Part, labels: Mapping[Part, Any]) -> None:
     if part not in data.images or part not in labels:
-        what, none = ("labels", "empty tensors") if type(data) is ImageTensors else ("masks", "empty")
+        what, none = ("masks", "empty") if isinstance(data, _MASKED) else ("labels", "empty tensors")
         raise UserError(f"{site}: {type(data).__name__} has no {part} images and {what}; no cases are {none}")
 
 
