@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -95,17 +96,16 @@ def _findings(path: Path, job: RunConfig | None) -> list[Finding]:
     if not path.exists():
         return [Finding("error", f"there is no {path}; give NAME=PATH, e.g. chest-ct=/data/ct")]
     if job is None:
-        return [*check(path), *_several_centres(path, ())]
-    from medpfl.data.arguments import named_classes
+        return [*check(path), *_several_centres(path, {})]
     from medpfl.data.fit import check_fit, other_kind
 
     fit = other_kind(job, path) or check_fit(job, path)
     if any(finding.level == "error" for finding in fit):
         return fit
-    return [*check(path, job.data_args), *_several_centres(path, named_classes(job.data_args)), *fit]
+    return [*check(path, job.data_args), *_several_centres(path, job.data_args), *fit]
 
 
-def _several_centres(path: Path, classes: tuple[str, ...]) -> list[Finding]:
+def _several_centres(path: Path, data_args: Mapping[str, Any]) -> list[Finding]:
     """An error if the data are several centres': a site is one."""
     from medpfl.data.finding import Finding
     from medpfl.data.kinds.kind import CentreKind
@@ -114,7 +114,7 @@ def _several_centres(path: Path, classes: tuple[str, ...]) -> list[Finding]:
     names: tuple[str, ...] = ()
     with suppress(UserError):  # the check has said what is wrong
         if isinstance(kind := kind_of(str(path), {}), CentreKind):
-            _, names = kind.centres(str(path), classes)
+            _, names = kind.centres(str(path), data_args)
     if len(names) < 2:
         return []
     return [Finding("error", f"{path} has {len(names)} centres, and a site is one: give the data of one, {names[0]}")]

@@ -77,7 +77,7 @@ class ToyKind(CentreKind):
     def path(self, data):
         return data
 
-    def centres(self, data, classes):
+    def centres(self, data, data_args):
         return data, tuple(brightnesses(data))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medpfl.core.errors import UserError
-from medpfl.data.arguments import named_classes
 from medpfl.data.centres import held_out_centres, require_one
 
 if TYPE_CHECKING:
@@ -127,8 +126,8 @@ class CentreKind(Kind):
         """The folder or manifest that the data are in; UserError if there is none."""
 
     @abstractmethod
-    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
-        """Where the centres of data that are here lie, and their names; ``classes`` are the job's, if it names any.
+    def centres(self, data: str, data_args: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
+        """Where the centres of data that are here lie, and their names.
 
         Raises:
             UserError: the data cannot be read.
@@ -136,7 +135,7 @@ class CentreKind(Kind):
 
     def require_divisible(self, data: str, data_args: Mapping[str, Any], partition: str, held_out: int | str) -> None:
         """UserError if data that are here and to be divided have several centres, or one that is to be held out."""
-        root, names = self.centres(data, named_classes(data_args))
+        root, names = self.centres(data, data_args)
         require_one(names, root, partition, held_out)
 
     def fixed_sites(
@@ -145,10 +144,9 @@ class CentreKind(Kind):
         """The centres that are not held out; None where one is divided; UserError where none is here or left."""
         if partition != "natural":
             return None
-        classes = named_classes(data_args)
         if not self.is_here(data):
             raise UserError(f"--data {data}: give --sites: the {self.noun} are not on this machine")
-        root, names = self.centres(data, classes)
+        root, names = self.centres(data, data_args)
         return len(names) - len(held_out_centres(names, root, held_out))
 
 

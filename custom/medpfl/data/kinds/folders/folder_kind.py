@@ -77,9 +77,9 @@ class FolderKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
         return find_folder(data)
 
-    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    def centres(self, data: str, data_args: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
-        layout = read_layout(find_folder(data), classes)
+        layout = read_layout(find_folder(data), named_classes(data_args))
         return layout.root, tuple(layout.centres)
 
     def portable(self, config: RunConfig) -> RunConfig:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.centres import held_out_centres, require_natural, require_one, require_portable
+from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
 from medpfl.data.kinds.masks.reading import read_reading
@@ -64,26 +64,10 @@ class MaskKind(CentreKind):
             return found
         raise UserError(f"images with masks {data!r} are not on this machine")
 
-    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
-        """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
-        layout = open_layout(data, read_reading({}))
+    def centres(self, data: str, data_args: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
+        """See :class:`~medpfl.data.kinds.kind.CentreKind`; what the job says may tell sites from patients."""
+        layout = open_layout(data, read_reading(data_args))
         return layout.root, tuple(layout.centres)
-
-    def require_divisible(self, data: str, data_args: Mapping[str, Any], partition: str, held_out: int | str) -> None:
-        """See :class:`~medpfl.data.kinds.kind.CentreKind`; what the job says may tell sites from patients."""
-        layout = open_layout(data, read_reading(data_args))
-        require_one(tuple(layout.centres), layout.root, partition, held_out)
-
-    def fixed_sites(
-        self, data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0
-    ) -> int | None:
-        """See :class:`~medpfl.data.kinds.kind.CentreKind`; what the job says may tell sites from patients."""
-        if partition != "natural":
-            return None
-        if not self.is_here(data):
-            raise UserError(f"--data {data}: give --sites: the {self.noun} are not on this machine")
-        layout = open_layout(data, read_reading(data_args))
-        return len(layout.centres) - len(held_out_centres(tuple(layout.centres), layout.root, held_out))
 
     def portable(self, config: RunConfig) -> RunConfig:
         """See :class:`~medpfl.data.kinds.kind.Kind`: the data's name, the classes and what the network takes."""

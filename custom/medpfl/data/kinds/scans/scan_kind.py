@@ -83,9 +83,9 @@ class ScanKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
         return find_manifest(data)
 
-    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    def centres(self, data: str, data_args: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
-        manifest = open_manifest(find_manifest(data), classes)
+        manifest = open_manifest(find_manifest(data), named_classes(data_args))
         return manifest.root, tuple(centre.name for centre in manifest.centres)
 
     def name_of(self, path: Path) -> str:

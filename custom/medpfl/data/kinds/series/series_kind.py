@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medpfl.core.errors import UserError
-from medpfl.data.centres import held_out_centres, require_natural, require_portable
+from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.series.reading import SeriesReading, read_reading
 from medpfl.data.kinds.series.series_npz import find_series, read_series
@@ -86,27 +86,15 @@ class SeriesKind(CentreKind):
             return found
         raise UserError(f"time series {data!r} are not on this machine")
 
-    def centres(self, data: str, classes: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    def centres(self, data: str, data_args: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
-        found = self.read(data, {})
+        found = self.read(data, data_args)
         return found.source, tuple(found.windows())
 
     def require_divisible(self, data: str, data_args: Mapping[str, Any], partition: str, held_out: int | str) -> None:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`: all sites' windows are taken together and divided."""
         if held_out:
             raise UserError(f"--held-out {held_out}: with --partition {partition} all sites train")
-
-    def fixed_sites(
-        self, data: str, partition: str, data_args: Mapping[str, Any], held_out: int | str = 0
-    ) -> int | None:
-        """See :class:`~medpfl.data.kinds.kind.CentreKind`."""
-        if partition != "natural":
-            return None
-        if not self.is_here(data):
-            raise UserError(f"--data {data}: give --sites: the {self.noun} are not on this machine")
-        here = self.read(data, data_args)
-        names = tuple(here.windows())
-        return len(names) - len(held_out_centres(names, here.source, held_out))
 
     def portable(self, config: RunConfig) -> RunConfig:
         """See :class:`~medpfl.data.kinds.kind.Kind`: the data's name, the classes and the shape of a window."""
