@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import Sample
+from medpfl.data.split import Part
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -109,11 +111,19 @@ def as_sites(centres: Mapping[str, tuple[S, ...]], config: RunConfig) -> Mapping
     return divide_patients(samples, config.partition, config.site_names, config.seed)
 
 
-class OfCentres:
+class OfCentres(ABC):
     """What sources of centres' data have in common."""
 
     config: RunConfig
     centres: Centres
+
+    @abstractmethod
+    def _parts(self, centre: str) -> Mapping[Part, Sequence[Sample]]:
+        """A centre's samples by part, without what is set aside."""
+
+    def training_patients(self, name: str) -> frozenset[str]:
+        """See :func:`medpfl.data.source.training_patients`."""
+        return frozenset(sample.patient for sample in self._parts(self.centres.of(name))["train"])
 
     def _all_here(self) -> bool:
         """Whether this machine has every centre's data, as in a simulation."""

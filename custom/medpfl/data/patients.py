@@ -84,6 +84,24 @@ def split_patients(
     }
 
 
+def set_aside(
+    parts: Mapping[Part, Sequence[S]], share: float, seed: int, centre: str
+) -> tuple[dict[Part, Sequence[S]], list[S]]:
+    """The parts without a share of the training samples, rounded down, and these, which no site then has.
+
+    Args:
+        parts: of :func:`split_patients`.
+        share: of the training samples.
+        seed: the run's seed.
+        centre: makes each centre's choice its own.
+    """
+    training = parts["train"]
+    rng = np.random.default_rng(derive_seed(seed, centre, "holdout"))
+    aside = set(rng.permutation(len(training))[: int(share * len(training) + 1e-9)].tolist())
+    kept = [sample for row, sample in enumerate(training) if row not in aside]
+    return {**parts, "train": kept}, [training[row] for row in sorted(aside)]
+
+
 def no_validation(samples: Sequence[S], parts: Mapping[Part, Sequence[S]], centre: str, by: str) -> list[str]:
     """What follows where a centre with several patients has no validation case, and which fractions give one.
 

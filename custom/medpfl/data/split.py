@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from medpfl.core.errors import UserError
-from medpfl.core.seeding import derive_seed
+from medpfl.core.seeding import derive_seed, generator
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -78,6 +80,18 @@ def official_parts(name: str, split: np.ndarray, train_fraction: float, seed: in
     """The official parts of a data set that is all one site's; ``split`` has 0, 1 or 2 for each image."""
     train, validation, test = (np.flatnonzero(split == code) for code in range(3))
     return _site(name, _shuffled(train, seed, name), validation, test, train_fraction)
+
+
+def rows_to_pretrain_on(total: int, share: float, seed: int) -> Tensor:
+    """Which of all sites' training samples, taken together, the model f is trained on; at least one, in random order.
+
+    Args:
+        total: how many there are.
+        share: of them.
+        seed: the run's seed.
+    """
+    order = torch.randperm(total, generator=generator(seed, "pretraining", "sample"))
+    return order[: max(1, round(share * total))]
 
 
 def require_fractions(fractions: Sequence[float]) -> None:

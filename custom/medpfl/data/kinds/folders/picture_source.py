@@ -15,7 +15,6 @@ from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData, scale
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, held_out_centres, is_divided
@@ -24,9 +23,9 @@ from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.train_counts import FolderReading, require_countable, split_by_counts
 from medpfl.data.labels import require_fit
-from medpfl.data.patients import split_patients
+from medpfl.data.patients import set_aside, split_patients
 from medpfl.data.places import cache_folder
-from medpfl.data.split import PARTS, Part
+from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
@@ -106,17 +105,12 @@ class Folders(OfCentres):
         centre = self.centres.of(name)
         return self._tensors(centre, self._parts(centre), device)
 
-    def training_patients(self, name: str) -> frozenset[str]:
-        """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(picture.patient for picture in self._parts(self.centres.of(name))["train"])
-
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():
             raise NotInOnePlace("hospitals' pictures are not pooled")
         every = [(centre, p) for centre in self.centres.sites.values() for p in self._parts(centre)["train"]]
-        order = torch.randperm(len(every), generator=generator(self.config.seed, "pretraining", "sample"))
-        drawn = [every[row] for row in order[: max(1, round(share * len(every)))].tolist()]
+        drawn = [every[row] for row in rows_to_pretrain_on(len(every), share, self.config.seed).tolist()]
         # A centre's pictures are taken together, and put back into the order in which they were drawn.
         by_centre = {centre: [k for k, (of, _) in enumerate(drawn) if of == centre] for centre in dict(drawn)}
         images = torch.cat([self._rows(centre, (drawn[k][1] for k in rows)) for centre, rows in by_centre.items()])
@@ -203,23 +197,19 @@ class Folders(OfCentres):
         size = shape["image_size"]
         return Inputs("picture", classes, shape["in_channels"], size, None, [read, to_unit_range()], settings)
 
-    def _parts(self, centre: str) -> dict[Part, list[Picture]]:
-        """A centre's parts, without what is set aside."""
-        parts, aside = self._drawn(centre), set(self._aside(centre))
-        return {**parts, "train": [picture for picture in parts["train"] if picture not in aside]}
+    def _parts(self, centre: str) -> dict[Part, Sequence[Picture]]:
+        return self._parts_and_aside(centre)[0]
 
     def _aside(self, centre: str) -> list[Picture]:
-        """The share ``holdout`` of a centre's training pictures, rounded down."""
-        training = self._drawn(centre)["train"]
-        rng = np.random.default_rng(derive_seed(self.config.seed, centre, "holdout"))
-        chosen = rng.permutation(len(training))[: int(self.config.holdout * len(training) + 1e-9)]
-        return [training[row] for row in np.sort(chosen)]
+        return self._parts_and_aside(centre)[1]
 
-    def _drawn(self, centre: str) -> dict[Part, list[Picture]]:
-        c = self.config
+    def _parts_and_aside(self, centre: str) -> tuple[dict[Part, Sequence[Picture]], list[Picture]]:
+        c, pictures = self.config, self.layout.centres[centre]
         if (counts := self.reading.train_counts.get(centre)) is not None:
-            return split_by_counts(self.layout.centres[centre], counts, c.fractions, c.seed, centre)
-        return split_patients(self.layout.centres[centre], c.fractions, c.train_fraction, c.seed, centre)
+            drawn = split_by_counts(pictures, counts, c.fractions, c.seed, centre)
+        else:
+            drawn = split_patients(pictures, c.fractions, c.train_fraction, c.seed, centre)
+        return set_aside(drawn, c.holdout, c.seed, centre)
 
     def _images(self, centre: str) -> Tensor:
         """Pictures of a folder's centre in the order of the layout, (n, C, H, W) uint8."""

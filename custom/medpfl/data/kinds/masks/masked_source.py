@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
@@ -36,7 +35,7 @@ from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
-from medpfl.data.split import PARTS, Part
+from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -136,17 +135,12 @@ class Masked(OfCentres):
             raise UserError(f"{self.layout.root}: {centre}: no image is left to train on; raise the share of training")
         return self._data(centre, parts, device)
 
-    def training_patients(self, name: str) -> frozenset[str]:
-        """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(pair.patient for pair in self._parts(self.centres.of(name))["train"])
-
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():
             raise NotInOnePlace("hospitals' images are not pooled")
         every = [pair for centre in self.centres.sites.values() for pair in self._parts(centre)["train"]]
-        order = torch.randperm(len(every), generator=generator(self.config.seed, "pretraining", "sample"))
-        chosen = {every[row] for row in order[: max(1, round(share * len(every)))].tolist()}
+        chosen = {every[row] for row in rows_to_pretrain_on(len(every), share, self.config.seed).tolist()}
         decoded = {pair: one for centre in self.centres.sites.values() for pair, one in self._decoded(centre).items()}
         return self._made(
             {"train": [pair for pair in every if pair in chosen], "validation": [], "test": []}, decoded, device

@@ -14,14 +14,13 @@ from torch import Tensor
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.partition.make import Partition, make_partition
-from medpfl.data.split import PARTS, SiteIndices
+from medpfl.data.split import PARTS, SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 logger = logging.getLogger(__name__)
@@ -101,8 +100,7 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""
         training = [s for s in self.partition.sites if s.name in self.config.site_names]
         pooled = torch.cat([torch.as_tensor(s.train) for s in training])
-        order = torch.randperm(len(pooled), generator=generator(self.config.seed, "pretraining", "sample"))
-        chosen = pooled[order[: max(1, round(share * len(pooled)))]].numpy()
+        chosen = pooled[rows_to_pretrain_on(len(pooled), share, self.config.seed)].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:

@@ -110,10 +110,6 @@ class Scans(OfCentres):
         self._tell(centre)
         return self._tensors(self._parts(centre), device)
 
-    def training_patients(self, name: str) -> frozenset[str]:
-        """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(scan.patient for scan in self._parts(self.centres.of(name))["train"])
-
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         raise NotInOnePlace("hospitals' scans are not pooled")

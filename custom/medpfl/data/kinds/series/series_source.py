@@ -13,14 +13,13 @@ from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import ImageTensors, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.series.reading import SeriesReading, as_input
 from medpfl.data.kinds.series.series_set import SeriesSet, Window
-from medpfl.data.patients import split_patients
-from medpfl.data.split import PARTS, Part
+from medpfl.data.patients import set_aside, split_patients
+from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
@@ -113,17 +112,12 @@ class TimeSeries(OfCentres):
             raise UserError(f"{self.data.source}: {centre}: no window is left to train on; raise the share of training")
         return self._tensors(parts, device)
 
-    def training_patients(self, name: str) -> frozenset[str]:
-        """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(window.patient for window in self._parts(self.centres.of(name))["train"])
-
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if self.opened is None or not self._all_here():
             raise NotInOnePlace("hospitals' series are not pooled")
         every = [window for centre in self.centres.sites.values() for window in self._parts(centre)["train"]]
-        order = torch.randperm(len(every), generator=generator(self.config.seed, "pretraining", "sample"))
-        chosen = [every[row] for row in order[: max(1, round(share * len(every)))].tolist()]
+        chosen = [every[row] for row in rows_to_pretrain_on(len(every), share, self.config.seed).tolist()]
         return self._tensors({"train": chosen, "validation": [], "test": []}, device)
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
@@ -219,21 +213,16 @@ class TimeSeries(OfCentres):
         persons = self.data.persons
         return len({window.patient if persons is None else persons[window.row] for window in windows})
 
-    def _parts(self, centre: str) -> dict[Part, list[Window]]:
-        """A centre's parts, without what is set aside."""
-        parts, aside = self._drawn(centre), set(self._aside(centre))
-        return {**parts, "train": [window for window in parts["train"] if window not in aside]}
+    def _parts(self, centre: str) -> dict[Part, Sequence[Window]]:
+        return self._parts_and_aside(centre)[0]
 
     def _aside(self, centre: str) -> list[Window]:
-        """The share ``holdout`` of a centre's training windows, rounded down."""
-        training = self._drawn(centre)["train"]
-        rng = np.random.default_rng(derive_seed(self.config.seed, centre, "holdout"))
-        chosen = rng.permutation(len(training))[: int(self.config.holdout * len(training) + 1e-9)]
-        return [training[row] for row in np.sort(chosen)]
+        return self._parts_and_aside(centre)[1]
 
-    def _drawn(self, centre: str) -> dict[Part, list[Window]]:
+    def _parts_and_aside(self, centre: str) -> tuple[dict[Part, Sequence[Window]], list[Window]]:
         c = self.config
-        return split_patients(self.windows[centre], c.fractions, c.train_fraction, c.seed, centre)
+        drawn = split_patients(self.windows[centre], c.fractions, c.train_fraction, c.seed, centre)
+        return set_aside(drawn, c.holdout, c.seed, centre)
 
     def _tensors(self, parts: Mapping[Part, Sequence[Window]], device: torch.device) -> ImageTensors:
         rows = {part: torch.tensor([window.row for window in parts[part]], dtype=torch.long) for part in PARTS}
