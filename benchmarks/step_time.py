@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import ImageTensors, SiteData
-from medpfl.data.split import PARTS
+from medpfl.core.site_data import PARTS, ImageTensors, SiteData
 from medpfl.models import build_model, logits
 from medpfl.tasks import tasks
 from medpfl.training.loop import plain_objective, train_epochs

@@ -15,7 +15,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.seeding import generator
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
 from medpfl.site.policy import SitePolicy
@@ -88,7 +88,7 @@ class Truth:
     def of(cls, data: SiteData) -> Truth:
         """All of a site's samples."""
         images, labels = {}, {}
-        for part in ("train", "validation", "test"):
+        for part in PARTS:
             batches = list(data.batches(part, 256)) if data.samples(part) else []
             if batches:
                 x = torch.cat([x for x, _ in batches]).cpu()

@@ -31,6 +31,8 @@ from medpfl.core.own_loaders import (
 from medpfl.core.seeding import Order, changes_of
 
 Part = Literal["train", "validation", "test"]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+"""A data set's official split names them by their places."""
 Batch = tuple[Tensor, Tensor]
 _IMAGES = 256
 """Images in a batch that is looked at and not trained on; a bag counts as many as it has."""

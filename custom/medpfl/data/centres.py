@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import Part
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import Sample
-from medpfl.data.split import Part
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig

@@ -10,9 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
-SPLITS = ("train", "validation", "test")
-"""Names of the official parts; a split code is an index into it."""
-
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:

@@ -10,7 +10,8 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
-from medpfl.data.split import PARTS, Part, require_fractions, require_train_fraction
+from medpfl.core.site_data import PARTS, Part
+from medpfl.data.split import require_fractions, require_train_fraction
 
 _WITH_VALIDATION = ((0.4, 0.2, 0.4), (0.4, 0.3, 0.3), (0.34, 0.33, 0.33))
 """Fractions that give more to validation than the default, the nearest first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,9 +12,6 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed, generator
-
-Part = Literal["train", "validation", "test"]
-PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medpfl.core.errors import UserError
-from medpfl.data.split import Part
+from medpfl.core.site_data import Part
 from medpfl.tasks.selection import AUTO, LARGE, counted, in_words, selection
 from medpfl.tasks.task import Task
 

@@ -13,7 +13,7 @@ from torch import nn
 from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.models.blend import restored
 from medpfl.site.candidates import (
     Candidate,
@@ -255,7 +255,7 @@ class Ending:
         metrics: Mapping[str, Any],
         model: nn.Module,
     ) -> None:
-        samples = {part: self.data.samples(part) for part in ("train", "validation", "test")}
+        samples = {part: self.data.samples(part) for part in PARTS}
         learned, people = self.config.learned, patients(self.data)
         same = delivery.said(self.data) | lead(learned, self.data)
         for which, round_ in metrics["tested"].items():

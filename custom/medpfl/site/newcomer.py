@@ -23,7 +23,7 @@ from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import PARTS, SiteData
 from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
@@ -179,7 +179,7 @@ class Newcomer:
         )
         adapted = Candidate("adapted", epoch, on_cpu(model))
         found = {
-            "samples": {part: data.samples(part) for part in ("train", "validation", "test")},
+            "samples": {part: data.samples(part) for part in PARTS},
             "received": received,
             "adapted": measured(adapted, config, data, model),
             "epoch": epoch,

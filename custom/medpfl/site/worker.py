@@ -20,7 +20,7 @@ from medpfl.core.errors import TornFile, UserError
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
 from medpfl.core.seeding import Chance
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import PARTS, SiteData
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
@@ -121,7 +121,7 @@ class Site:
         self.store.keep(INIT, ())
         if start := message.brought(START):
             self.store.put(INIT, 0, start)
-        metrics = {"samples": {part: self.data.samples(part) for part in ("train", "validation", "test")}}
+        metrics = {"samples": {part: self.data.samples(part) for part in PARTS}}
         metrics["selecting"] = self._seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, "statistics", 0).sent(asked), metrics

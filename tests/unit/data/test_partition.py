@@ -8,13 +8,14 @@ from scipy.special import gammaln
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.npz.npz_file import load
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.partition.draw import draw, draw_like, draw_printed
 from medpfl.data.partition.make import make_partition
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.data.partition.spec import PartitionSpec, parse_spec
-from medpfl.data.split import PARTS, split_sites
+from medpfl.data.split import split_sites
 
 DRAWN = ["dirichlet:0.1", "equal-dirichlet:0.1", "iid"]
 ALPHAS = st.sampled_from([1e-320, 1e-300, 1e-9, 1e-3, 0.05, 0.5, 1.0, 7.0, 1e6, 1e300])

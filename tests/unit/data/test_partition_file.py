@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.partition.make import make_partition
 from medpfl.data.partition.partition_file import Partition
-from medpfl.data.split import PARTS
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.core.statefile import write_bytes
 from medpfl.data.dataset import ImageDataset
-from medpfl.data.split import PARTS, SiteIndices
+from medpfl.data.split import SiteIndices
 
 _SCHEMA = 1
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.files import PICTURES, files_below, unread_pictures
 from medpfl.data.finding import Finding
@@ -20,7 +21,6 @@ from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
 from medpfl.data.patients import in_numbers, no_validation, split_patients
-from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
+from medpfl.core.site_data import Part
 from medpfl.data.files import (
     PICTURES,
     composed,
@@ -26,7 +27,6 @@ from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.labels import Target, counts, strata
 from medpfl.data.places import folders, is_path, places
-from medpfl.data.split import Part
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 

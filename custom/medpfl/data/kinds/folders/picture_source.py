@@ -15,7 +15,7 @@ from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.site_data import ImageTensors, SiteData, scale
+from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, scale
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, held_out_centres, is_divided
 from medpfl.data.files import files_below, unread_pictures
@@ -25,7 +25,7 @@ from medpfl.data.kinds.folders.train_counts import FolderReading, require_counta
 from medpfl.data.labels import require_fit
 from medpfl.data.patients import set_aside, split_patients
 from medpfl.data.places import cache_folder
-from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
+from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
+from medpfl.core.site_data import PARTS, Part
 from medpfl.data.kinds.folders.layout import Layout, Picture
 from medpfl.data.kinds.folders.picture_file import Reading
-from medpfl.data.split import PARTS, Part
 
 Count = Annotated[int, Field(ge=0, le=10**7)]
 

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import Part
 from medpfl.data.files import composed
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.pairs import is_image, is_volume, stem
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.scans.label_table import read_json
-from medpfl.data.split import Part
 
 NAMES = ("datalist.json", "dataset.json")
 """What a datalist in a folder is called."""

@@ -18,8 +18,8 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.split import PARTS
 
 _KEYS = ("train", "val", "test")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
@@ -35,7 +35,7 @@ from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
-from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
+from medpfl.data.split import rows_to_pretrain_on
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from medpfl.core.site_data import Part
 from medpfl.data.kinds.masks.reading import Form
-from medpfl.data.split import Part
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes, Spacing
+from medpfl.core.site_data import PARTS, Part
 from medpfl.data.kinds.masks.cache import Decoded
 from medpfl.data.kinds.masks.classes_of import require_one_structure
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.pairs import in_order
 from medpfl.data.kinds.masks.reading import Reading
-from medpfl.data.split import PARTS, Part
 
 Parts = Mapping[Part, Sequence[Pair]]
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medpfl.core.errors import UserError
-from medpfl.data.dataset import SPLITS, ImageDataset
+from medpfl.core.site_data import PARTS
+from medpfl.data.dataset import ImageDataset
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.npz.medmnist import known_set, official_md5
@@ -93,11 +94,11 @@ def _contents(dataset: ImageDataset) -> list[Finding]:
     what = f"{kind} images, {shape}×{shape} pixels" if isinstance(shape, int) else f"volumes, {_by(shape)} voxels"
     findings = [
         Finding("ok", f"{len(dataset):,} {what}"),
-        Finding("ok", ", ".join(f"{part} {size:,}" for part, size in zip(SPLITS, sizes, strict=True))),
+        Finding("ok", ", ".join(f"{part} {size:,}" for part, size in zip(PARTS, sizes, strict=True))),
     ]
     findings += [
         Finding("warning", f"the {part} part is empty: pool the parts, or there is nothing to measure on")
-        for part, size in zip(SPLITS, sizes, strict=True)
+        for part, size in zip(PARTS, sizes, strict=True)
         if not size
     ]
     if dataset.site_ids is not None:
@@ -118,7 +119,7 @@ def _classes(dataset: ImageDataset) -> list[Finding]:
     if unseen := [dataset.classes[c] for c in np.flatnonzero((training == 0) & (counts > 0))]:
         findings.append(Finding("warning", f"no training image of class {', '.join(unseen)}"))
     if not dataset.several_labels:
-        labels = {part: dataset.labels[dataset.split == code] for code, part in enumerate(SPLITS)}
+        labels = {part: dataset.labels[dataset.split == code] for code, part in enumerate(PARTS)}
         findings += [Finding("warning", words) for words in of_a_site(labels, dataset.classes, "the file's parts")]
     return findings
 
@@ -168,7 +169,7 @@ def _repeated_images(dataset: ImageDataset) -> list[Finding]:
     in_training = np.zeros(image.max() + 1, dtype=bool)
     in_training[image[dataset.split == 0]] = True
     findings = []
-    for code, part in enumerate(SPLITS[1:], start=1):
+    for code, part in enumerate(PARTS[1:], start=1):
         if repeated := int(in_training[image[dataset.split == code]].sum()):
             message = (
                 f"{part} images that are training images too: {repeated:,}; results will look better than they are"

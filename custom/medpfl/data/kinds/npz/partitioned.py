@@ -14,13 +14,13 @@ from torch import Tensor
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.site_data import ImageTensors, SiteData, padded, scale
+from medpfl.core.site_data import PARTS, ImageTensors, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.partition.make import Partition, make_partition
-from medpfl.data.split import PARTS, SiteIndices, rows_to_pretrain_on
+from medpfl.data.split import SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class PartitionedImages:
             raise UserError(
                 f"the partition has no site {name!r}: it has {', '.join(s.name for s in self.partition.sites)}"
             )
-        return self._tensors({p: getattr(parts, p) for p in ("train", "validation", "test")}, device)
+        return self._tensors({p: getattr(parts, p) for p in PARTS}, device)
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
@@ -108,7 +108,7 @@ class PartitionedImages:
         found = {}
         for site in self.partition.sites:
             if site.name not in self.config.site_names:
-                parts = {p: getattr(site, p) for p in ("train", "validation", "test")}
+                parts = {p: getattr(site, p) for p in PARTS}
                 if not divided:
                     every = np.sort(np.concatenate(list(parts.values())))
                     parts = {"train": every[:0], "validation": every[:0], "test": every}

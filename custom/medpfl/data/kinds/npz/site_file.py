@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.site_data import ImageTensors, SiteData, padded
+from medpfl.core.site_data import PARTS, ImageTensors, SiteData, padded
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.centres import described_elsewhere
 from medpfl.data.dataset import ImageDataset
@@ -24,7 +24,7 @@ from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
 from medpfl.data.kinds.npz.npz_file import load
-from medpfl.data.split import PARTS, SiteIndices, official_parts, split_own
+from medpfl.data.split import SiteIndices, official_parts, split_own
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig

@@ -13,6 +13,7 @@ import numpy as np
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.site_data import PARTS, Part
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
@@ -35,7 +36,6 @@ from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
 from medpfl.data.labels import counted, present
 from medpfl.data.patients import no_validation, split_patients
-from medpfl.data.split import PARTS, Part
 from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default

@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.data.dataset import SPLITS
+from medpfl.core.site_data import PARTS, Part
 from medpfl.data.files import composed
 from medpfl.data.kinds.scans.label_classes import class_number, is_number
 from medpfl.data.kinds.scans.label_columns import (
@@ -24,9 +24,6 @@ from medpfl.data.kinds.scans.label_columns import (
     labels_of,
 )
 from medpfl.data.labels import Target
-
-if TYPE_CHECKING:
-    from medpfl.data.split import Part
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -220,8 +217,8 @@ def _add(found: Rows, values: dict[str, str], where: str, form: Form, asked: Col
     split, what = values.get("split", "").lower(), values.get(asked.what, "")
     label = composed(values.get("label", "")) if form == "label" else labels_of(values, form)
     problem = _unlabelled(what, label, form, asked)
-    if not problem and split and split not in SPLITS:
-        problem = f"split is {values['split']!r}; right are {', '.join(SPLITS)}, or no such column"
+    if not problem and split and split not in PARTS:
+        problem = f"split is {values['split']!r}; right are {', '.join(PARTS)}, or no such column"
     if problem:
         found.problems.append(f"{where}: {problem}")
         found.refused.append(what)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from medpfl.core.site_data import Part
 from medpfl.data.kinds.scans.manifest import Format
 from medpfl.data.labels import Target
-from medpfl.data.split import Part
 
 
 @dataclass(frozen=True)

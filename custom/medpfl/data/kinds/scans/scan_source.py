@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs
@@ -28,7 +28,6 @@ from medpfl.data.labels import counts, require_fit
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
-from medpfl.data.split import PARTS, Part
 from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import numpy as np
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.patients import no_validation, split_patients
-from medpfl.data.split import PARTS
 from medpfl.data.uneven import of_a_site
 
 if TYPE_CHECKING:

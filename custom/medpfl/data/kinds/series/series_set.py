@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medpfl.data.split import Part
+from medpfl.core.site_data import Part
 
 
 @dataclass(frozen=True)

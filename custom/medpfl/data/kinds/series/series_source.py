@@ -13,13 +13,13 @@ from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.site_data import ImageTensors, SiteData
+from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.series.reading import SeriesReading, as_input
 from medpfl.data.kinds.series.series_set import SeriesSet, Window
 from medpfl.data.patients import set_aside, split_patients
-from medpfl.data.split import PARTS, Part, rows_to_pretrain_on
+from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
 if TYPE_CHECKING:
