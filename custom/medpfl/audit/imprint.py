@@ -65,7 +65,7 @@ def _imprinted(line: Line, known: Known, probe: Probe, updates: int, noise: floa
     return found, foothold.way
 
 
-def imprint_state(known: Known, probe: Probe, direction: Tensor, thresholds: Tensor, noise: float = 0.0) -> State:
+def imprint_state(known: Known, probe: Probe, direction: Tensor, thresholds: Tensor, noise: float) -> State:
     """The shared state that makes the layer sort samples into bins of ``direction``'s product with its inputs.
 
     With ``noise`` each row strays from the direction by so many times its length, at random.

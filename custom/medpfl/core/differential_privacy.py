@@ -49,14 +49,9 @@ def gaussian_delta(epsilon: float, scale: float) -> float:
     return exp(log_ndtr(half - shift)) - exp(log_second)
 
 
-def noise_of_an_entry(epsilon: float, delta: float, clip: float, entries: int, patients: int) -> float:
-    """Standard deviation of the noise in each entry of the patients' mean, in units of f's own spread."""
-    return noise_multiplier(epsilon, delta) * SENSITIVITY * clip * sqrt(entries) / patients
-
-
 def least_patients(epsilon: float, delta: float, clip: float, entries: int) -> int:
-    """Patients below which the noise in an entry is above f's own spread, so that a distance says nothing."""
-    return ceil(noise_of_an_entry(epsilon, delta, clip, entries, 1))
+    """Patients below which the noise in an entry of their mean is above f's own spread: distances say nothing then."""
+    return ceil(noise_multiplier(epsilon, delta) * SENSITIVITY * clip * sqrt(entries))
 
 
 @lru_cache

@@ -35,7 +35,7 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
     return kind.source(config)
 
 
-def task_for(data: str, data_args: Mapping[str, Any], asked: str | None = None) -> str | None:
+def task_for(data: str, data_args: Mapping[str, Any], asked: str | None) -> str | None:
     """What is learned from data: what is asked for, else what the data say; None if they do not.
 
     Raises:

@@ -130,7 +130,7 @@ def join_in_production(
 
 
 def export_join(
-    algorithm: str | None, run: Path, said: Mapping[str, Any], job: Path, *, gpus: int | None = None, byoc: bool = False
+    algorithm: str | None, run: Path, said: Mapping[str, Any], job: Path, *, gpus: int | None, byoc: bool
 ) -> Path:
     """Writes the folder of the job that :func:`join_in_production` submits, replacing a job of the same name there.
 

@@ -58,8 +58,8 @@ def paired_auc(
     new: np.ndarray,
     old: np.ndarray,
     positive: np.ndarray,
-    known: np.ndarray | None = None,
-    whose: np.ndarray | None = None,
+    known: np.ndarray | None,
+    whose: np.ndarray | None,
 ) -> tuple[float, float]:
     """What the mean AUC of one model is above another's on the same cases, and its standard error.
 

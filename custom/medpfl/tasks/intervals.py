@@ -98,7 +98,7 @@ def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[
 
 
 def bootstrap_interval(
-    statistic: Callable[[np.ndarray], float | None], n: int, whose: np.ndarray | None = None, *, draws: int = 1000
+    statistic: Callable[[np.ndarray], float | None], n: int, whose: np.ndarray | None, *, draws: int = 1000
 ) -> list[float] | None:
     """Interval of a statistic of patients drawn with replacement, each with all cases, [low, high].
 

@@ -18,7 +18,7 @@ from nvflare.tool.poc.poc_commands import gen_default_project_config, get_prod_d
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
-from medpfl.engine.progress import Progress, Watch, watch_nothing
+from medpfl.engine.progress import Progress, Watch
 from medpfl.flare.admin.connected import connected_sites
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import PersonalizedRecipe, allow_package
@@ -143,7 +143,7 @@ def _wait(system: System, processes: Mapping[Path, subprocess.Popen], sites: set
         )
 
 
-def run_in_poc(config: RunConfig, out: Path, *, watch: Watch = watch_nothing, track: str | None = None) -> float:
+def run_in_poc(config: RunConfig, out: Path, *, watch: Watch, track: str | None) -> float:
     """Runs a federation in a POC of its own; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.

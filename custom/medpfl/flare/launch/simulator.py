@@ -85,9 +85,7 @@ class LoggedSimEnv(SimEnv):
             return 1
 
 
-def simulate(
-    config: RunConfig, out: Path, *, threads: int, watch: Watch = watch_nothing, track: str | None = None
-) -> float:
+def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track: str | None) -> float:
     """Runs a federation in FLARE's simulator; server and sites keep their state in ``out/state``.
 
     A checkpoint in that folder is gone on from.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from medpfl.core.masked_data import Case, MaskedData
 from medpfl.core.picture import png
-from medpfl.core.site_data import Part
 from medpfl.tasks.segmentation.judging import most_probable, predicted
 
 TRUE, PREDICTED = (86, 180, 233), (230, 159, 0)
@@ -20,13 +18,12 @@ _EDGE = 224
 """Least length of a picture's longer side, in pixels."""
 
 
-def outlined(model: nn.Module, data: MaskedData, part: Part, dice: np.ndarray) -> list[dict[str, Any]]:
-    """The best, the median and the worst case, each by the slice where the true structures are largest.
+def outlined(model: nn.Module, data: MaskedData, dice: np.ndarray) -> list[dict[str, Any]]:
+    """The best, the median and the worst test case, each by the slice where the true structures are largest.
 
     Args:
         model: on the data's device; is afterwards what it was.
         data: the site's.
-        part: of it.
         dice: of each case, (n,); NaN where it is not defined, which are not shown.
 
     Returns:
@@ -39,15 +36,13 @@ def outlined(model: nn.Module, data: MaskedData, part: Part, dice: np.ndarray) -
     was_training = model.training
     model.eval()
     with torch.inference_mode():
-        found = {i: _picture(case, predicted(model, case, data.window)) for i, case in _cases(data, part, set(words))}
+        found = {
+            i: _picture(case, predicted(model, case, data.window))
+            for i, case in enumerate(data.cases("test"))
+            if i in words
+        }
     model.train(was_training)
     return [{"which": words[i], "case": i + 1, "dice": float(dice[i]), "picture": found[i]} for i in words]
-
-
-def _cases(data: MaskedData, part: Part, wanted: set[int]) -> Iterator[tuple[int, Case]]:
-    for number, case in enumerate(data.cases(part)):
-        if number in wanted:
-            yield number, case
 
 
 def _picture(case: Case, probabilities: Tensor) -> str:

@@ -152,7 +152,7 @@ class Segmentation(Task):
         """``cases``: each one's measures; ``pictures``: :func:`medpfl.tasks.segmentation.outlines.outlined`."""
         values = _by_case(test)
         rows = zip(*(np.where(np.isfinite(v), v, None).tolist() for v in values.values()), strict=True)
-        pictures = outlined(model, data, "test", values["dice"])
+        pictures = outlined(model, data, values["dice"])
         return {"cases": [dict(zip(values, row, strict=True)) for row in rows], "pictures": pictures}
 
 

@@ -76,12 +76,6 @@ def test_the_cache_knows_no_path_and_no_patient(tmp_path, scans):
             assert word not in content
 
 
-def test_progress_is_told(tmp_path, scans):
-    told = []
-    load_scans(scans, SMALL, tmp_path / "cache", progress=lambda done, of: told.append((done, of)))
-    assert told == [(1, 2), (2, 2)]
-
-
 def _spoil(scan):
     content = scan.files[4].read_bytes()
     scan.files[4].write_bytes(content[:-100])

@@ -31,7 +31,7 @@ class OwnData:
     @cached_property
     def function(self) -> Callable[..., SiteData]:
         """The function that the configuration names."""
-        return import_object(self.config.data, "data")
+        return _named(self.config.data)
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`: nothing is known, the model's own arguments must say it."""
@@ -115,7 +115,7 @@ class OwnData:
         """See :class:`medpfl.data.source.DataSource`: how the function reads files is not known."""
 
 
-def import_object(spec: str, what: str) -> Any:
+def _named(spec: str) -> Any:
     """The object that ``package.module:name`` names.
 
     Raises:
@@ -123,12 +123,12 @@ def import_object(spec: str, what: str) -> Any:
     """
     module, _, name = spec.partition(":")
     try:
-        found = getattr(permitted_module(spec, what), name)
+        found = getattr(permitted_module(spec, "data"), name)
     except ModuleNotFoundError as error:
-        raise UserError(f"{what} {spec!r}: no module {error.name!r} can be imported") from None
+        raise UserError(f"data {spec!r}: no module {error.name!r} can be imported") from None
     except AttributeError:
-        raise UserError(f"{what} {spec!r}: module {module!r} has no {name!r}") from None
-    require_own(found, spec, what)
+        raise UserError(f"data {spec!r}: module {module!r} has no {name!r}") from None
+    require_own(found, spec, "data")
     return found
 
 

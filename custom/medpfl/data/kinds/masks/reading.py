@@ -189,6 +189,6 @@ def numbered(count: int) -> tuple[str, ...]:
     return STRUCTURE if count == 2 else (STRUCTURE[0], *map(str, range(1, count)))
 
 
-def first_of(names: Sequence[Any], most: int = 6) -> str:
+def first_of(names: Sequence[Any]) -> str:
     """Some of many, for a message."""
-    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+    return ", ".join(map(str, names[:6])) + ", ..." * (len(names) > 6)

@@ -33,7 +33,7 @@ def read_centre(manifest: Manifest, centre_name: str, modality: Modality = "CT")
     Raises:
         UserError: something is wrong: the first problem, and how many more there are.
     """
-    reading = examine(manifest, centre_name, modality=modality)
+    reading = examine(manifest, centre_name, modality)
     problems = reading.errors + ([] if manifest.skip_broken else reading.broken)
     if not problems and not reading.scans:
         problems = [*reading.broken, f"centre {centre_name}: no scan is left"]

@@ -93,7 +93,7 @@ def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress 
     marked: list[tuple[Scan, str]] = []
     for centre in manifest.centres:
         try:
-            reading = readings[centre.name] = examine(manifest, centre.name, progress, modality)
+            reading = readings[centre.name] = examine(manifest, centre.name, modality, progress)
         except UserError as error:
             report.append(Finding("error", f"{centre.name}: {error}"))
             continue

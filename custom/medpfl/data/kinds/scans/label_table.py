@@ -115,17 +115,16 @@ def names_pictures(path: Path) -> bool:
     return PICTURE in found and Columns.what not in found
 
 
-def read_rows(path: Path, asked: Columns | None = None) -> Rows:
+def read_rows(path: Path, asked: Columns) -> Rows:
     """Reads ``labels.csv`` or a datalist, whichever the file is.
 
     Args:
         path: the file.
-        asked: of a table; by default of series.
+        asked: of a table.
 
     Raises:
         UserError: the file cannot be read at all, or lacks a column; what is wrong with single rows is in the result.
     """
-    asked = asked or Columns()
     found = (_read_datalist if path.suffix.lower() == ".json" else _read_table)(path, asked)
     if not found.rows and not found.problems:
         raise UserError(f"{path}: has no rows; one for each labelled {asked.what} is needed")

@@ -40,7 +40,7 @@ class Look:
     problems: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of_values(cls, volume: np.ndarray, modality: Modality = "CT") -> Look:
+    def of_values(cls, volume: np.ndarray, modality: Modality) -> Look:
         """Of a volume as it was read."""
         problems = tuple((f.level, f.message) for f in odd_values(volume, modality))
         shares = tuple(histogram(volume)) if modality == "CT" else ()

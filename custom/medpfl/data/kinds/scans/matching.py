@@ -56,14 +56,14 @@ class Reading:
     modalities: Mapping[str, int] = field(default_factory=dict)
 
 
-def examine(manifest: Manifest, name: str, progress: Progress | None = None, modality: Modality = "CT") -> Reading:
+def examine(manifest: Manifest, name: str, modality: Modality, progress: Progress | None = None) -> Reading:
     """Reads a centre's table and headers and says everything that is wrong.
 
     Args:
         manifest: where the centre is.
         name: the centre's.
-        progress: called with the number of DICOM files that are read and of all.
         modality: of the series; NIfTI does not say it.
+        progress: called with the number of DICOM files that are read and of all.
 
     Raises:
         UserError: there is no such centre, or its table or folder cannot be read at all.

@@ -56,7 +56,7 @@ def draft(proposals: Iterable[Proposal], labels: Sequence[str] = ()) -> str:
     return _table("series", [(*row, reason) for row, reason in rows], labels, ("description", "reason"))
 
 
-def draft_of_pictures(inventory: Inventory, labels: Sequence[str] = ()) -> str:
+def draft_of_pictures(inventory: Inventory, labels: Sequence[str]) -> str:
     """The same of the X-ray images that can be read, one a row; a patient is left open where nothing says who it is."""
     xrays = [one for one in inventory.found if one.form == "X-ray" and one.picture]
     return _table("picture", [(x.name, x.patient, x.description) for x in xrays], labels, ("description",))

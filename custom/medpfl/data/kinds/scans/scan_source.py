@@ -248,12 +248,7 @@ class Scans(OfCentres):
     def _load(self, scans: Sequence[Scan]) -> list[Decoded | None]:
         from medpfl.data.kinds.scans.slice_cache import load_scans
 
-        return load_scans(
-            scans,
-            self.preprocessing,
-            cache_folder() / "ct",
-            skip_broken=self.manifest.skip_broken,
-        )
+        return load_scans(scans, self.preprocessing, cache_folder() / "ct", self.manifest.skip_broken)
 
     def _tensors(self, parts: Mapping[Part, Sequence[Scan]], device: torch.device) -> ImageTensors:
         tensors = {part: self._part(parts[part]) for part in PARTS}

@@ -105,7 +105,7 @@ def read_folder(folder: Path, progress: Progress | None = None) -> Folder:
     return read_files(files_below(folder), progress)
 
 
-def read_files(files: Sequence[Path], progress: Progress | None = None) -> Folder:
+def read_files(files: Sequence[Path], progress: Progress | None) -> Folder:
     """Reads the headers of files; see :func:`read_folder`."""
     groups: dict[str, list[Header]] = {}
     rest: list[NoSlice] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -98,7 +98,6 @@ def load_scans(
     preprocessing: Preprocessing,
     cache: Path,
     skip_broken: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> list[Decoded | None]:
     """Reads scans, from the cache where they are in it.
 
@@ -108,7 +107,6 @@ def load_scans(
         cache: folder for the slices. A file of it belongs to the scan's files (path, size, time of change) and the
             preprocessing: when they change, another one is made.
         skip_broken: give None for a scan that cannot be used, and log it, instead of stopping.
-        progress: called with the number of scans that are done and of all.
 
     Returns:
         For each scan its slices, see :func:`~medpfl.data.kinds.scans.preprocessing.pipeline`, and what was found.
@@ -118,7 +116,7 @@ def load_scans(
     """
     kept = ScanCache(preprocessing, cache)
     found: list[Decoded | None] = []
-    for number, scan in enumerate(scans, start=1):
+    for scan in scans:
         try:
             found.append(kept(scan))
         except UserError as error:
@@ -126,8 +124,6 @@ def load_scans(
                 raise
             log.warning("centre %s: left out: %s", scan.centre, error)
             found.append(None)
-        if progress:
-            progress(number, len(scans))
     return found
 
 
