@@ -12,11 +12,10 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_component import FLComponent
 
-from medpfl.core.site_data import ImageTensors
+from medpfl.core.site_data import PARTS, ImageTensors
 
 ROOT, PATIENT = "HOSPITALS", "HOSPITALS_PATIENT"
 """Environment variables that say where the hospitals' files are and whose; nothing in the job does."""
-PARTS = ("train", "validation", "test")
 
 
 def file_of(site: str) -> Path:

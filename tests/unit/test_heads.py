@@ -19,10 +19,10 @@ from medpfl.models import build_model
 TRANSFORMER = {"hidden_size": 24, "mlp_dim": 48, "num_heads": 3, "feature_size": 4}
 
 
-def small_vit(heads: int = 4, size: int = 3, bias: bool = True) -> ViT:
+def small_vit(heads: int = 4) -> ViT:
     return ViT(
-        in_channels=1, img_size=(8, 8), patch_size=(4, 4), hidden_size=heads * size, mlp_dim=8, num_layers=2,
-        num_heads=heads, classification=True, num_classes=3, spatial_dims=2, post_activation=None, qkv_bias=bias,
+        in_channels=1, img_size=(8, 8), patch_size=(4, 4), hidden_size=heads * 3, mlp_dim=8, num_layers=2,
+        num_heads=heads, classification=True, num_classes=3, spatial_dims=2, post_activation=None, qkv_bias=True,
     )  # fmt: skip
 
 

@@ -25,10 +25,10 @@ from medpfl.models import logits
 ONE, FIRST = torch.ones(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64)
 
 
-def local_round(model, own, run_config, when=2):
+def local_round(model, own, run_config):
     split = ParameterSplit(model, Nothing())
-    message = Message("train", when, split.shared_state(model))
-    found = LocalRound("site-1", run_config, when, message, model, split, own, lambda: None, lambda: None)
+    message = Message("train", 2, split.shared_state(model))
+    found = LocalRound("site-1", run_config, 2, message, model, split, own, lambda: None, lambda: None)
     found.loss = run_config.learned.loss
     return found
 

@@ -40,7 +40,7 @@ def config(root, **fields):
     return make_config(**common | fields, data_args=arguments, model_args=model_args)
 
 
-def delivered(root, run_config, folder):
+def delivered(run_config, folder):
     """Trains for a round; returns the site's folder of the last model."""
     federation = Federation.of(run_config)
     [name] = run_config.site_names
@@ -79,7 +79,7 @@ def test_a_jobs_text_is_refused_before_the_training_and_never_runs(tmp_path, mon
     root, (fields, words) = picture_folder(tmp_path / "eyes"), ATTACKS[attack]
     refused = ""
     try:
-        print(classify(delivered(root, config(root, **fields), tmp_path) / "bundle", root))
+        print(classify(delivered(config(root, **fields), tmp_path) / "bundle", root))
     except UserError as error:
         refused = str(error)
     assert not [*tmp_path.rglob(MARKER)]
@@ -93,7 +93,7 @@ def test_an_honest_bundle_of_the_same_run_classifies(tmp_path, monkeypatch):
     root = picture_folder(tmp_path / "eyes")
     names = ["ill", "well", "95 % of <b>`cases`</b> @home $5"]
     run_config = config(root, data_args={"classes": names}, model_args={"act": ["relu", {"inplace": True}]})
-    place = delivered(root, run_config, tmp_path)
+    place = delivered(run_config, tmp_path)
     done = classify(place / "bundle", root)
     [result] = json.loads(done.stdout[done.stdout.index("{") :])["results"]
     assert list(result["probabilities"]) == names

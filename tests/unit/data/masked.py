@@ -10,7 +10,6 @@ from PIL import Image
 from medpfl.config.run import make_config
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 TINY = {"rounds": 1, "local_epochs": 1, "settings": {"batch_size": 4}, "device": "cpu"}
 
 
@@ -24,12 +23,12 @@ def draw(seed, size=(40, 40)) -> tuple[np.ndarray, np.ndarray]:
     return (rng.integers(0, 60, (*size, 3)) + 180 * mask[..., None]).astype(np.uint8), mask
 
 
-def write_picture(image: Path, mask: Path, seed, size=(40, 40), value=255) -> None:
+def write_picture(image: Path, mask: Path, seed, size=(40, 40)) -> None:
     for file in (image, mask):
         file.parent.mkdir(parents=True, exist_ok=True)
     pixels, inside = draw(seed, size)
     Image.fromarray(pixels).save(image)
-    Image.fromarray(inside * np.uint8(value)).save(mask)
+    Image.fromarray(inside * np.uint8(255)).save(mask)
 
 
 def write_slices(root: Path, sites=("north", "south"), patients=5, slices=3) -> Path:
@@ -43,10 +42,10 @@ def write_slices(root: Path, sites=("north", "south"), patients=5, slices=3) -> 
     return root
 
 
-def write_siblings(root: Path, sites=("a", "b"), number=6) -> Path:
+def write_siblings(root: Path) -> Path:
     """``SITE/images/NAME.png`` and ``SITE/masks/NAME_mask.png``."""
-    for k, site in enumerate(sites):
-        for i in range(number):
+    for k, site in enumerate("ab"):
+        for i in range(6):
             write_picture(
                 root / site / "images" / f"p{i // 2}_{i % 2}.png",
                 root / site / "masks" / f"p{i // 2}_{i % 2}_mask.png",
@@ -72,14 +71,14 @@ def save_nifti(file: Path, values: np.ndarray, spacing=(1.0, 1.0, 3.0), affine=N
     return file
 
 
-def write_volumes(root: Path, sites=("ge", "siemens"), cases=4, spacing=(1.0, 1.0, 3.0), low=0.0) -> Path:
+def write_volumes(root: Path, sites=("ge", "siemens"), cases=4, low=0.0) -> Path:
     """``SITE/CASE/image.nii.gz`` with ``mask.nii.gz``, sizes different."""
     for k, site in enumerate(sites):
         for case in range(cases):
             values, mask = volume(10 * k + case, (20 + 2 * case, 24, 10 + case), low)
             folder = root / site / f"STS_{10 * k + case:03d}"
-            save_nifti(folder / "image.nii.gz", values, spacing)
-            save_nifti(folder / "mask.nii.gz", mask, spacing)
+            save_nifti(folder / "image.nii.gz", values)
+            save_nifti(folder / "mask.nii.gz", mask)
     return root
 
 

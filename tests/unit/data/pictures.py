@@ -9,7 +9,6 @@ from PIL import Image
 from medpfl.config.run import make_config
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 CENTRES = {"north": (220, 60, 40), "south": (60, 200, 60), "west": (60, 60, 220)}
 CLASSES = ("glaucoma", "normal")
 EACH = 6

@@ -8,20 +8,19 @@ ACTIVITIES = (1, 2, 3, 4, 6, 7, 12, 13, 16, 17)
 CPU = "cpu"
 
 
-def recording(plan, seed=0, missing=(), start=8.38):
+def recording(plan, seed=0, missing=()):
     """Rows of 54 columns, 100 a second.
 
     Args:
         plan: (activity, samples) one after the other; 0 is transient.
         seed: of the noise.
         missing: (first row, last row + 1, column) to be NaN.
-        start: of the clock, s.
 
     Every channel is a sine whose frequency is the activity's, with noise and an offset of its column.
     """
     rng = np.random.default_rng(seed)
     activity = np.concatenate([np.full(n, a) for a, n in plan])
-    time = start + np.arange(len(activity)) / 100
+    time = 8.38 + np.arange(len(activity)) / 100
     table = np.full((len(activity), 54), np.nan)
     table[:, 0], table[:, 1] = time, activity
     table[::11, 2] = 90  # the heart rate comes nine times a second
@@ -41,10 +40,10 @@ def write_recording(file: Path, table: np.ndarray) -> Path:
     return file
 
 
-def write_pamap2(root: Path, subjects=(101, 102, 103), samples=700, activities=ACTIVITIES) -> Path:
+def write_pamap2(root: Path, subjects=(101, 102, 103), samples=700) -> Path:
     """The archive's layout: ``Protocol/subject101.dat`` and so on, transient rows between the activities."""
     for subject in subjects:
-        plan = [part for activity in activities for part in ((0, 50), (activity, samples))]
+        plan = [part for activity in ACTIVITIES for part in ((0, 50), (activity, samples))]
         write_recording(root / "Protocol" / f"subject{subject}.dat", recording(plan, seed=subject))
     return root
 

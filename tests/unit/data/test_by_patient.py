@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from masked import config as masked_config
 from masked import draw, write_slices
-from pictures import CPU, PARTS, config, paint
+from pictures import CPU, config, paint
 
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.partition.by_patient import divide_patients

@@ -5,12 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from pictures import CENTRES, CLASSES, CPU, EACH, PARTS, config, paint, pixels, write_centres
+from pictures import CENTRES, CLASSES, CPU, EACH, config, paint, pixels, write_centres
 from PIL import Image
 
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.folder_kind import FolderKind
 from medpfl.data.kinds.folders.layout import read_layout

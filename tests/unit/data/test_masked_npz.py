@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from masked import CPU, PARTS, config, draw
+from masked import CPU, config, draw
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.function.own_data import OwnData
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.npz.catalog import MASKED_IMAGES, MASKED_SAMPLE, rows

@@ -5,10 +5,11 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from masked import CPU, PARTS, config, save_nifti, volume, write_datalist, write_picture, write_volumes
+from masked import CPU, config, save_nifti, volume, write_datalist, write_picture, write_volumes
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks.datalist import read_datalist
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind

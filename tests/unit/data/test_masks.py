@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from masked import CPU, PARTS, config, draw, write_picture, write_siblings, write_slices
+from masked import CPU, config, draw, write_picture, write_siblings, write_slices
 from PIL import Image
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages
-from medpfl.core.site_data import scale
+from medpfl.core.site_data import PARTS, scale
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind

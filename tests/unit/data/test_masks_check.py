@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from masked import CPU, PARTS, config, save_nifti, volume, write_picture, write_siblings, write_slices, write_volumes
+from masked import CPU, config, save_nifti, volume, write_picture, write_siblings, write_slices, write_volumes
 from PIL import Image
 
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.fit import check_fit, other_kind
 from medpfl.data.kinds.masks.mask_kind import MaskKind

@@ -7,11 +7,11 @@ import torch
 from medpfl.cli.options import Options
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.npz.site_file import OwnImages
 from medpfl.data.sites import open_source
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 LOOK = {"classes": ["a", "b", "c"], "size": 8, "channels": "grey"}
 
 

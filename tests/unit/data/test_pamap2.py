@@ -11,6 +11,7 @@ from recordings import recording, write_pamap2, write_recording
 from medpfl.config.preset import read_preset
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.kinds.npz.download import prepare
 from medpfl.data.kinds.registry import kind_of
@@ -21,7 +22,6 @@ from medpfl.models import build_model
 from medpfl.runs.experiment import run_experiment
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 PRESET = Path(__file__).parents[3] / "app_config" / "presets" / "fedap-pamap2.yml"
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from pictures import CENTRES, CLASSES, CPU, PARTS, config, paint
+from pictures import CENTRES, CLASSES, CPU, config, paint
 
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.core.errors import UserError
-from medpfl.core.site_data import scale
+from medpfl.core.site_data import PARTS, scale
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.public_images import public_images

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import CPU, PARTS, config, paint
+from pictures import CPU, config, paint
 
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.arguments import named_classes
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout

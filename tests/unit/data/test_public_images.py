@@ -15,11 +15,11 @@ from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 
 
-def write_cifar(file, images, labels=1, highest=9):
+def write_cifar(file, images, labels=1):
     """Records as the format's page describes them: labels, then the planes."""
     rng = np.random.default_rng(0)
     records = [
-        np.concatenate((rng.integers(0, highest + 1, labels).astype(np.uint8), image.transpose(2, 0, 1).ravel()))
+        np.concatenate((rng.integers(0, 10, labels).astype(np.uint8), image.transpose(2, 0, 1).ravel()))
         for image in images
     ]
     file.write_bytes(np.concatenate(records).tobytes())

@@ -9,14 +9,13 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.masked_data import MaskedImages
 from medpfl.core.permitted_code import permit
-from medpfl.core.site_data import ImageTensors, SiteLoaders
+from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.data.kinds.function.own_data import OwnData
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 
 
 def loaders(site, seed):

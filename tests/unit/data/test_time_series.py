@@ -17,6 +17,7 @@ from medpfl.config.fields import OPTIONS
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.fit import check_fit, other_kind
 from medpfl.data.kinds.registry import kind_of
@@ -28,7 +29,6 @@ from medpfl.runs.experiment import run_experiment
 from medpfl.site.policy import OPEN, AuditThresholds
 
 CPU = torch.device("cpu")
-PARTS = ("train", "validation", "test")
 SITES = {"sites": np.repeat(["north", "south"], 30), "patients": np.tile(np.arange(10), 6)}
 SMALL = {"model": "fcn-1d", "model_args": {"width": 4}}
 

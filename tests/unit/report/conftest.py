@@ -13,17 +13,17 @@ from medpfl.tasks.summary import summary
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
 
-def scores_of(accuracy, test=100, interval=True):
+def scores_of(accuracy):
     """A 'selected' or 'last' part whose other measures follow from the accuracy of each site."""
     sites = {}
     for name, value in accuracy.items():
         auroc = min(0.999, value + 0.06)
         sites[name] = {
-            "n": test,
+            "n": 100,
             "accuracy": value,
             "balanced_accuracy": value - 0.05,
             "auroc": auroc,
-            "auroc_ci95": [auroc - 0.02, min(1.0, auroc + 0.02)] if interval else None,
+            "auroc_ci95": [auroc - 0.02, min(1.0, auroc + 0.02)],
             "auroc_classes": 3,
         }
     part = {"sites": sites, "mean": {}, "std": {}, "worst": {}, "worst_site": {}}

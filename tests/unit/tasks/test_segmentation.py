@@ -13,27 +13,25 @@ from torch import nn
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
 from medpfl.core.own_loaders import LabelOutside
-from medpfl.core.site_data import looked_at_once
+from medpfl.core.site_data import PARTS, looked_at_once
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.segmentation.judging import Judged, judge, surface_distances
 from medpfl.tasks.segmentation.outlines import _picture
 
 TASK = TASKS["segmentation"]
-PARTS = ("train", "validation", "test")
 
 
 class Pixelwise(nn.Module):
     """Gives structure 1 the image's own value as its log-odds."""
 
-    def __init__(self, classes: int = 2, gain: float = 10.0):
+    def __init__(self, gain: float = 10.0):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(gain))
-        self.classes = classes
 
     def forward(self, x):
         odds = x[:, :1] * self.scale
-        return torch.cat([torch.zeros_like(odds), odds, *[odds - 20] * (self.classes - 2)], 1)
+        return torch.cat([torch.zeros_like(odds), odds], 1)
 
 
 def images_of(predicted, true, patients=None, spacing=None):
