@@ -11,20 +11,23 @@ from markupsafe import Markup
 from medpfl.core.measure import Measure
 from medpfl.report.svg import (
     Scale,
+    columns_of_values,
     dot,
     drawing,
     line,
     path,
     round_ticks,
+    rows_of_values,
     shortened,
     text,
     text_width,
-    tick_label,
     ticks,
 )
 
 COLOURS = 9
 """As many as ``templates/page.css`` has."""
+_LINE = 14
+"""Height of a label."""
 Print = Callable[[float], str]
 
 
@@ -73,10 +76,7 @@ def line_chart(
     x = Scale(first if last > first else first - 1, last if last > first else first + 1, left + 6, width - right)
     y = Scale(steps[0], steps[-1], height - bottom, top)
 
-    parts = [text(0, 11, title, css="axis")]
-    for step in steps:
-        parts.append(line(left, y(step), width - right, y(step), "grid"))
-        parts.append(text(left - 6, y(step) + 4, tick_label(step, steps), "end", "tick"))
+    parts = rows_of_values(title, steps, y, left, width - right)
     for step in round_ticks(first, last):
         parts.append(text(x(step), height - bottom + 17, str(step), "middle", "tick"))
     parts.append(text((left + width - right) / 2, height - 4, over, "middle", "axis"))
@@ -107,7 +107,7 @@ def line_chart(
     parts += marks
     if named:
         ends = [y(curve.points[-1][1]) + 4 for curve in curves]
-        for index, at in enumerate(labels_apart(ends, 14, top + 4, height - bottom + 4)):
+        for index, at in enumerate(labels_apart(ends, top + 4, height - bottom + 4)):
             parts.append(text(width - right + 6, at, names[index], css=f"t{index % COLOURS}"))
     return drawing(width, height, _told(title, curves, level, number, over), parts)
 
@@ -128,16 +128,16 @@ def _told(title: str, curves: Sequence[Curve], level: tuple[str, float] | None, 
     return f"{title} by {over}. {'; '.join(told)}." + (f" {level[0]}: {number(level[1])}." if level else "")
 
 
-def labels_apart(positions: list[float], gap: float, top: float, bottom: float) -> list[float]:
+def labels_apart(positions: list[float], top: float, bottom: float) -> list[float]:
     """Labels moved as little as needed so that none covers another, and kept between top and bottom if they fit."""
     order = sorted(range(len(positions)), key=positions.__getitem__)
     placed = list(positions)
     for before, this in pairwise(order):
-        placed[this] = max(placed[this], placed[before] + gap)
+        placed[this] = max(placed[this], placed[before] + _LINE)
     limit = bottom
     for this in reversed(order):
         placed[this] = min(placed[this], limit)
-        limit = placed[this] - gap
+        limit = placed[this] - _LINE
     lift = max(0.0, top - placed[order[0]])
     return [position + lift for position in placed]
 
@@ -163,11 +163,7 @@ def strip_plot(
     steps = ticks(min(values), max(values), 6)
     x = Scale(steps[0], steps[-1], left + 6, width - right)
     floor = top + step * len(rows)
-    parts = []
-    for value in steps:
-        parts.append(line(x(value), top, x(value), floor, "grid"))
-        parts.append(text(x(value), floor + 17, tick_label(value, steps), "middle", "tick"))
-    parts.append(text((left + width - right) / 2, floor + 36, title, "middle", "axis"))
+    parts = columns_of_values(title, steps, x, top, floor, (left + width - right) / 2)
     if level:
         parts.append(line(x(level[1]), top - 6, x(level[1]), floor, "level"))
         anchor = "end" if x(level[1]) > (left + width) / 2 else "start"
@@ -200,11 +196,7 @@ def interval_plot(title: str, rows: Sequence[tuple[str, float, float, float]], m
     ends = [scale * end for _, _, *interval in rows for end in interval]
     steps = ticks(min(0, *ends), max(0, *ends), 6)
     x = Scale(steps[0], steps[-1], left + 6, width - right)
-    parts = []
-    for value in steps:
-        parts.append(line(x(value), top, x(value), floor, "grid"))
-        parts.append(text(x(value), floor + 17, tick_label(value, steps), "middle", "tick"))
-    parts.append(text((left + width - right) / 2, floor + 36, title, "middle", "axis"))
+    parts = columns_of_values(title, steps, x, top, floor, (left + width - right) / 2)
     parts.append(line(x(0), top - 6, x(0), floor, "level"))
     told = []
     for index, (label, value, low, high) in enumerate(rows):

@@ -109,3 +109,21 @@ def tick_label(value: float, values: list[float]) -> str:
     step = values[1] - values[0] if len(values) > 1 else 1
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{value:.{decimals}f}"
+
+
+def rows_of_values(title: str, steps: list[float], y: Scale, left: float, right: float) -> list[str]:
+    """A grid of values one above the other, with their labels, under a title."""
+    parts = [text(0, 11, title, css="axis")]
+    for step in steps:
+        parts.append(line(left, y(step), right, y(step), "grid"))
+        parts.append(text(left - 6, y(step) + 4, tick_label(step, steps), "end", "tick"))
+    return parts
+
+
+def columns_of_values(title: str, steps: list[float], x: Scale, top: float, floor: float, middle: float) -> list[str]:
+    """A grid of values side by side, with their labels, over a title."""
+    parts = []
+    for step in steps:
+        parts.append(line(x(step), top, x(step), floor, "grid"))
+        parts.append(text(x(step), floor + 17, tick_label(step, steps), "middle", "tick"))
+    return [*parts, text(middle, floor + 36, title, "middle", "axis")]

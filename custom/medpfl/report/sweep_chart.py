@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from medpfl.core.measure import Measure
 from medpfl.report.charts import COLOURS, labels_apart
-from medpfl.report.svg import Scale, dot, drawing, line, path, shortened, text, text_width, tick_label, ticks
+from medpfl.report.svg import Scale, dot, drawing, line, path, rows_of_values, shortened, text, text_width, ticks
 
 Point = tuple[float, float]
 
@@ -63,10 +63,7 @@ def sweep_chart(
     ends = [place for place, _ in places]
     x = Scale(min(ends), max(ends), left + 14, width - right - 6)
     y = Scale(steps[0], steps[-1], height - bottom, top)
-    parts = [text(0, 11, title, css="axis")]
-    for step in steps:
-        parts.append(line(left, y(step), width - right, y(step), "grid"))
-        parts.append(text(left - 6, y(step) + 4, tick_label(step, steps), "end", "tick"))
+    parts = rows_of_values(title, steps, y, left, width - right)
     parts += _ticks(places, x, height - bottom)
     parts.append(text((left + width - right) / 2, height - 4, axis, "middle", "axis"))
     for curve in curves:
@@ -91,7 +88,7 @@ def sweep_chart(
         parts += [dot(*spot, 3.5, f"f{css}", words) for spot, words in zip(at, said, strict=True)]
     if named:
         last = [y(curve.points[-1][1]) + 4 for curve in curves]
-        for curve, at, name in zip(curves, labels_apart(last, 14, top + 4, height - bottom + 4), names, strict=True):
+        for curve, at, name in zip(curves, labels_apart(last, top + 4, height - bottom + 4), names, strict=True):
             parts.append(text(width - right + 6, at, name, css=f"t{curve.colour % COLOURS}"))
     return drawing(width, height, _told(title, axis, places, curves, measure), parts)
 
