@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from monai.config import KeysCollection
-from monai.transforms import MapTransform
 
 from medpfl.core.errors import UserError
+from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 
 
-class LoadPictured(MapTransform):
+class LoadPictured(EachValued):
     """A picture file to (C, H, W) float32 from 0 to 255: what Pillow reads, or ``.npy`` with (H, W) or (H, W, 3) uint8.
 
     Args:
@@ -32,16 +31,10 @@ class LoadPictured(MapTransform):
         super().__init__(keys)
         self.channels, self.size = channels, size
 
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = self._load(Path(out[key]))
-        return out
-
-    def _load(self, file: Path) -> torch.Tensor:
+    def _changed(self, value: str | Path) -> torch.Tensor:
         from PIL import Image
 
+        file = Path(value)
         try:
             image = (
                 Image.fromarray(np.load(file, allow_pickle=False))
@@ -65,7 +58,7 @@ class LoadPictured(MapTransform):
         return torch.from_numpy(chw.astype(np.float32))
 
 
-class ReadPictured(MapTransform):
+class ReadPictured(EachValued):
     """A picture file of any size to (C, size, size) float32 from 0 to 255, as folders of pictures are read.
 
     Args:
@@ -77,9 +70,5 @@ class ReadPictured(MapTransform):
         super().__init__(keys)
         self.reading = Reading(**reading)
 
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = torch.from_numpy(read_picture(Path(out[key]), self.reading).astype(np.float32))
-        return out
+    def _changed(self, value: str | Path) -> torch.Tensor:
+        return torch.from_numpy(read_picture(Path(value), self.reading).astype(np.float32))

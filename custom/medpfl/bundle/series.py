@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from monai.config import KeysCollection
-from monai.transforms import MapTransform
 
 from medpfl.core.errors import UserError
+from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.series.reading import as_input
 
 
-class LoadSeriesd(MapTransform):
+class LoadSeriesd(EachValued):
     """An ``.npy`` file with one window, (C, T) or (T,) of one channel, in the training data's units, to (C, T) float32.
 
     Args:
@@ -35,14 +34,8 @@ class LoadSeriesd(MapTransform):
         super().__init__(keys)
         self.channels, self.length, self.normalise, self.divide = channels, length, normalise, tuple(divide)
 
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = self._load(Path(out[key]))
-        return out
-
-    def _load(self, file: Path) -> torch.Tensor:
+    def _changed(self, value: str | Path) -> torch.Tensor:
+        file = Path(value)
         try:
             found = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:

@@ -17,6 +17,7 @@ from nibabel.orientations import apply_orientation, io_orientation, ornt_transfo
 from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.values import without_offset, without_sign
 
@@ -143,7 +144,7 @@ def channels_first(values: np.ndarray) -> np.ndarray:
     return values[None] if values.ndim == 3 else np.moveaxis(values, 3, 0) if values.ndim == 4 else values
 
 
-class NormaliseVolumed(MapTransform):
+class NormaliseVolumed(EachValued):
     """Brings intensities into a common range, each channel by what is not zero in it, as ``how`` says.
 
     See :class:`~medpfl.data.kinds.masks.reading.Reading`; ``zscore`` leaves what is zero at 0.
@@ -156,21 +157,17 @@ class NormaliseVolumed(MapTransform):
         self.zscore = NormalizeIntensity(nonzero=True, channel_wise=True)
         self.window = ScaleIntensityRange(a_min=low, a_max=high, b_min=-1.0, b_max=1.0, clip=True)
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            volume: MetaTensor = out[key]
-            how = self.how
-            if how == "auto":
-                how = "window" if looks_like_ct(volume) else "zscore"
-            if how == "zscore":
-                out[key] = self.zscore(volume)
-            elif how == "window":
-                out[key] = self.window(volume)
-            elif how == "percentile":
-                out[key] = MetaTensor(torch.stack([_by_percentiles(c) for c in volume.as_tensor()]), meta=volume.meta)
-        return out
+    def _changed(self, value: MetaTensor) -> MetaTensor:
+        how = self.how
+        if how == "auto":
+            how = "window" if looks_like_ct(value) else "zscore"
+        if how == "zscore":
+            return self.zscore(value)
+        if how == "window":
+            return self.window(value)
+        if how == "percentile":
+            return MetaTensor(torch.stack([_by_percentiles(c) for c in value.as_tensor()]), meta=value.meta)
+        return value
 
 
 def looks_like_ct(volume: Tensor) -> bool:

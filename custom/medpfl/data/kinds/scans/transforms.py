@@ -18,6 +18,7 @@ from scipy.ndimage import correlate1d
 from torch import Tensor
 
 from medpfl.core.errors import UserError
+from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.limits import too_large
 from medpfl.data.kinds.scans.lung import find_lungs, square
@@ -102,33 +103,24 @@ class PlausibleValuesd(MapTransform):
         return dict(data)
 
 
-class RaiseToAird(MapTransform):
+class RaiseToAird(EachValued):
     """What is below air, no number or infinite becomes air: scanners and converters mark what they did not see so."""
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = torch.nan_to_num(out[key], nan=AIR, posinf=AIR, neginf=AIR).clamp_(min=AIR)
-        return out
+    def _changed(self, value: Tensor) -> Tensor:
+        return torch.nan_to_num(value, nan=AIR, posinf=AIR, neginf=AIR).clamp_(min=AIR)
 
 
-class FiniteVolumed(MapTransform):
+class FiniteVolumed(EachValued):
     """What is no finite number becomes the least number of the volume."""
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            volume: MetaTensor = out[key]
-            values = volume.as_tensor()
-            known = torch.isfinite(values)
-            least = values[known].min() if known.any() else values.new_zeros(())  # its values are refused then
-            out[key] = MetaTensor(torch.where(known, values, least), meta=volume.meta)
-        return out
+    def _changed(self, value: MetaTensor) -> MetaTensor:
+        values = value.as_tensor()
+        known = torch.isfinite(values)
+        least = values[known].min() if known.any() else values.new_zeros(())  # its values are refused then
+        return MetaTensor(torch.where(known, values, least), meta=value.meta)
 
 
-class AntiAliasd(MapTransform):
+class AntiAliasd(EachValued):
     """Averages over the length of a new voxel along every axis that becomes coarser.
 
     Without it thin slices keep their noise when every fourth is taken, and a hospital's slice thickness shows in
@@ -143,22 +135,15 @@ class AntiAliasd(MapTransform):
         super().__init__(keys)
         self.spacing = tuple(spacing)
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            volume: MetaTensor = out[key]
-            if reason := too_large(self._shape(volume)):
-                raise UserError(
-                    f"{volume.meta.get('filename_or_obj', 'the volume')}, with spacing {self.spacing}: {reason}"
-                )
-            for axis, (now, then) in enumerate(zip(volume.pixdim.tolist(), self.spacing, strict=True), start=1):
-                # Affines are rounded, so a ratio of 1.0001 is none.
-                if then > 1.001 * now:
-                    averaged = correlate1d(volume.numpy(), _box(then / now), axis=axis, mode="nearest")
-                    volume = MetaTensor(torch.from_numpy(averaged), meta=volume.meta)
-            out[key] = volume
-        return out
+    def _changed(self, value: MetaTensor) -> MetaTensor:
+        if reason := too_large(self._shape(value)):
+            raise UserError(f"{value.meta.get('filename_or_obj', 'the volume')}, with spacing {self.spacing}: {reason}")
+        for axis, (now, then) in enumerate(zip(value.pixdim.tolist(), self.spacing, strict=True), start=1):
+            # Affines are rounded, so a ratio of 1.0001 is none.
+            if then > 1.001 * now:
+                averaged = correlate1d(value.numpy(), _box(then / now), axis=axis, mode="nearest")
+                value = MetaTensor(torch.from_numpy(averaged), meta=value.meta)
+        return value
 
     def _shape(self, volume: MetaTensor) -> list[int]:
         """Voxels of a volume of the spacing to come."""
@@ -197,59 +182,42 @@ class LungBoxd(MapTransform):
         return out
 
 
-class AxialSlicesd(MapTransform):
+class AxialSlicesd(EachValued):
     """Takes at most ``count`` evenly spaced slices along the last axis."""
 
     def __init__(self, keys: KeysCollection, count: int):
         super().__init__(keys)
         self.count = count
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            there = out[key].shape[-1]
-            out[key] = out[key][..., evenly(there, min(self.count, there))]
-        return out
+    def _changed(self, value: Tensor) -> Tensor:
+        there = value.shape[-1]
+        return value[..., evenly(there, min(self.count, there))]
 
 
-class FixedSlicesd(MapTransform):
+class FixedSlicesd(EachValued):
     """Exactly ``count`` of the slices (k, ...): evenly spaced ones, or the nearest repeated where there are fewer."""
 
     def __init__(self, keys: KeysCollection, count: int):
         super().__init__(keys)
         self.count = count
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = out[key][evenly(len(out[key]), self.count)]
-        return out
+    def _changed(self, value: Tensor) -> Tensor:
+        return value[evenly(len(value), self.count)]
 
 
-class StackedSlicesd(MapTransform):
+class StackedSlicesd(EachValued):
     """All slices (k, 1, H, W) as one volume (1, k, H, W)."""
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            out[key] = out[key].transpose(0, 1)
-        return out
+    def _changed(self, value: Tensor) -> Tensor:
+        return value.transpose(0, 1)
 
 
-class ScreenSlicesd(MapTransform):
+class ScreenSlicesd(EachValued):
     """(1, X, Y, k) in RAS to (k, 1, H, W) float16 as on a screen: anterior above, the patient's right on the left."""
 
-    def __call__(self, data: Data) -> dict[Hashable, Any]:
-        """See the class."""
-        out = dict(data)
-        for key in self.key_iterator(out):
-            volume: Tensor = out[key]
-            plain = volume.as_tensor() if isinstance(volume, MetaTensor) else volume
-            out[key] = plain.permute(3, 0, 2, 1).flip(2, 3).to(torch.float16).contiguous()
-        return out
+    def _changed(self, value: Tensor) -> Tensor:
+        plain = value.as_tensor() if isinstance(value, MetaTensor) else value
+        return plain.permute(3, 0, 2, 1).flip(2, 3).to(torch.float16).contiguous()
 
 
 def evenly(there: int, wanted: int) -> list[int]:
