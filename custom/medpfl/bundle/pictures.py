@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from monai.config import KeysCollection
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 
@@ -44,8 +44,7 @@ class LoadPictured(EachValued):
             mode = image.mode
             pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))
         except Exception as error:  # Pillow and numpy raise errors of many kinds on files that are no pictures.
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{file}: cannot be read as a picture: {reason}") from None
+            raise UserError(f"{file}: cannot be read as a picture: {first_line(error)}") from None
         if mode.startswith(("I", "F")):
             raise UserError(f"{file}: has more than 8 bits a value; the model was trained on 8")
         if pixels.shape[:2] != (self.size, self.size):

@@ -13,7 +13,7 @@ from torch import nn
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers, parse_declaration
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.core.frozen import freeze, frozen_names
 from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import derive_seed
@@ -149,8 +149,7 @@ def try_out(config: RunConfig, model: nn.Module, x: torch.Tensor, classes: int) 
         with torch.inference_mode():
             scores = logits(model.eval()(x))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{where}: {reason}; choose larger images, another model or --model-arg") from None
+        raise UserError(f"{where}: {first_line(error)}; choose larger images, another model or --model-arg") from None
     finally:
         model.train()
     if reason := config.learned.misfit(scores.shape, x.shape, classes):

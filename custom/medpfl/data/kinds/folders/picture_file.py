@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.data.kinds.folders.patient_pattern import PatientPattern
 from medpfl.data.kinds.folders.xray import is_dicom, xray, xray_size
 
@@ -72,8 +72,9 @@ def upright(file: Path, mode: Literal["RGB", "L"]) -> Image:
             white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC_INTERPRETATION) == 0
             return _eight_bits(ImageOps.exif_transpose(opened), white_is_zero).convert(mode)
     except Exception as error:  # Pillow raises errors of many kinds on damaged files.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{file}: cannot be read ({reason}); repair it or take it out of the folder") from None
+        raise UserError(
+            f"{file}: cannot be read ({first_line(error)}); repair it or take it out of the folder"
+        ) from None
 
 
 def squared(image: Image, size: int, fit: Fit, between: int) -> Image:

@@ -17,7 +17,7 @@ from monai.transforms import MapTransform
 from scipy.ndimage import correlate1d
 from torch import Tensor
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.limits import too_large
@@ -67,8 +67,7 @@ class LoadScand(MapTransform):
             except MemoryError:
                 raise UserError(f"{files[0]}: the volume does not fit into this machine's memory") from None
             except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
-                first = (str(error).splitlines() or [type(error).__name__])[0]
-                raise UserError(f"{files[0]}: cannot be read: {first}") from None
+                raise UserError(f"{files[0]}: cannot be read: {first_line(error)}") from None
             if values.ndim != 3:
                 raise UserError(f"{files[0]}: has {values.ndim} dimensions; one volume, 3, is needed")
             out[key] = MetaTensor.ensure_torch_and_prune_meta(values.astype(np.float32, copy=False), meta)
