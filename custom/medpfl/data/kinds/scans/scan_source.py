@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class Scans(OfCentres):
     """
 
     config: RunConfig
+    _known: dict[str, tuple[Scan, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _told: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -202,14 +204,12 @@ class Scans(OfCentres):
         return is_divided([centre.name for centre in self.manifest.centres], self.config)
 
     def _scans(self, centre: str) -> list[Scan]:
-        known = self.__dict__.setdefault("_known", {})
-        if centre not in known and self._divided:
+        if centre not in self._known and self._divided:
             c, (only,) = self.config, self.manifest.centres
-            scans = self._read(only.name)
-            known |= divide_patients(scans, c.partition, c.site_names, c.seed)
-        elif centre not in known:
-            known[centre] = self._read(centre)
-        return list(known[centre])
+            self._known |= divide_patients(self._read(only.name), c.partition, c.site_names, c.seed)
+        elif centre not in self._known:
+            self._known[centre] = self._read(centre)
+        return list(self._known[centre])
 
     def _read(self, centre: str) -> tuple[Scan, ...]:
         from medpfl.data.kinds.scans.centre_scans import read_unless_known
@@ -227,10 +227,9 @@ class Scans(OfCentres):
 
     def _tell(self, centre: str) -> None:
         """Logs what is odd about a centre's scans as they are decoded, once."""
-        told = self.__dict__.setdefault("_told", set())
-        if centre in told:
+        if centre in self._told:
             return
-        told.add(centre)
+        self._told.add(centre)
         looks = self._looks(centre)
         odd = [finding.message for scan, look in looks for finding in look.findings(str(scan.place))]
         for message in odd[:_MOST]:
@@ -256,6 +255,8 @@ class Scans(OfCentres):
 
     def _part(self, scans: Sequence[Scan]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Slices (bags of slices, volumes) of a part, their labels, which patient is tested by them, whose they are."""
+        from medpfl.data.kinds.scans.transforms import evenly
+
         loaded = [(scan, found.slices) for scan, found in zip(scans, self._load(scans), strict=True) if found]
         if not loaded:
             none = torch.empty(0, dtype=torch.long)
@@ -272,8 +273,6 @@ class Scans(OfCentres):
         numbers = {name: i for i, name in enumerate(dict.fromkeys(scan.patient for scan, _ in loaded))}
         persons = torch.tensor([numbers[scan.patient] for scan, _ in loaded])
         count = self.preprocessing.slices
-        from medpfl.data.kinds.scans.transforms import evenly
-
         images = [slices[evenly(len(slices), count)] if attention else slices for _, slices in loaded]
         if whole:
             images = [slices.transpose(0, 1) for slices in images]
