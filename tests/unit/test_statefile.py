@@ -8,7 +8,8 @@ from safetensors.torch import save
 from tiny import same
 
 from medpfl.core.errors import TornFile
-from medpfl.core.statefile import read_state, serialised_bytes, write_bytes, write_state
+from medpfl.core.statefile import read_state, serialised_bytes, write_state
+from medpfl.core.whole_file import write_bytes
 
 STATE = {
     "conv.weight": torch.linspace(-1, 1, 24).reshape(2, 3, 4),

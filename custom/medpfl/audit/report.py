@@ -9,7 +9,7 @@ from typing import Any
 from medpfl.audit.finding import Finding
 from medpfl.audit.images import write_pairs
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.policy import AuditThresholds, SitePolicy
 
 FILE = "audit.json"

@@ -16,7 +16,8 @@ from torch import nn
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
-from medpfl.core.statefile import read_state, write_bytes
+from medpfl.core.statefile import read_state
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.files import PICTURES
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.models import build_model, logits

@@ -50,13 +50,13 @@ def advise(
 
     Nothing is trained: numbers of samples are all that is used, and numbers by class where sites tell them.
     """
+    from medpfl.core.whole_file import write_text
     from medpfl.report.advice.answer import answers
     from medpfl.report.advice.counts import read_counts
     from medpfl.report.advice.known import OtherTask, measured
     from medpfl.report.advice.numbers import features_of, require_classes
     from medpfl.report.advice.regimes import shipped
     from medpfl.report.advice.words import advice_to_json, print_advice
-    from medpfl.report.reading import write_text
 
     def write(content: dict[str, Any]) -> None:
         if to is None:

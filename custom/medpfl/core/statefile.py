@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +19,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from medpfl.core.errors import TornFile
+from medpfl.core.whole_file import write_bytes
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -79,7 +79,7 @@ def write_state(
         durable: wait for the disk.
         info: the JSON value, or its text.
         seal: of the owner; the file can then only be read with it, or by who does not ask.
-        mode: see :func:`write_bytes`.
+        mode: see :func:`~medpfl.core.whole_file.write_bytes`.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     # Rows of one product share storage, which safetensors refuses: only what is really shared is copied.
@@ -135,29 +135,6 @@ def _from_bytes(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     """safetensors gives a file's metadata, not those of bytes: they stand in the JSON header, after its length."""
     length = int.from_bytes(content[:8], "little")
     return deserialise(content), json.loads(content[8 : 8 + length]).get("__metadata__", {})
-
-
-def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int | None = None) -> None:
-    """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part.
-
-    Args:
-        path: the file.
-        content: all of it.
-        durable: wait for the disk.
-        mode: who may read and write it, from the first moment on; by default as the process makes files.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)  # whatever the process takes away
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:

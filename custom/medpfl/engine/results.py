@@ -21,8 +21,8 @@ from medpfl.core.differential_privacy import in_words
 from medpfl.core.gain import FEW
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
-from medpfl.core.statefile import write_bytes
 from medpfl.core.version import __version__
+from medpfl.core.whole_file import write_bytes
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
 from medpfl.server.weighing import mixing_matrix

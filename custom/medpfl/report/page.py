@@ -16,13 +16,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from medpfl.core.errors import UserError
+from medpfl.core.whole_file import write_text
 from medpfl.report.measures import first, is_change, printed
 from medpfl.report.page_comparison import comparison_section
 from medpfl.report.page_parts import Table
 from medpfl.report.page_run import run_section
 from medpfl.report.page_sweep import sweep_section
 from medpfl.report.pairing import grouped
-from medpfl.report.reading import Results, selected, write_text
+from medpfl.report.reading import Results, selected
 from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept, data_of
 from medpfl.report.unfinished import Unfinished

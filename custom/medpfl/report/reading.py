@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
@@ -191,24 +189,3 @@ def round_series(results: Results, *keys: str) -> list[tuple[int, list[float]]]:
         if values:
             series.append((int(entry["round"]), values))
     return series
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file so that a reader sees the old one or the new one, never half of it."""
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-        # mkstemp makes a file only its owner can read; a report is for the owner's colleagues too.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return target

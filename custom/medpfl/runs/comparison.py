@@ -15,13 +15,13 @@ from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.settings import value_of
+from medpfl.core.whole_file import write_text
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Watch
 from medpfl.models import takes_argument
 from medpfl.report.compare_table import write_comparison
 from medpfl.report.latex import latex_table
 from medpfl.report.page import write_report
-from medpfl.report.reading import write_text
 from medpfl.report.side_by_side import compare
 from medpfl.report.sites_csv import sites_csv
 from medpfl.report.unfinished import Unfinished, unfinished_words

@@ -16,7 +16,8 @@ from medpfl.core.errors import UserError
 from medpfl.core.growing import Growing
 from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
-from medpfl.core.statefile import write_bytes, write_state
+from medpfl.core.statefile import write_state
+from medpfl.core.whole_file import write_text
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import open_source
@@ -111,7 +112,7 @@ def run_experiment(
         if details := _details(out / "state", state):
             results["detail"] = details
         write_results(out / RESULTS, results)
-        write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
+        write_text(out / "history.csv", history_csv(results))
         write_report([results], out / "report.html")
         return _with_further_tests(federation, results, out, _wanted(config, together, forgotten))
 

@@ -9,7 +9,7 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import run_folder
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_text
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.engine.results import write_results
 from medpfl.flare.admin.connected import require_sites
@@ -99,7 +99,7 @@ def run_in_production(
         results["environment"] |= {"env": "prod", "job": note["job"]}
         results["notes"] = [*results["notes"], *_told(results)]
         write_results(out / RESULTS, results)
-        write_bytes(out / "history.csv", history_csv(results).encode(), durable=False)
+        write_text(out / "history.csv", history_csv(results))
         write_report([results], out / "report.html")
     return results
 

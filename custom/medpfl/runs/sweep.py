@@ -17,9 +17,9 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.settings import Value, value_of
+from medpfl.core.whole_file import write_text
 from medpfl.report.compare_table import markdown_table
 from medpfl.report.page import write_sweep_report
-from medpfl.report.reading import write_text
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of

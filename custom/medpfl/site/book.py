@@ -11,7 +11,7 @@ from pathlib import Path
 
 from medpfl.core.lock import kernel_lock
 from medpfl.core.parameters import StateError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.contract import Contract, Record
 from medpfl.site.seal import Seal
 

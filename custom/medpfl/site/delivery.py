@@ -19,7 +19,8 @@ from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.parameters import State
 from medpfl.core.site_data import SiteData
-from medpfl.core.statefile import fingerprint, write_bytes, write_state
+from medpfl.core.statefile import fingerprint, write_state
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
 

@@ -22,7 +22,8 @@ from medpfl.core.errors import UserError
 from medpfl.core.lock import kernel_lock
 from medpfl.core.messages import Update
 from medpfl.core.process import is_gone, this_process
-from medpfl.core.statefile import fingerprint, serialised_bytes, write_bytes
+from medpfl.core.statefile import fingerprint, serialised_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
 FILE, HEAD, BEGUN = "ledger.jsonl", "ledger.head", "ledger.begun"

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 
 FILE = "medpfl.key"
 _BYTES = 32

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medpfl.core.lock import kernel_lock
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
 FILE, LOCK = "training-sets.json", "training-sets.lock"

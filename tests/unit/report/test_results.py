@@ -5,6 +5,7 @@ import pytest
 
 from medpfl.core.errors import UserError
 from medpfl.core.measure import Measure
+from medpfl.core.whole_file import write_text
 from medpfl.report.reading import (
     class_names,
     class_titles,
@@ -14,7 +15,6 @@ from medpfl.report.reading import (
     round_series,
     selected,
     worst_site,
-    write_text,
 )
 
 ACCURACY = Measure("accuracy", "accuracy")

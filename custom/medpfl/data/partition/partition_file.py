@@ -16,7 +16,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.split import SiteIndices
 

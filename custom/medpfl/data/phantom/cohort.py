@@ -15,7 +15,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.core.seeding import derive_seed
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.phantom.anatomy import draw_patient
 from medpfl.data.phantom.dicom import write_series
 from medpfl.data.phantom.nifti import write_volume

@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.phantom.scanner import Scan
 from medpfl.data.phantom.six_centres import Centre
 

@@ -9,7 +9,7 @@ from stat import S_IMODE
 from typing import Any
 
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.seal import make_key
 
 RESOURCES = "resources.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.site.local_file import read_object
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")

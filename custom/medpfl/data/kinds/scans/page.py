@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import write_bytes
+from medpfl.core.whole_file import write_bytes
 
 
 @dataclass(frozen=True)

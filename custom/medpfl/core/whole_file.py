@@ -1,0 +1,40 @@
+"""Files that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+
+def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int | None = None) -> None:
+    """Replaces a file's content as a whole: readers and a kill see the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: all of it.
+        durable: wait for the disk.
+        mode: who may read and write it, from the first moment on; by default as the process makes files.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)  # whatever the process takes away
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """The same of a text, in a folder that is made if it is missing; the disk is not waited for."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, text.encode(), durable=False)
+    return target
