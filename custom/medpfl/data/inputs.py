@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from monai.transforms import Compose
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,16 @@ class Inputs:
     def named(self) -> bool:
         """Whether the data name their classes: an npz file of one's own only numbers them."""
         return not (self.arrays and self.classes == tuple(map(str, range(len(self.classes)))))
+
+
+def composed(steps: list[dict[str, Any]]) -> Compose:
+    """The transforms that stand in MONAI's bundle notation, none of them an expression."""
+    from monai.transforms import Compose
+    from monai.utils import instantiate
+
+    return Compose(
+        [instantiate(s["_target_"], "default", **{k: v for k, v in s.items() if k != "_target_"}) for s in steps]
+    )
 
 
 def to_unit_range() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from medpfl.data.inputs import composed
 from medpfl.data.kinds.masks.reading import Reading
 
 if TYPE_CHECKING:
@@ -64,12 +65,4 @@ def steps(reading: Reading, masked: bool) -> list[dict[str, Any]]:
 
 def pipeline(reading: Reading) -> Compose:
     """The transforms of :func:`steps` for an image and its mask."""
-    from monai.transforms import Compose
-    from monai.utils import instantiate
-
-    return Compose(
-        [
-            instantiate(s["_target_"], "default", **{k: v for k, v in s.items() if k != "_target_"})
-            for s in steps(reading, masked=True)
-        ]
-    )
+    return composed(steps(reading, masked=True))

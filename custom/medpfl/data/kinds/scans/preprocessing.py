@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from medpfl.data.arguments import Lengths, lower_first
+from medpfl.data.inputs import composed
 
 if TYPE_CHECKING:
     from monai.transforms import Compose
@@ -126,12 +127,4 @@ def pipeline(preprocessing: Preprocessing) -> Compose:
     [-1, 1], or around 0 with ``zscore``; k at most ``preprocessing.slices``, or ``preprocessing.depth`` where that is
     given; the most inferior first, each as it is shown on a screen: anterior above, the patient's right on the left.
     """
-    from monai.transforms import Compose
-    from monai.utils import instantiate
-
-    return Compose(
-        [
-            instantiate(s["_target_"], "default", **{k: v for k, v in s.items() if k != "_target_"})
-            for s in steps(preprocessing)
-        ]
-    )
+    return composed(steps(preprocessing))
