@@ -34,6 +34,8 @@ from medpfl.training.loop import plain_objective, train_epochs
 
 STEPS = 200
 """Of fine-tuning, for methods that have none."""
+COMMON = {"model": "lenet5", "local_epochs": 1, "settings": {"batch_size": 32}}
+"""What most methods have by default, for all: some papers' methods bring their own."""
 MANY = {"sites": 20, "rounds": 20}
 FEW = {"sites": 20, "rounds": 100, "local_epochs": 3}
 """With 73 training images and 10 validation cases at a site."""
@@ -93,9 +95,9 @@ def by_sgd(fields: dict) -> bool:
 def config_of(method: str, seed: int, fields: dict) -> RunConfig:
     """Of a method as ``medpfl compare`` names variants."""
     variant = Variant.parse(method)
-    settings = fields.get("settings", {}) | variant.settings
+    settings = COMMON["settings"] | fields.get("settings", {}) | variant.settings
     own = {"settings": settings, "device": "cpu", "alone": "no", **variant.choices}
-    return make_config(algorithm=variant.algorithm, seed=seed, **fields | own)
+    return make_config(algorithm=variant.algorithm, seed=seed, **COMMON | fields | own)
 
 
 def as_method(name: str) -> str:
@@ -209,14 +211,15 @@ def main() -> None:
     parser.add_argument("--regimes", nargs="*", default=list(known))
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--alone", nargs="*", default=ALONE, help="what is trained alone beside them")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     permit("regimes_data")
-    for method in asked.methods:  # what is no method anywhere ends the command
+    for method in (*asked.alone, *asked.methods):  # what is no method anywhere ends the command
         config_of(as_method(method), 0, known["organ-iid"])
     for seed in asked.seeds:
         for regime in asked.regimes:
-            for method in (*ALONE, *asked.methods):
+            for method in (*asked.alone, *asked.methods):
                 path = asked.out / regime / f"seed-{seed}" / f"{method.replace(':', '_')}.npz"
                 if path.exists():
                     continue

@@ -1,6 +1,7 @@
 """The tables of ``regimes.py``: sites that a method leaves worse off than training alone, and what it gains.
 
     python benchmarks/regimes_table.py --add RESULTS             # lines of regimes.csv from predictions; may be partial
+    python benchmarks/regimes_table.py --add RESULTS --fresh     # of regimes_fresh.csv, which the tables leave out
     python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]  # the tables
     python benchmarks/regimes_table.py --own-rival ...           # FedBlend against the model trained alone as it trains
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
@@ -26,7 +27,7 @@ import numpy as np
 from regimes import by_sgd, regimes
 from regimes_masks import REGIMES
 from regimes_masks import measured as measured_masks
-from regimes_records import FILE, MOMENTUM, Record, Together, add, read, record, together
+from regimes_records import FILE, FRESH, MOMENTUM, Record, Together, add, read, record, together
 from scipy.stats import binomtest
 
 from medpfl.site.choice import chosen
@@ -284,6 +285,7 @@ def main() -> None:
     """Adds results, or prints the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--add", type=Path, metavar="RESULTS", help="of regimes.py, to regimes.csv")
+    parser.add_argument("--fresh", action="store_true", help="with --add: of seeds that choose no row")
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
@@ -299,7 +301,7 @@ def main() -> None:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         new += [r._replace(row=own) for own in (PLAIN, FEDBLEND) for r in new if r.row == same_as(own, r.regime)]
         own_ = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
-        for lines, file in ((new, FILE), (own_, MOMENTUM)):
+        for lines, file in ((new, FRESH if asked.fresh else FILE), (own_, MOMENTUM)):
             print(f"{len(lines)} lines added or replaced, {len(add(lines, file))} in {file.name}")
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
