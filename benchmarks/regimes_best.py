@@ -83,8 +83,9 @@ def print_fresh(own: str) -> None:
                 f"{mean:+.1f} ({sum(line.worse_off for line in of[row])})"
                 for row, mean in zip((best, own), pairs.mean(axis=0), strict=True)
             )
-            told = f"{len(pairs)} × {of[own][0].sites} sites | {theirs} | {mine} | {by.mean():+.1f} | {by.std(ddof=1):.1f}"
-            print(f"| {regime} | {best} | {then:+.1f} | {told} | {p_value(pairs, 'two-sided'):.2f} |")
+            seeds = f"{len(pairs)} × {of[own][0].sites} sites"
+            lead = f"{by.mean():+.1f} | {by.std(ddof=1):.1f} | {p_value(pairs, 'two-sided'):.2f}"
+            print(f"| {regime} | {best} | {then:+.1f} | {seeds} | {theirs} | {mine} | {lead} |")
 
 
 def main() -> None:
