@@ -9,7 +9,8 @@ the same test cases, so its lead is at its best; ``p`` is Student's one-sided te
 seeds, times the number of rows (Bonferroni), the least of any row.
 
 ``--fresh`` holds the row so chosen against FedBlend with seeds that had no part in the choice (``regimes_fresh.csv``),
-so that its lead there is not at its best; ``p`` is two-sided, of one row.
+so that its lead there is not at its best; ``p`` is two-sided, of one row. A second table has what FedBlend gains with
+these seeds over its own rival, and what the choice at its end does to that.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from regimes_records import FRESH, Record, read
-from regimes_table import FEDBLEND, PLAIN, TITLES
+from regimes_table import FEDBLEND, PARTS, PLAIN, TITLES, by_own_rival, print_compact
 from scipy.stats import ttest_rel
 
 SINGLE = {row for title in TITLES.values() if "server momentum" not in title for row in (title, f"{title}, fine-tuned")}
@@ -86,6 +87,13 @@ def print_fresh(own: str) -> None:
             seeds = f"{len(pairs)} × {of[own][0].sites} sites"
             lead = f"{by.mean():+.1f} | {by.std(ddof=1):.1f} | {p_value(pairs, 'two-sided'):.2f}"
             print(f"| {regime} | {best} | {then:+.1f} | {seeds} | {theirs} | {mine} | {lead} |")
+    print()
+    fresh = {(line.regime, line.seed) for line in read(FRESH)}
+    print_compact(
+        by_regime([line for line in by_own_rival(FRESH) if (line.regime, line.seed) in fresh]),
+        (*PARTS.values(), FEDBLEND),
+        "own rival",
+    )
 
 
 def main() -> None:

@@ -226,9 +226,9 @@ Regimes = dict[str, dict[str, list[Record]]]
 """By regime and row."""
 
 
-def by_own_rival() -> list[Record]:
-    """FedBlend against its own rival: the lines of the second file, and of sites that do not train by SGD."""
-    others = [line for line in read() if not by_sgd(FIELDS[line.regime])]
+def by_own_rival(file: Path = FILE) -> list[Record]:
+    """FedBlend against its own rival: the lines of the second file, and a file's of sites that do not train by SGD."""
+    others = [line for line in read(file) if not by_sgd(FIELDS[line.regime])]
     same = {row: row for row in ("alone", "alone, no steps more", "two alone, blended", FEDBLEND)} | PARTS
     return [*read(MOMENTUM), *(line._replace(row=same[line.row]) for line in others if line.row in same)]
 
