@@ -32,6 +32,7 @@ from torch import nn
 from medpfl.algorithms import DEFAULT
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.site_data import SiteData
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.report.progress import progress
@@ -231,7 +232,7 @@ def _asked(env: str, **given: Any) -> dict[str, Any]:
 def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDirectory | None]]:
     """The folder of a run, and its owner if it is a temporary one, which goes at once where the run fails."""
     if out is not None:
-        yield Path(out).expanduser(), None
+        yield at_home(out), None
         return
     temporary = TemporaryDirectory(prefix="medpfl-")
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.near import did_you_mean
 from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy, policy_of
 
@@ -27,7 +28,7 @@ def read_site_manifest(local: Path) -> dict[str, Path]:
     Raises:
         UserError: the file is no such manifest.
     """
-    return {name: local / Path(path).expanduser() for name, path in read_content(local / FILE)["data"].items()}
+    return {name: local / at_home(path) for name, path in read_content(local / FILE)["data"].items()}
 
 
 def read_content(file: Path) -> dict[str, Any]:

@@ -1,4 +1,6 @@
+import errno
 import hashlib
+import pwd
 import re
 import urllib.error
 from pathlib import Path
@@ -40,6 +42,41 @@ def test_find_looks_in_order(home, write):
     own = home / "data" / "bloodmnist_64.npz"
     own.write_bytes(cached.read_bytes())
     assert find("bloodmnist_64") == own
+
+
+def test_a_user_without_a_home_needs_none_for_what_comes_with_the_package(home, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "MEDPFL_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])  # as in a container that knows no such user
+    assert find(SAMPLE).is_file()
+    with pytest.raises(UserError, match="looked in no folder: set MEDPFL_DATA"):
+        find("bloodmnist")
+    with pytest.raises(UserError, match="no home folder to keep a cache in: set XDG_CACHE_HOME"):
+        prepare("bloodmnist")
+    with pytest.raises(UserError, match=r"^~/x\.npz: there is no such file"):
+        find("~/x.npz")
+
+
+def test_a_home_that_nobody_here_has_is_no_path(home):
+    with pytest.raises(UserError, match=r"^~nobody-here/x\.npz: there is no such file"):
+        find("~nobody-here/x.npz")
+
+
+def test_a_cache_that_may_not_be_looked_into_has_nothing(home, write, monkeypatch):
+    closed, stat = home / "cache" / "medpfl", Path.stat
+
+    def may_not(path, **how):
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", may_not)
+    assert find(SAMPLE).is_file()
+    with pytest.raises(UserError, match="'bloodmnist' is not on this machine") as error:
+        find("bloodmnist")
+    assert str(closed) not in str(error.value)
+    (home / "data" / "bloodmnist.npz").touch()
+    assert find("bloodmnist") == home / "data" / "bloodmnist.npz"
 
 
 def test_what_is_missing_and_how_to_get_it(home):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from medpfl.algorithms.mechanism import PublicImages, Source
 from medpfl.core.errors import UserError
 from medpfl.core.gathered import room
+from medpfl.core.home import at_home
 from medpfl.core.seeding import derive_seed
 from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
@@ -44,7 +44,7 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
             raise UserError(f"start=holdout: {error}; use noise or a path of public images") from None
     if settings["start"] == "held-out":
         return of_centres(source.held_out(torch.device("cpu")), count, shape, rng)
-    path = Path(str(settings["start"])).expanduser()
+    path = at_home(str(settings["start"]))
     if not path.exists():
         known = "an npz file, a file in CIFAR's binary format, or a folder of such or of pictures"
         raise UserError(

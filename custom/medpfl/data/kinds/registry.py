@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.home import at_home
 from medpfl.data.kinds.folders.folder_kind import FolderKind
 from medpfl.data.kinds.function.function_kind import FunctionKind
 from medpfl.data.kinds.kind import CentreKind, Kind
@@ -76,7 +77,7 @@ def meant(data: str) -> Path | None:
 
 def absent(data: str) -> str:
     """What is wrong with a ``--data`` value that is a path where nothing is, in words; empty for any other."""
-    path = Path(data).expanduser()
+    path = at_home(data)
     named = len(path.parts) > 1 or path.suffix.lower() == ".npz"
     if not named or path.exists() or _here(data):
         return ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.partition.published_counts import COUNTS, NAME
 
 Kind = Literal["dirichlet", "equal-dirichlet", "iid", "natural", "printed", "file"]
@@ -55,7 +56,7 @@ def parse_spec(text: str) -> PartitionSpec:
             raise UserError(f"partition {text!r}: {value!r} is not a positive number; right is e.g. {kind}:0.1")
         return PartitionSpec(kind, alpha=alpha)
     if kind == "file" and value:
-        return PartitionSpec("file", path=Path(value).expanduser())
+        return PartitionSpec("file", path=at_home(value))
     if text in ("iid", "natural"):
         return PartitionSpec(text)
     if text.startswith(f"{NAME}-") and (table := text.removeprefix(f"{NAME}-")) in COUNTS:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.seeding import derive_seed
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.phantom.anatomy import draw_patient
@@ -95,7 +96,7 @@ def make_phantom(
         raise UserError(f"--patients {patients}: {MOST:,} at most")
     if not 32 <= matrix <= 512:
         raise UserError(f"--matrix {matrix}: images have 32 to 512 rows and columns")
-    folder = Path(folder).expanduser()
+    folder = at_home(folder)
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise UserError(f"{folder}: there is something already; name a new folder, or remove this one first")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.folders.layout import find_folder, is_picture_folder, read_layout
@@ -95,7 +96,7 @@ class FolderKind(CentreKind):
         classes = named_classes(config.data_args)
         if self.is_here(config.data):
             classes = source.layout.classes
-            if find_folder(config.data) == Path(config.data).expanduser():
+            if find_folder(config.data) == at_home(config.data):
                 name = source.layout.root.resolve().name
         require_portable(name, config.data, "the folder", "give a folder whose name has no / \\ and :")
         told = {"classes": list(classes), "channels": source.reading.channels}

@@ -26,7 +26,7 @@ from medpfl.data.kinds.folders.table import read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.labels import Target, counts, strata
-from medpfl.data.places import folders, is_path, places
+from medpfl.data.places import is_path, looked_in, places
 
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
@@ -90,7 +90,7 @@ def find_folder(data: str) -> Path:
     """The folder of pictures that a ``--data`` value names; UserError if there is none."""
     if there := [place for place in places(data) if place.is_dir()]:
         return next(filter(is_picture_folder, there), there[0])
-    looked = "" if is_path(data) else f": no folder of that name in {' and '.join(map(str, folders()))}"
+    looked = "" if is_path(data) else f": no folder of that name in {looked_in()}"
     raise UserError(f"image folder {data!r} is not on this machine{looked}")
 
 

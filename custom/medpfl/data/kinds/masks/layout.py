@@ -17,7 +17,7 @@ from medpfl.data.kinds.masks.pairs import Found, holds_masks, is_image, is_volum
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.scans.manifest import holds_scans
-from medpfl.data.places import folders, is_path, places
+from medpfl.data.places import is_path, looked_in, places
 
 
 def find_masked(data: str) -> Path | None:
@@ -46,7 +46,7 @@ def open_layout(data: str, reading: Reading, official: bool = False) -> Layout:
     """
     path = find_masked(data)
     if path is None:
-        looked = "" if is_path(data) else f": none of that name in {' and '.join(map(str, folders()))}"
+        looked = "" if is_path(data) else f": none of that name in {looked_in()}"
         raise UserError(f"images with masks {data!r} are not on this machine{looked}")
     if listed := _datalist(path):
         return read_datalist(listed, reading)

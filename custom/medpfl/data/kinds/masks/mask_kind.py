@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
@@ -75,7 +76,7 @@ class MaskKind(CentreKind):
 
         require_natural(config)
         name, source = config.data, Masked(config)
-        if source.here and self.path(config.data) == Path(config.data).expanduser():
+        if source.here and self.path(config.data) == at_home(config.data):
             name = source.layout.name
         require_portable(
             name, config.data, "the data", "give a folder or file whose name has no / \\ and :", manifests=True

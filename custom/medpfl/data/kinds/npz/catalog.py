@@ -7,11 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.elsewhere import ELSEWHERE
 from medpfl.data.kinds.npz.medmnist import MEDMNIST, SIZES, known_set, split_name
 from medpfl.data.kinds.npz.npz_file import load
-from medpfl.data.places import folders, places
+from medpfl.data.places import folders, looked_in, places
 
 SAMPLE = "organamnist-sample"
 """The set that comes with the package."""
@@ -63,7 +64,7 @@ def find(name_or_path: str | Path) -> Path:
     Raises:
         UserError: there is no such file; the message says where was looked and how to get it.
     """
-    path = Path(name_or_path).expanduser()
+    path = at_home(name_or_path)
     if path.is_file():
         return path
     name = str(name_or_path).lower()
@@ -75,14 +76,13 @@ def find(name_or_path: str | Path) -> Path:
         for stem in (path.name, name):
             if (found := folder / f"{stem}.npz").is_file():
                 return found
-    looked = " and ".join(map(str, folders()))
     if name not in _EMBEDDED and name not in ELSEWHERE and split_name(name)[0] not in MEDMNIST:
         known = ", ".join([*_EMBEDDED, *MEDMNIST])
         raise UserError(
-            f"{name_or_path}: there is no file or folder of that name, and no data set (looked in {looked}): give the "
-            f"path of data, or one of {known}"
+            f"{name_or_path}: there is no file or folder of that name, and no data set (looked in {looked_in()}): give "
+            f"the path of data, or one of {known}"
         )
-    raise UserError(f"data set {name!r} is not on this machine (looked in {looked}): {_remedy(name)}")
+    raise UserError(f"data set {name!r} is not on this machine (looked in {looked_in()}): {_remedy(name)}")
 
 
 def open_dataset(name_or_path: str | Path) -> ImageDataset:

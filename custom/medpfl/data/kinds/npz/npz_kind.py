@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.files import PICTURES
 from medpfl.data.kinds.kind import Kind, require_mean_pooling
 from medpfl.data.kinds.npz.catalog import find, open_dataset
@@ -31,7 +32,7 @@ class NpzKind(Kind):
 
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`: only a path is a sign of it."""
-        return Path(data).suffix.lower() == ".npz" and Path(data).expanduser().is_file()
+        return Path(data).suffix.lower() == ".npz" and at_home(data).is_file()
 
     def task(self, data: str, data_args: Mapping[str, Any]) -> str:
         """See :class:`~medpfl.data.kinds.kind.Kind`: a published set's own, else what the labels' head says."""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.core.plain import plain_problem
 from medpfl.data.files import composed
 from medpfl.data.kinds.scans.label_classes import classes_of
@@ -29,7 +30,7 @@ from medpfl.data.kinds.scans.label_table import (
     read_rows,
     spreadsheet,
 )
-from medpfl.data.places import folders, is_path, places
+from medpfl.data.places import is_path, looked_in, places
 
 Format = Literal["dicom", "nifti"]
 TABLE, DATALIST, MANIFEST = "labels.csv", "datalist.json", "manifest.json"
@@ -113,8 +114,9 @@ def find_manifest(data: str) -> Path:
         return next(filter(holds_scans, there), there[0])
     if is_path(data):
         raise UserError(f"{data}: there is no such file or folder")
-    looked = " and ".join(map(str, folders()))
-    raise UserError(f"CT data {data!r} are not on this machine: no folder and no {data}.json of that name in {looked}")
+    raise UserError(
+        f"CT data {data!r} are not on this machine: no folder and no {data}.json of that name in {looked_in()}"
+    )
 
 
 def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
@@ -131,7 +133,7 @@ def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
         UserError: nothing of that kind is there, or what is there is wrong; so are, where labels make the classes,
             two that differ in case or spaces alone, and a label that is none of the job's classes where others are.
     """
-    path = Path(path).expanduser()
+    path = at_home(path)
     if path.is_file():
         return _read(path)
     if not path.is_dir():

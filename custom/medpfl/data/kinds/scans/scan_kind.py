@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medpfl.core.home import at_home
 from medpfl.data.arguments import named_classes
 from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.folders.layout import is_picture_folder
@@ -101,7 +102,7 @@ class ScanKind(CentreKind):
         if self.is_here(config.data):
             manifest = Scans(config).manifest
             classes = manifest.classes
-            if find_manifest(config.data) == Path(config.data).expanduser():
+            if find_manifest(config.data) == at_home(config.data):
                 name = manifest.name
         require_portable(
             name, config.data, "the scans", 'give the manifest a "name" without / \\ : and .json', manifests=True

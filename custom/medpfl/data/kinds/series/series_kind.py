@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medpfl.core.errors import UserError
+from medpfl.core.home import at_home
 from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.series.reading import SeriesReading, read_reading
@@ -100,7 +101,7 @@ class SeriesKind(CentreKind):
         """See :class:`~medpfl.data.kinds.kind.Kind`: the data's name, the classes and the shape of a window."""
         require_natural(config)
         name, source = config.data, self.source(config)
-        if self.is_here(name) and self.path(name) == Path(name).expanduser():
+        if self.is_here(name) and self.path(name) == at_home(name):
             name = self.name_of(self.path(name).resolve())
         require_portable(name, config.data, "the data", "give a file or folder whose name has no / \\ and :")
         shape = source.model_arguments()
