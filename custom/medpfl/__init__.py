@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from medpfl.core.home import name_the_user
 from medpfl.core.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from medpfl.runs.api import Comparison, Run, compare, run
 
 __all__ = ["Comparison", "ImageTensors", "Run", "SiteLoaders", "UserError", "__version__", "compare", "run"]
+
+name_the_user()
 
 
 def __getattr__(name: str) -> Any:

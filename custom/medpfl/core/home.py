@@ -1,7 +1,8 @@
-"""Paths that begin with ``~``."""
+"""The user whose process it is: paths that begin with ``~``, and a name."""
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -12,3 +13,14 @@ def at_home(path: str | os.PathLike[str]) -> Path:
     A user whom the system does not know, as in a container, has none without ``$HOME``.
     """
     return Path(os.path.expanduser(path))
+
+
+def name_the_user() -> None:
+    """Gives a user whom the system does not know, as in a container, the number as a name: MONAI's import asks for one.
+
+    Processes that are started from this one inherit it.
+    """
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = str(os.getuid())

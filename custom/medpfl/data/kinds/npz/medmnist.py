@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -177,5 +178,7 @@ def _table() -> dict[str, dict]:
         raise UserError("the medmnist package, which lists addresses and checksums, is missing: pip install medmnist")
     spec = importlib.util.spec_from_file_location("_medmnist_info", Path(package.origin).with_name("info.py"))
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where it cannot make a folder in the user's home, which is not used here
+        spec.loader.exec_module(module)
     return module.INFO
