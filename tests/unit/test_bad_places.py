@@ -1,14 +1,18 @@
 """Places that a command may not write to, and files that are none of what they are given for: a line, and no harm."""
 
+import errno
 import json
 import os
+import resource
 import shutil
+import signal
 
 import pytest
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
+from medpfl.core.whole_file import write_bytes, write_text
 
 SMALL = ("--sites", "2", "--rounds", "1", "--env", "inprocess", "--alone", "no")
 
@@ -179,6 +183,20 @@ def test_a_folder_that_cannot_be_written_is_named(refused):
 
 def test_a_word_between_colons_stays_what_it_is(refused):
     assert "/data/:dog:/x.npz" in refused("run", "fedavg", "--data", "/data/:dog:/x.npz")
+
+
+@pytest.mark.parametrize("write", [write_text, lambda file, text: write_bytes(file, text.encode())])
+def test_a_file_for_which_there_is_no_room_is_named(tmp_path, write):
+    before, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            write(tmp_path / "page.html", "x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert str(error.value) == f"[Errno {errno.EFBIG}] File too large: '{tmp_path / 'page.html'}'"
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_oserror_has_a_line(monkeypatch, capsys):

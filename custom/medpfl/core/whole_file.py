@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -15,19 +17,24 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
         content: all of it.
         durable: wait for the disk.
         mode: who may read and write it, from the first moment on; by default as the process makes files.
+
+    Raises:
+        OSError: it cannot be written; names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)  # whatever the process takes away
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with _naming(path):
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)  # whatever the process takes away
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -38,3 +45,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, text.encode(), durable=False)
     return target
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Has an OSError name the file that was to be written, not a temporary one or, as of a full disk, none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
