@@ -199,6 +199,23 @@ def test_a_file_for_which_there_is_no_room_is_named(tmp_path, write):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("write", [write_text, lambda file, text: write_bytes(file, text.encode())])
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no ordinary file"):
+        write(tmp_path / "pipe", "x")
+    assert [file.is_fifo() for file in tmp_path.iterdir()] == [True]
+
+
+def test_a_page_goes_where_a_link_leads(tmp_path):
+    (tmp_path / "share").mkdir()
+    link = tmp_path / "page.html"
+    link.symlink_to("share/page.html")
+    for text in ("old", "new"):
+        assert write_text(link, text) == link
+        assert (link.is_symlink(), (tmp_path / "share" / "page.html").read_text()) == (True, text)
+
+
 def test_an_oserror_has_a_line(monkeypatch, capsys):
     from medpfl.cli import main
 

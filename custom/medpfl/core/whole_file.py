@@ -19,8 +19,10 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
         mode: who may read and write it, from the first moment on; by default as the process makes files.
 
     Raises:
-        OSError: it cannot be written; names the file.
+        OSError: it cannot be written, or is a device or a pipe, which would be replaced; names the file.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "is no ordinary file; give the name of one", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _naming(path):
@@ -38,13 +40,13 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """The same of a text, in a folder that is made if it is missing; the disk is not waited for."""
-    target = Path(path)
+    """The same of a text, in a folder that is made if it is missing; the disk is not waited for. A link stays one."""
+    target = Path(os.path.realpath(path) if os.path.islink(path) else path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, text.encode(), durable=False)
-    return target
+    return Path(path)
 
 
 @contextmanager
@@ -53,4 +55,6 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno is None:  # none of the system's
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
