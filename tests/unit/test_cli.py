@@ -202,3 +202,10 @@ def test_what_is_piped_begins_with_the_answer(medpfl, tmp_path):
     done = medpfl("run", "--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--env", "inprocess", "--out", tmp_path)
     assert done.stdout.split("\n")[0].startswith("Taking part ")
     assert "fedblend: testing" in done.stderr
+
+
+def test_a_sign_that_the_terminals_encoding_lacks_is_a_question_mark(medpfl):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = medpfl("data", "list", env=os.environ | ascii_only, own=True)
+    assert done.stderr == ""
+    assert "?" in done.stdout and "organamnist" in done.stdout

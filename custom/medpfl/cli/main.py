@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import threading
@@ -52,6 +53,8 @@ def _common(
 
 def main() -> None:
     """Entry point. A user's mistake is a line on stderr and exit code 2, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where the terminal's encoding lacks a sign, ? stands for it
     try:
         with _terminated_as_by_hand():
             app()

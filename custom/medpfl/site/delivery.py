@@ -190,9 +190,9 @@ class Delivery:
 def _write_bundle(folder: Path, weights: Path, card: Mapping[str, Any], inputs: Inputs) -> None:
     for name in ("configs", "models", "docs"):
         (folder / name).mkdir(parents=True)
-    (folder / "configs" / "metadata.json").write_text(_json(metadata(card, inputs)))
-    (folder / "configs" / "inference.json").write_text(_json(inference(card, inputs)))
-    (folder / "docs" / "README.md").write_text(readme(card, inputs))
+    (folder / "configs" / "metadata.json").write_text(_json(metadata(card, inputs)), encoding="utf-8")
+    (folder / "configs" / "inference.json").write_text(_json(inference(card, inputs)), encoding="utf-8")
+    (folder / "docs" / "README.md").write_text(readme(card, inputs), encoding="utf-8")
     try:
         os.link(weights, folder / "models" / WEIGHTS)
     except OSError:  # a file system without links

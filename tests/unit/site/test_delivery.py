@@ -203,6 +203,15 @@ def test_a_kill_while_one_model_replaces_another_loses_neither_at_the_next_run(t
     assert sorted(file.parent.name for file in left.glob("archive/2/*/model.safetensors")) == ["last", "selected"]
 
 
+def test_a_bundle_of_a_site_whose_name_the_machines_encoding_lacks(pictures, tmp_path, monkeypatch):
+    folder, federation, _, _ = pictures
+    monkeypatch.setattr("io.text_encoding", lambda encoding, *_: encoding or "ascii")
+    state, _ = read_state(folder / "site-1" / "last" / "model.safetensors")
+    model, inputs = card(folder / "site-1" / "last")["model"], federation.source.inputs()
+    Delivery(tmp_path, federation.config, model, inputs).write("last", "Köln", 1, state, RECORD)
+    assert "Köln" in (tmp_path / "last" / "bundle" / "docs" / "README.md").read_bytes().decode()
+
+
 RECORD = {"samples": {"train": 1, "validation": 1, "test": 1}, "validation": None, "test": None}
 
 
