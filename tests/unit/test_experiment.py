@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -314,6 +315,18 @@ def test_a_file_in_the_folders_place(tmp_path):
     with pytest.raises(UserError, match=r"run cannot be made a run's folder .*; choose another --out"):
         start(tmp_path / "run")
     assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize("left", [0, 2000])
+def test_damaged_results_of_a_finished_run_are_made_again_from_its_state(finished, tmp_path, left):
+    out, results = finished
+    shutil.copytree(out, tmp_path / "run")
+    file = tmp_path / "run" / "results.json"
+    file.write_bytes(file.read_bytes()[:left])
+    again = start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert again["final"] == results["final"]
+    assert again["rounds"] == results["rounds"]
+    assert json.loads(file.read_text())["final"] == results["final"]
 
 
 def test_a_damaged_checkpoint(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -105,5 +106,14 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
             )
         return None
     state = load_checkpoint(checkpoint, config)
-    done = state.phase == "done" and (out / "report.html").exists() and results.exists()
+    done = state.phase == "done" and (out / "report.html").exists() and results.exists() and not _is_torn(results)
     return load_results(out) if done else None
+
+
+def _is_torn(results: Path) -> bool:
+    """Whether a file is no JSON, as after a loss of power; what a finished run's has is made again from its state."""
+    try:
+        json.loads(results.read_bytes())
+    except (ValueError, RecursionError):
+        return True
+    return False
