@@ -50,6 +50,12 @@ def test_a_run_writes_over_nothing_of_others(refused, tmp_path, name):
     assert [p for p in (tmp_path / "mine").rglob("*") if p.is_file()] == [file]
 
 
+@pytest.mark.parametrize("command", [("run", "fedavg"), ("compare", "fedbn", "--seeds", "1")])
+def test_a_folder_whose_name_is_not_utf_8(refused, tmp_path, command):
+    assert "is no name in UTF-8" in refused(*command, *SMALL, "--out", os.fsdecode(b"Gr\xf6\xdfe"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_comparison_is_not_written_into_a_run(refused, finished):
     before = (finished / "report.html").read_text()
     assert "holds a run" in refused("compare", "fedbn", *SMALL, "--seeds", "1", "--out", finished)

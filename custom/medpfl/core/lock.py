@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,12 @@ def run_folder(out: Path) -> Iterator[None]:
     Raises:
         UserError: it cannot be made or written to, or another run holds the lock.
     """
+    try:
+        os.fspath(out).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{out} is no name in UTF-8, and states cannot be read from such a folder; choose another --out"
+        ) from None
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
