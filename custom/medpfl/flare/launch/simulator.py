@@ -53,7 +53,11 @@ class LoggedSimEnv(SimEnv):
         workspace = Path(self.workspace_root) / job.name
         self._ensure_default_component_policy(str(workspace))
         with TemporaryDirectory() as jobs, open(self.log, "ab") as log:
-            job.export_job(jobs)
+            try:
+                job.export_job(jobs)
+            except OSError as error:
+                why = f"{error.strerror or error}; TMPDIR names another folder for temporary files"
+                raise UserError(f"{jobs}: the job cannot be written: {why}") from error
             command = [sys.executable, "-m", "medpfl.flare.launch.supervisor", sys.executable, "-m", _SIMULATOR]
             command += [str(Path(jobs) / job.name), "-w", str(workspace)]
             command += ["-c", ",".join(self.clients), "-t", str(self.num_threads)]
