@@ -408,3 +408,15 @@ def test_finished_results_are_read_where_the_data_are_not(tmp_path, caplog):
     assert "fedavg not tested further" in caplog.text
     with pytest.raises(UserError):
         start(tmp_path / "run", config, resume=True, together=True)
+
+
+def test_a_model_that_cannot_be_read_at_the_end_is_said(finished, tmp_path, caplog):
+    """Permissions bind no root, so folders stand in for what may not be read."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    for file in (tmp_path / "run" / "state" / "site-1").glob("*-00000*.safetensors"):
+        file.unlink()
+        file.mkdir()
+    with pytest.raises(UserError, match="the site cannot read its state: Is a directory"):
+        start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert str(tmp_path / "run" / "state" / "site-1") in caplog.text

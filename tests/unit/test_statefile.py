@@ -66,6 +66,17 @@ def test_a_foreign_safetensors_file_is_no_state(tmp_path):
         read_state(tmp_path / "state")
 
 
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
+    """Permissions bind no root, so a folder stands in for what may not be read."""
+    (tmp_path / "state").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        read_state(tmp_path / "state")
+    assert error.value.filename == str(tmp_path / "state")
+    with pytest.raises(FileNotFoundError) as error:
+        read_state(tmp_path / "none")
+    assert error.value.filename == str(tmp_path / "none")
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "state"
     write_state(path, STATE)

@@ -108,11 +108,13 @@ def read_state(path: Path, seal: Sealing | None = None) -> tuple[dict[str, Tenso
 
     Raises:
         TornFile: the file is truncated, its checksum does not fit, or it has not the owner's seal.
+        OSError: it is not there, or may not be read; its name is in the error.
     """
     try:
         if seal and seal.encrypted:
             tensors, metadata = _from_bytes(seal.decrypt(path.name, path.read_bytes()))
         else:
+            path.open("rb").close()  # of every file that cannot be opened safetensors says that there is none
             with safe_open(path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
                 metadata = file.metadata()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import nn
 
-from medpfl.core.errors import TornFile
+from medpfl.core.errors import TornFile, UserError
 from medpfl.core.parameters import State
 from medpfl.core.statefile import read_state, write_state
 from medpfl.site.seal import Seal
@@ -32,7 +32,7 @@ DATA, BEST = "data", "best"
 """What the site's data were when the run began; the round that the site has selected by itself, and its measure."""
 
 
-class StateNotKept(RuntimeError):
+class StateNotKept(UserError):
     """A site's state could not be written or read (disk full, no permission); what was there before is still there."""
 
 
