@@ -420,3 +420,18 @@ def test_a_model_that_cannot_be_read_at_the_end_is_said(finished, tmp_path, capl
     with pytest.raises(UserError, match="the site cannot read its state: Is a directory"):
         start(tmp_path / "run", small(alone="yes"), resume=True)
     assert str(tmp_path / "run" / "state" / "site-1") in caplog.text
+
+
+def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(finished, tmp_path, caplog):
+    out, whole = finished
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()  # as where the run was killed before its page
+    state = tmp_path / "run" / "state"
+    shutil.rmtree(state / "site-1" / "selected")
+    (state / "site-2" / "selected" / "test.json").write_bytes(b"")
+    again = start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert again["final"] == whole["final"]
+    assert list(again["detail"]) == ["site-3"]
+    assert "test.json is damaged" in caplog.text
+    (note,) = [note for note in again["notes"] if note not in whole["notes"]]
+    assert note.startswith("No model with its card and bundle in the folder of site-1:")

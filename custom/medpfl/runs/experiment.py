@@ -36,7 +36,7 @@ from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
 from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
-from medpfl.site.delivery import DETAIL
+from medpfl.site.delivery import CARD, DETAIL
 from medpfl.site.ending import final_state
 from medpfl.site.guard import Guarded
 from medpfl.site.store import DiskStore
@@ -109,6 +109,7 @@ def run_experiment(
             plan, state, start = _in_process(federation, described, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation.source.describe(), started, start)
         _write_models(federation, state, out)
+        results["notes"] += _not_left(out / "state", state)
         if details := _details(out / "state", state):
             results["detail"] = details
         write_results(out / RESULTS, results)
@@ -285,5 +286,24 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
 
 def _details(folder: Path, state: ServerState) -> dict[str, Any]:
     """By simulated site what it has seen of its own test: in a simulation everything is in one hand."""
-    files = {name: folder / name / "selected" / DETAIL for name in state.final or {}}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    found = {}
+    for name in state.final or {}:
+        file = folder / name / "selected" / DETAIL
+        try:
+            found[name] = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            pass
+        except ValueError:
+            logger.warning("%s is damaged and left out of the results", file)
+    return found
+
+
+def _not_left(folder: Path, state: ServerState) -> list[str]:
+    """Which simulated sites have no model to use in their folders, as after a disk was full; it is not made again."""
+    without = [name for name in state.final or {} if not (folder / name / "selected" / CARD).exists()]
+    if not without:
+        return []
+    return [
+        f"No model with its card and bundle in the folder of {', '.join(without)}: it could not be written there, "
+        "or was removed. models/ has the weights; --overwrite makes the run anew."
+    ]
