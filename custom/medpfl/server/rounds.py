@@ -93,7 +93,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
         working = kept
         usable = newcomers + working
     failures += [
-        Failure(u.site, u.round, f"its personal state was damaged; it went on from that of round {earlier}")
+        Failure(u.site, u.round, f"its personal state was damaged or gone; it went on from that of round {earlier}")
         for u in working
         if (earlier := u.metrics.get("restored_round")) is not None
     ]

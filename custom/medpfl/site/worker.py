@@ -214,12 +214,14 @@ class Site:
         """Makes the model what the site uses after it received its mix of ``personal_round``.
 
         Returns:
-            ``restored_round`` if a damaged personal state was replaced by that of an earlier round (0: the first).
+            ``restored_round`` if a personal state that is damaged, or gone since the server used that round's answer,
+            was replaced by that of an earlier round (0: the first).
         """
         earlier, personal, damaged = self._personal(personal_round)
+        gone = earlier < min(message.counted or 0, personal_round)
         self.split.load_shared(model, message.shared)
         self.split.load_personal(model, personal)
-        return {"restored_round": earlier} if damaged else {}
+        return {"restored_round": earlier} if damaged or gone else {}
 
     def _personal(self, round_: int) -> tuple[int, State, bool]:
         """The last personal state that the site has, its round, and whether a later one is damaged."""

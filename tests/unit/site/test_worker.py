@@ -293,6 +293,19 @@ def test_a_torn_personal_state_falls_back_to_an_earlier_round(tmp_path, torn, us
     assert "restored_round" not in lone.ask("train", 5).metrics
 
 
+@pytest.mark.parametrize(
+    ("left", "counted", "told"), [(2, [2, 3], 2), (0, [2, 3], 0), (2, [1, 2], None), (0, [], None)]
+)
+def test_a_personal_state_that_is_gone_is_told(tmp_path, left, counted, told):
+    """Of a round whose answer the server used; a site that was away then, or not used, has none."""
+    lone = Lone()
+    lone.site.store = DiskStore(tmp_path, durable=False)
+    for round_ in (1, 2, 3):
+        lone.ask("train", round_)
+    lone.site.store.keep("personal", range(1, left + 1))
+    assert lone.ask("train", 4, counted=counted).metrics.get("restored_round") == told
+
+
 def test_a_torn_model_is_tested_at_the_other_round(tmp_path):
     lone = Lone()
     lone.site.store = DiskStore(tmp_path, durable=False)
