@@ -151,10 +151,10 @@ def figures(history) -> list:
 
 
 @contextmanager
-def no_space(full: bool = True) -> Iterator[None]:
-    """The kernel refuses to write files beyond 64 bytes, as it does on a full disk."""
+def no_space(full: bool = True, left: int = 64) -> Iterator[None]:
+    """The kernel refuses to write files beyond so many bytes, as it does on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]) if full else before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left, before[1]) if full else before)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ truth.csv          which part of the lung is emphysema, as the computer made it 
 Made by `medpfl data phantom DIR --masks --patients {patients} --matrix {matrix} --seed {seed}`.
 """
 
+_UNFINISHED = ".unfinished"
+"""Where scans are written before all are there: readers of folders pass hidden ones by."""
+
 Progress = Callable[[int, int], None]
 """Called with the patients that are done and those to do in all."""
 
@@ -72,7 +76,7 @@ def make_phantom(
     masks: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the cohort; the same arguments give the same bytes.
+    """Writes the cohort, as a whole or not at all; the same arguments give the same bytes.
 
     Args:
         folder: a new or empty folder.
@@ -98,11 +102,22 @@ def make_phantom(
         raise UserError(f"--matrix {matrix}: images have 32 to 512 rows and columns")
     folder = at_home(folder)
     try:
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        there = folder.exists()
+        if there and not (folder.is_dir() and not any(folder.iterdir())):
             raise UserError(f"{folder}: there is something already; name a new folder, or remove this one first")
-        return _write(folder, patients, matrix, seed, masks, progress)
+        unfinished = folder / _UNFINISHED
+        unfinished.mkdir(parents=True)
+        try:
+            last = _write(unfinished, patients, matrix, seed, masks, progress)
+            for part in sorted(unfinished.iterdir(), key=lambda part: part == last):
+                part.rename(folder / part.name)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if not there and not any(folder.iterdir()):
+                folder.rmdir()
+        return folder / last.name
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error})") from None
+        raise UserError(f"{folder}: cannot be written ({error.strerror or error})") from None
 
 
 def counts(patients: int, centres: Sequence[Centre] = CENTRES) -> list[tuple[int, int]]:

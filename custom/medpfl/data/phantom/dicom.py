@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
+from medpfl.core.statefile import write_bytes
 from medpfl.data.phantom.scanner import Scan
 from medpfl.data.phantom.six_centres import Centre
 
@@ -41,7 +43,9 @@ def write_series(folder: Path, scan: Scan, centre: Centre, patient: str, *entrop
         image.ImagePositionPatient = [round(x, 6), round(y, 6), z]
         image.SliceLocation = z
         image.PixelData = stored[k].tobytes()
-        image.save_as(folder / f"{number:04d}.dcm", enforce_file_format=True)
+        file = io.BytesIO()  # pydicom puts a traceback into the words of an error in writing
+        image.save_as(file, enforce_file_format=True)
+        write_bytes(folder / f"{number:04d}.dcm", file.getvalue(), durable=False)
     return image.SeriesInstanceUID
 
 

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import shutil
 
 import pytest
+from tiny import no_space
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
+from medpfl.data.files import files_below
 from medpfl.data.phantom.cohort import CLASSES, counts, make_phantom
 from medpfl.data.phantom.six_centres import CENTRES
 
@@ -69,14 +72,35 @@ def test_same_arguments_same_bytes_and_another_seed_other_patients(cohort, tmp_p
     assert not series[0] & series[1]
 
 
-def test_a_stopped_cohort_has_no_manifest(tmp_path):
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_stopped_cohort_leaves_nothing(tmp_path, masks):
     def stop(done, total):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        make_phantom(tmp_path / "half", patients=12, matrix=32, progress=stop)
-    assert not list(tmp_path.rglob("manifest.json"))
-    assert not list(tmp_path.rglob("labels.csv"))
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "half", tmp_path / "mine"):
+        with pytest.raises(KeyboardInterrupt):
+            make_phantom(folder, patients=12, matrix=32, masks=masks, progress=stop)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+def test_a_killed_cohort_is_no_data(tmp_path):
+    def killed(done, total):
+        if done == 12:
+            shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    make_phantom(tmp_path / "whole", patients=12, matrix=32, masks=True, progress=killed)
+    assert [file.name for file in (tmp_path / "whole").iterdir() if file.name.startswith(".")] == []
+    assert len(files_below(tmp_path / "whole")) == 26
+    assert files_below(tmp_path / "killed") == []
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_full_disk_is_said_in_a_line_and_leaves_nothing(tmp_path, masks):
+    said = rf"^{tmp_path}/full: cannot be written \(File too large\)$"
+    with no_space(left=2000), pytest.raises(UserError, match=said):
+        make_phantom(tmp_path / "full", patients=12, matrix=32, masks=masks)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_are_named(tmp_path):
