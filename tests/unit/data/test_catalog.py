@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import no_space
 
 from medpfl.core.errors import UserError
 from medpfl.data import places
@@ -153,6 +154,12 @@ def test_prepare_leaves_nothing_half_written(home, published, monkeypatch):
 
     monkeypatch.setattr(download.urllib.request, "urlopen", unreachable)
     with pytest.raises(UserError, match=r"file:.*cannot be fetched .*no route.*\n.*breastmnist\.npz"):
+        prepare("breastmnist")
+    assert list((home / "cache" / "medpfl").iterdir()) == []
+
+
+def test_prepare_on_a_full_disk_blames_the_disk(home, published):
+    with no_space(), pytest.raises(UserError, match=r"medpfl: cannot be written \(.*File too large.*XDG_CACHE_HOME"):
         prepare("breastmnist")
     assert list((home / "cache" / "medpfl").iterdir()) == []
 

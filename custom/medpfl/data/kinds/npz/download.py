@@ -12,7 +12,7 @@ import http.client
 import os
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -57,33 +57,41 @@ def prepare(name: str, size: int = 28, progress: Progress | None = None) -> Path
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{stem}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                received = _download(url, file, target, progress)
+            if received != md5:
+                raise UserError(
+                    f"{url}: MD5 is {received} and should be {md5}: an incomplete or altered file; try again"
+                )
+            os.replace(temporary, target)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{target.parent}: cannot be written ({error}): set XDG_CACHE_HOME to another folder") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            received = _download(url, file, target, progress)
-        if received != md5:
-            raise UserError(f"{url}: MD5 is {received} and should be {md5}: an incomplete or altered file; try again")
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return target
 
 
 def _download(url: str, file: IO[bytes], target: Path, progress: Progress | None) -> str:
     digest, done = hashlib.md5(usedforsecurity=False), 0
+    for chunk, length in _chunks(url, target):
+        file.write(chunk)
+        digest.update(chunk)
+        done += len(chunk)
+        if progress:
+            progress(done, length)
+    return digest.hexdigest()
+
+
+def _chunks(url: str, target: Path) -> Iterator[tuple[bytes, int | None]]:
+    """What comes, and how much it will be in all; UserError if it cannot be fetched."""
     try:
         with urllib.request.urlopen(url, timeout=_SILENCE) as response:
             length = response.headers.get("Content-Length")
             while chunk := response.read(_CHUNK):
-                file.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                if progress:
-                    progress(done, int(length) if length else None)
+                yield chunk, int(length) if length else None
     except (OSError, http.client.HTTPException) as error:
         raise UserError(
             f"{url}: cannot be fetched ({error}).\nDownload it elsewhere and put it at {target}, "
             "or into a folder that MEDPFL_DATA names."
         ) from None
-    return digest.hexdigest()
