@@ -197,7 +197,10 @@ def admitted(
     asked_first = any(channel.to_server and "statistics" in channel.tasks for channel in channels)
     first = 0 if message.task != "join" or asked_first else 1
     if where > first and (record.last < first or (first == 0 and not record.greeted)):
-        raise StateError(f"contract: task '{message.task}' before the hello")
+        raise StateError(
+            f"contract: task '{message.task}' before the hello: this site has no record of a hello in this run; if its "
+            "state was removed, begin a new experiment"
+        )
     # Whoever begins anew begins with the hello: what was answered is another run's then.
     if where == 0 and record.last > 0:
         record = record.anew(contract)

@@ -88,7 +88,8 @@ _TEXTS = (
     r"its samples do not fit {model} as the run trained it" + _MORE,
     # The contract (medpfl.site.contract), the gate (medpfl.site.gate) and the policy.
     "contract: task '{task}' of round {number} is out of order here: {number} was the last that this site did",
-    "contract: task '{task}' before the hello",
+    "contract: task '{task}' before the hello: this site has no record of a hello in this run; if its state was "
+    "removed, begin a new experiment",
     "contract: round {number} of {number} does not exist",
     "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most",
     "contract: the start weights are not the contract's: {name} differs",

@@ -56,7 +56,7 @@ def test_a_hello_that_was_not_done_is_none():
     """What lies at the site is another run's then."""
     for before in (Record(CONTRACT.hash), after(*HONEST)):
         record = admitted(before, CONTRACT, HONEST[0], 3)
-        with pytest.raises(StateError, match="task 'train' before the hello"):
+        with pytest.raises(StateError, match=r"task 'train' before the hello: .* begin a new experiment"):
             admitted(record, CONTRACT, HONEST[1], 3)
         assert admitted(record, CONTRACT, HONEST[0], 0).answered == record.answered
 
