@@ -435,3 +435,22 @@ def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(fini
     assert "test.json is damaged" in caplog.text
     (note,) = [note for note in again["notes"] if note not in whole["notes"]]
     assert note.startswith("No model with its card and bundle in the folder of site-1:")
+
+
+def test_overwriting_begins_anew_wherever_the_state_is_kept(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    state = tmp_path / "run" / "state"
+    state.rename(tmp_path / "scratch")
+    state.symlink_to(tmp_path / "scratch")
+    assert finished_before(small(alone="yes"), tmp_path / "run", resume=False, overwrite=True) is None
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_a_run_that_cannot_be_removed_is_not_taken_for_the_new_one(finished, tmp_path, monkeypatch):
+    def refused(path, **how):
+        raise PermissionError(13, "Permission denied", f"{path}/server/server.safetensors")
+
+    shutil.copytree(finished[0], tmp_path / "run")
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or refused(path))
+    with pytest.raises(UserError, match=r"run/state: cannot be removed \(server\.safetensors: Permission denied\)"):
+        start(tmp_path / "run", small(alone="yes"), overwrite=True)

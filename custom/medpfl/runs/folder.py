@@ -72,11 +72,22 @@ def _never_begun(out: Path) -> bool:
 
 
 def clear_folder(out: Path) -> None:
-    """Removes all that a run of any kind writes into its folder."""
-    for name in _FOLDERS:
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in _FILES:
-        (out / name).unlink(missing_ok=True)
+    """Removes all that a run of any kind writes into its folder; of what is kept elsewhere, the link to it.
+
+    Raises:
+        UserError: something cannot be removed, and a new run would go on from it.
+    """
+    for place in (out / name for name in (*_FOLDERS, *_FILES)):
+        try:
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+        except OSError as error:
+            which = f"{Path(error.filename).name}: " if error.filename else ""
+            raise UserError(
+                f"{place}: cannot be removed ({which}{error.strerror or error}); remove it or choose another --out"
+            ) from None
 
 
 def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
