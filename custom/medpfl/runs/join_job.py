@@ -16,7 +16,7 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.flare.admin.remote import Ended, System, Unknown
 from medpfl.flare.admin.submission import read_note, settled_note, submit_once
 from medpfl.flare.job.export import portable
-from medpfl.flare.job.folder import place_for
+from medpfl.flare.job.folder import place_for, write_job
 from medpfl.flare.job.join_recipe import JoinRecipe
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.launch.simulator import require_no_space, run_simulator
@@ -148,8 +148,7 @@ def export_join(
     joining, experiment = _at_federation(algorithm, run, said)
     job = place_for(job)
     recipe = recipe_of(joining, experiment=experiment, name=job.name, byoc=byoc, gpus=_gpus(joining, gpus))
-    recipe.export(str(job.parent))
-    return job
+    return write_job(recipe, job)
 
 
 def _at_federation(algorithm: str | None, run: Path, said: Mapping[str, Any]) -> tuple[Joining, str]:

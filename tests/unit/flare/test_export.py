@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from nvflare.recipe.spec import ExecEnv
+from tiny import no_space
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
@@ -222,3 +223,14 @@ def test_a_job_carries_the_sample_that_it_names_and_no_other(tmp_path):
     config = make_config(algorithm="fedbn", data="sarcoma-sample", task="segmentation", partition="natural", sites=3)
     job = export_job(config, tmp_path / "job", byoc=True)
     assert [file.name for file in job.rglob("*.npz")] == ["sarcoma-mr-sample.npz"]
+
+
+def test_a_job_for_which_there_is_no_room_is_named_and_an_earlier_one_stays(tmp_path):
+    run = make_config(algorithm="fedavg", sites=2)
+    before = export_job(run, tmp_path / "job")
+    was = (before / "meta.json").read_bytes()
+    for job in (before, tmp_path / "new"):
+        with no_space(left=1000), pytest.raises(UserError, match=rf"--job {job}: cannot be written: File too large$"):
+            export_job(run, job)
+    assert list(tmp_path.iterdir()) == [before]
+    assert (before / "meta.json").read_bytes() == was

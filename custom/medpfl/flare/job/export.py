@@ -12,7 +12,7 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
-from medpfl.flare.job.folder import place_for, read_job
+from medpfl.flare.job.folder import place_for, read_job, write_job
 from medpfl.flare.job.recipes import PersonalizedRecipe
 
 
@@ -30,12 +30,11 @@ def export_job(config: RunConfig, job: Path, *, byoc: bool = False, track: str |
         The job folder.
 
     Raises:
-        UserError: as :func:`startable` and :func:`place_for`.
+        UserError: as :func:`startable`, :func:`place_for` and :func:`write_job`.
     """
     config, job = startable(config), place_for(job)
     recipe = PersonalizedRecipe(config, name=job.name, experiment=job.name, byoc=byoc, track=track, gpus=gpus)
-    recipe.export(str(job.parent))
-    return job
+    return write_job(recipe, job)
 
 
 def describe(job: Path) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
@@ -16,6 +16,9 @@ from medpfl.flare.job.classes import AT_SITE, FILTER
 from medpfl.flare.transport.filter import flat
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import read_object
+
+if TYPE_CHECKING:
+    from nvflare.recipe.spec import Recipe
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,15 @@ def place_for(job: Path) -> Path:
         job.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--job {job}: {job.parent} cannot be made a folder ({error.strerror})") from None
+    return job
+
+
+def write_job(recipe: Recipe, job: Path) -> Path:
+    """Writes a recipe's job folder where :func:`place_for` allows it; UserError if it cannot be written."""
+    try:
+        recipe.export(str(job.parent))
+    except OSError as error:
+        raise UserError(f"--job {job}: cannot be written: {error.strerror or error}") from None
     return job
 
 

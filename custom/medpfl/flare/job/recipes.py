@@ -33,7 +33,7 @@ from medpfl.algorithms import algorithms
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import serialised_bytes
+from medpfl.core.statefile import serialised_bytes, write_bytes
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE, other_samples
 from medpfl.data.kinds.registry import kind_of
@@ -206,7 +206,7 @@ def deploy_to(job: Path, sites: Sequence[str]) -> None:
     for app, targets in meta["deploy_map"].items():
         if ALL_SITES in targets:
             meta["deploy_map"][app] = [SERVER_SITE_NAME, *sites]
-    file.write_text(json.dumps(meta, indent=2))
+    write_bytes(file, json.dumps(meta, indent=2).encode(), durable=False)
 
 
 def for_server(config: RunConfig) -> dict[str, Any]:
