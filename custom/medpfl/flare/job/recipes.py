@@ -33,7 +33,8 @@ from medpfl.algorithms import algorithms
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
-from medpfl.core.statefile import serialised_bytes, write_bytes
+from medpfl.core.statefile import serialised_bytes
+from medpfl.core.whole_file import write_bytes
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE, other_samples
 from medpfl.data.kinds.registry import kind_of
