@@ -9,7 +9,6 @@ import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import PYDICOM_IMPLEMENTATION_UID, CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
-from medpfl.core.whole_file import write_bytes
 from medpfl.data.phantom.scanner import Scan
 from medpfl.data.phantom.six_centres import Centre
 
@@ -45,7 +44,7 @@ def write_series(folder: Path, scan: Scan, centre: Centre, patient: str, *entrop
         image.PixelData = stored[k].tobytes()
         file = io.BytesIO()  # pydicom puts a traceback into the words of an error in writing
         image.save_as(file, enforce_file_format=True)
-        write_bytes(folder / f"{number:04d}.dcm", file.getvalue(), durable=False)
+        (folder / f"{number:04d}.dcm").write_bytes(file.getvalue())
     return image.SeriesInstanceUID
 
 

@@ -1,0 +1,91 @@
+"""Runs whose files are damaged, gone or cannot be removed."""
+
+import json
+import shutil
+
+import pytest
+from small_run import small, start
+
+from medpfl.core.errors import UserError
+from medpfl.runs.folder import finished_before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An experiment's folder and what the run returned. Nothing may change it."""
+    out = tmp_path_factory.mktemp("runs") / "fedap"
+    return out, start(out, small(alone="yes"))
+
+
+@pytest.mark.parametrize("left", [0, 2000])
+def test_damaged_results_of_a_finished_run_are_made_again_from_its_state(finished, tmp_path, left):
+    out, results = finished
+    shutil.copytree(out, tmp_path / "run")
+    file = tmp_path / "run" / "results.json"
+    file.write_bytes(file.read_bytes()[:left])
+    again = start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert again["final"] == results["final"]
+    assert again["rounds"] == results["rounds"]
+    assert json.loads(file.read_text())["final"] == results["final"]
+
+
+def test_a_damaged_checkpoint(tmp_path):
+    config = small("fedbn", rounds=1)
+    whole = start(tmp_path, config)
+    last, previous = sorted((tmp_path / "state" / "server").iterdir(), key=lambda file: "previous" in file.name)
+    last.write_bytes(last.read_bytes()[:-7])
+    again = start(tmp_path, config, resume=True)
+    assert again["final"] == whole["final"]
+    assert again["failures"] == [
+        {"site": "server", "round": 1, "reason": "its last checkpoint was damaged; the run went on from the one before"}
+    ]
+    for file in (last, previous):
+        file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(UserError, match=r"is damaged.*cannot be resumed"):
+        start(tmp_path, config, resume=True)
+
+
+def test_a_model_that_cannot_be_read_at_the_end_is_said(finished, tmp_path, caplog):
+    """Permissions bind no root, so folders stand in for what may not be read."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    for file in (tmp_path / "run" / "state" / "site-1").glob("*-00000*.safetensors"):
+        file.unlink()
+        file.mkdir()
+    with pytest.raises(UserError, match="the site cannot read its state: Is a directory"):
+        start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert str(tmp_path / "run" / "state" / "site-1") in caplog.text
+
+
+def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(finished, tmp_path, caplog):
+    out, whole = finished
+    shutil.copytree(out, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()  # as where the run was killed before its page
+    state = tmp_path / "run" / "state"
+    shutil.rmtree(state / "site-1" / "selected")
+    (state / "site-2" / "selected" / "test.json").write_bytes(b"")
+    again = start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert again["final"] == whole["final"]
+    assert list(again["detail"]) == ["site-3"]
+    assert "test.json is damaged" in caplog.text
+    (note,) = [note for note in again["notes"] if note not in whole["notes"]]
+    assert note.startswith("No model with its card and bundle in the folder of site-1:")
+
+
+def test_overwriting_begins_anew_wherever_the_state_is_kept(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    state = tmp_path / "run" / "state"
+    state.rename(tmp_path / "scratch")
+    state.symlink_to(tmp_path / "scratch")
+    assert finished_before(small(alone="yes"), tmp_path / "run", resume=False, overwrite=True) is None
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_a_run_that_cannot_be_removed_is_not_taken_for_the_new_one(finished, tmp_path, monkeypatch):
+    def refused(path, **how):
+        raise PermissionError(13, "Permission denied", f"{path}/server/server.safetensors")
+
+    shutil.copytree(finished[0], tmp_path / "run")
+    monkeypatch.setattr(shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or refused(path))
+    with pytest.raises(UserError, match=r"run/state: cannot be removed \(server\.safetensors: Permission denied\)"):
+        start(tmp_path / "run", small(alone="yes"), overwrite=True)
