@@ -1,11 +1,11 @@
 """What a step and an epoch of a site's training cost, against a plain loop that does the same by torch and MONAI.
 
-    python benchmarks/step_time.py [--cases lenet5 ...] [--epochs 15] [--out step_time.json]
+    python benchmarks/step_time.py [--cases lenet5 ...] [--epochs 15] [--device cuda] [--out step_time.json]
 
 Both train the same network on the same images in memory, in turns, an epoch each; the ratio is the median over pairs.
-Seconds are those of the processor, with one thread, so that what else a machine does counts little. Peak memory is that
-of a process of its own. A case says how data, network, loss and both augmentations are made, so that another
-task is one more entry of CASES.
+Seconds are those of the processor, with one thread, so that what else a machine does counts little; on a GPU those that
+pass until it has done all. Peak memory is that of a process of its own; on a GPU what its tensors take there. A case
+says how data, network, loss and both augmentations are made, so that another task is one more entry of CASES.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -72,7 +72,7 @@ def pictures(number: int, edge: int) -> ImageTensors:
 def from_memory(data: SiteData, order: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of images and labels or masks that lie in memory, images in [-1, 1]."""
     images, labels = data.images["train"], data.labels["train"]
-    for chosen in torch.randperm(len(labels), generator=order).split(32):
+    for chosen in torch.randperm(len(labels), generator=order).to(labels.device).split(32):
         yield images[chosen].float().sub_(127.5).div_(127.5), labels[chosen]
 
 
@@ -151,7 +151,7 @@ def of_torch() -> Change:
     from torch.nn.functional import affine_grid, grid_sample
 
     def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        n, even = len(x), torch.rand(len(x), 8) * 2 - 1
+        n, even = len(x), torch.rand(len(x), 8, device=x.device) * 2 - 1
         angle, zoom = torch.deg2rad(10 * even[:, 0]), 1 + 0.1 * even[:, 1]
         cos, sin = angle.cos() / zoom, angle.sin() / zoom
         rows = torch.stack((cos, -sin, 0.1 * even[:, 2])), torch.stack((sin, cos, 0.1 * even[:, 3]))
@@ -190,9 +190,14 @@ def segmenter(data: Callable[[], SiteData], edge: Any, feed: Feed, batch: int, *
     )
 
 
-def patches(edge: tuple[int, int, int] = (16, 32, 32), batch: int = 2, **settings: Any) -> Case:
+def patches(
+    edge: tuple[int, int, int] = (16, 32, 32),
+    batch: int = 2,
+    volume: tuple[int, int, int] = (40, 64, 64),
+    **settings: Any,
+) -> Case:
     """Of volumes."""
-    return segmenter(lambda: volumes(8, (40, 64, 64), edge), edge, cropped, batch, **settings)
+    return segmenter(lambda: volumes(8, volume, edge), edge, cropped, batch, **settings)
 
 
 ADAM = {"optimizer": "adam", "lr": 1e-3}
@@ -205,6 +210,8 @@ CASES = {
     "unet": segmenter(lambda: slices(512, 64), 64, from_memory, 32),
     "unet, 3-D": patches(),
     "unet, 3-D large": patches((16, 48, 48), 4),
+    "unet, 3-D, 96": patches((96, 96, 96), 2, volume=(112, 128, 128)),
+    "vit-small, 224": classifier("vit-small", 128, 224),
     "resnet32-light, by hand": classifier("resnet32", 192, 28, augment="light", plainly=of_torch),
 }
 OURS_ALONE = {
@@ -212,23 +219,36 @@ OURS_ALONE = {
     "resnet32, channels_last": classifier("resnet32", 192, 28, settings={"channels_last": 1}),
     "unet, 3-D, channels_last": patches(channels_last=1),
     "unet, 3-D large, channels_last": patches((16, 48, 48), 4, channels_last=1),
+    "unet, 3-D, 96, bf16": patches((96, 96, 96), 2, volume=(112, 128, 128), precision="bf16"),
+    "unet, 3-D, 96, bf16 and channels_last": patches(
+        (96, 96, 96), 2, volume=(112, 128, 128), precision="bf16", channels_last=1
+    ),
+    "vit-small, 224, bf16": classifier("vit-small", 128, 224, settings={"precision": "bf16"}),
     "lenet5, bf16": classifier("lenet5", 2048, 28, settings={"precision": "bf16"}),
     "lenet5, channels_last": classifier("lenet5", 2048, 28, settings={"channels_last": 1}),
 }
 """Settings of ours that the plain loop, in float32, has not."""
 
 
-def ours(case: Case) -> Callable[[int], None]:
+def on(device: str, data: SiteData) -> SiteData:
+    """A site's data as its engine puts them there: volumes stay where they are, and their patches go."""
+    if isinstance(data, MaskedVolumes):
+        return replace(data, device=torch.device(device))
+    moved = {kind: {p: x.to(device) for p, x in getattr(data, kind).items()} for kind in ("images", "labels")}
+    return replace(data, **moved)
+
+
+def ours(case: Case, device: str) -> Callable[[int], None]:
     """An epoch as a site takes it."""
-    data, model = case.data(), case.network()
+    data, model = on(device, case.data()), case.network().to(device)
     trainer = Trainer.of({"lr": 0.01, "batch_size": case.batch, **case.settings}, augment=case.augment)
     objective = plain_objective(model, tasks()[case.task].loss)
     return lambda epoch: train_epochs(model, data, trainer, 1, generator(0, epoch), objective) and None
 
 
-def plain(case: Case) -> Callable[[int], None]:
+def plain(case: Case, device: str) -> Callable[[int], None]:
     """The same written down in torch."""
-    data, model = case.data(), case.network()
+    data, model = on(device, case.data()), case.network().to(device)
     change, loss_of = case.plainly(), case.loss() if case.loss else tasks()[case.task].loss
     settings = {"lr": 0.01, **case.settings}
     kind = torch.optim.Adam if settings.get("optimizer") == "adam" else torch.optim.SGD
@@ -237,7 +257,7 @@ def plain(case: Case) -> Callable[[int], None]:
         model.train()
         optimizer, total = kind(model.parameters(), lr=settings["lr"], foreach=True), 0.0
         for x, y in case.feed(data, generator(0, number)):
-            x, y = change(x, y)
+            x, y = change(x.to(device), y.to(device))
             optimizer.zero_grad()
             loss = loss_of(logits(model(x)), y)
             loss.backward()
@@ -248,16 +268,24 @@ def plain(case: Case) -> Callable[[int], None]:
     return epoch
 
 
-def timed(case: Case, other: Case | None, epochs: int) -> dict[str, float]:
+def now(device: str) -> float:
+    """The processor's clock; with a GPU the wall's, once all that was asked of it is done."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(case: Case, other: Case | None, epochs: int, device: str) -> dict[str, float]:
     """Seconds of an epoch of both, in turns, and the median ratio; the first pair warms up."""
-    first, second = ours(case), plain(case) if other is None else ours(other)
+    first, second = ours(case, device), plain(case, device) if other is None else ours(other, device)
     pairs = []
     for number in range(epochs + 1):
         pair = []
         for run in (first, second) if number % 2 else (second, first):
-            began = time.process_time()
+            began = now(device)
             run(number)
-            pair.append(time.process_time() - began)
+            pair.append(now(device) - began)
         pairs.append(pair if number % 2 else pair[::-1])
     ratios = sorted(a / b for a, b in pairs[1:])
     steps = sum(1 for _ in case.feed(case.data(), generator(0)))
@@ -271,10 +299,22 @@ def timed(case: Case, other: Case | None, epochs: int) -> dict[str, float]:
     }
 
 
-def peak(name: str, which: str) -> float:
-    """MiB that a process of its own has at most, in two epochs."""
-    done = subprocess.run([sys.executable, __file__, "--peak", which, name], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+def peak(name: str, which: str, device: str) -> float:
+    """MiB that a process of its own has at most, or its tensors on a GPU, in two epochs."""
+    command = [sys.executable, __file__, "--device", device, "--peak", which, name]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def print_peak(name: str, which: str, device: str) -> None:
+    """The same, of this process."""
+    epoch = {"ours": ours, "plain": plain}[which](CASES[name], device)
+    for number in range(2):
+        epoch(number)
+    if device != "cpu":
+        print(torch.cuda.max_memory_allocated() / 2**20)
+        return
+    with open("/proc/self/status", encoding="ascii") as status:  # rusage would have the parent's peak
+        print(next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")))
 
 
 def main() -> None:
@@ -282,28 +322,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", default=[*CASES, *OURS_ALONE])
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     said = parser.parse_args()
     torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True  # as in a run
     if said.peak:
         which, name = said.peak
-        epoch = {"ours": ours, "plain": plain}[which](CASES[name])
-        for number in range(2):
-            epoch(number)
-        with open("/proc/self/status", encoding="ascii") as status:  # rusage would have the parent's peak
-            print(next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")))
+        print_peak(name, which, said.device)
         return
     found = {}
     print("| case | step, ms | epoch, s | against, s | time ratio (quartiles) | memory, MiB | against, MiB |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in said.cases:
         if name in CASES:
-            found[name] = timed(CASES[name], None, said.epochs)
-            found[name] |= {"peak_mib": peak(name, "ours"), "plain_peak_mib": peak(name, "plain")}
+            found[name] = timed(CASES[name], None, said.epochs, said.device)
+            peaks = (peak(name, which, said.device) for which in ("ours", "plain"))
+            found[name] |= dict(zip(("peak_mib", "plain_peak_mib"), peaks, strict=True))
             memory = f"{found[name]['peak_mib']:.0f} | {found[name]['plain_peak_mib']:.0f}"
         else:
-            found[name] = timed(OURS_ALONE[name], CASES[name.rpartition(",")[0]], said.epochs)
+            found[name] = timed(OURS_ALONE[name], CASES[name.rpartition(", ")[0]], said.epochs, said.device)
             memory = "- | -"
         t = found[name]
         low, high = t["ratio_quartiles"]
@@ -311,7 +350,7 @@ def main() -> None:
         print(f"| {name} | {times} | {t['ratio']:.3f} ({low:.3f}-{high:.3f}) | {memory} |", flush=True)
     if said.out:
         with open(said.out, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "threads": 1, "cases": found}, file, indent=2)
+            json.dump({"torch": torch.__version__, "threads": 1, "device": said.device, "cases": found}, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """A job that asks for GPUs: FLARE gives them by a site's resource manager, and the site's process sees those alone.
 
-No GPU is needed: an nvidia-smi of the test's own lists two.
+Where there is no GPU an nvidia-smi of the test's own lists two.
 """
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
-from medpfl.config.run import make_config
+from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import Interrupted
 from medpfl.core.site_data import ImageTensors
 from medpfl.flare.launch.poc import poc, started
@@ -48,30 +50,48 @@ def give(kit: Path, gpus: int) -> None:
     file.write_text(json.dumps(content))
 
 
+NAMES = ("site-1", "site-2")
+
+
+@contextmanager
+def two_sites(folder: Path, *gpus: int) -> Iterator[tuple[Path, Path]]:
+    """A POC of two sites that give so many GPUs; its admin's kit, and the folder of what the sites' processes saw."""
+    (folder / "seen").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv(SEEN, str(folder / "seen"))
+        patch.setenv("MEDPFL_REHEARSAL", "1")
+        with poc(folder / "poc", NAMES) as system:
+            kits = system.folder.parent
+        for name, number in zip(NAMES, gpus, strict=True):
+            give(kits / name, number)
+        with started(system.folder, kits / "server", [kits / name for name in NAMES]):
+            yield system.folder, folder / "seen"
+
+
+def job(device: str) -> RunConfig:
+    """A round of both."""
+    return make_config(
+        algorithm="fedavg", data=f"{Path(__file__).stem}:site_data", model="lenet5", sites=2, rounds=1, device=device,
+        model_args={"in_channels": 1, "num_classes": 2},
+    )  # fmt: skip
+
+
+def given(seen: Path) -> dict[str, str]:
+    """The GPUs that each site's process saw."""
+    return {file.name: file.read_text() for file in seen.iterdir()}
+
+
 @pytest.mark.slow
 def test_sites_see_the_gpus_that_they_were_given(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    monkeypatch.setenv(SEEN, str(tmp_path / "seen"))
-    monkeypatch.setenv("MEDPFL_REHEARSAL", "1")
-    for name in ("seen", "bin"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvidia-smi").write_text(SMI)
     (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    names = ("site-1", "site-2")
-    with poc(tmp_path / "poc", names) as system:
-        kits = system.folder.parent
-    for name, gpus in zip(names, (1, 2), strict=True):
-        give(kits / name, gpus)
-    config = make_config(
-        algorithm="fedavg", data=f"{Path(__file__).stem}:site_data", model="lenet5", sites=2, rounds=1, device="auto",
-        model_args={"in_channels": 1, "num_classes": 2},
-    )  # fmt: skip
-    with started(system.folder, kits / "server", [kits / name for name in names]):
-        results = run_in_production(config, tmp_path / "run", kit=system.folder, gpus=1)
+    with two_sites(tmp_path, 1, 2) as (kit, seen):
+        results = run_in_production(job("auto"), tmp_path / "run", kit=kit, gpus=1)
         assert results["status"] == "finished" and not results["failures"]
-        given = {file.name: file.read_text() for file in (tmp_path / "seen").iterdir()}
-        assert given == {"site-1": "0", "site-2": "0"}
+        assert given(seen) == {"site-1": "0", "site-2": "0"}
 
         def stop(now):
             if now.note:
@@ -80,5 +100,14 @@ def test_sites_see_the_gpus_that_they_were_given(tmp_path, monkeypatch):
 
         notes = []
         with pytest.raises(Interrupted):
-            run_in_production(config, tmp_path / "more", kit=system.folder, gpus=2, watch=stop)
+            run_in_production(job("auto"), tmp_path / "more", kit=kit, gpus=2, watch=stop)
         assert notes == ["not enough sites have enough resources (ok sites 1 < min sites 2)"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_sites_train_on_the_gpu_that_they_were_given(tmp_path):
+    with two_sites(tmp_path, 1, 1) as (kit, seen):
+        results = run_in_production(job("cuda"), tmp_path / "run", kit=kit, gpus=1)
+    assert results["status"] == "finished" and not results["failures"]
+    assert given(seen) == {"site-1": "0", "site-2": "0"}

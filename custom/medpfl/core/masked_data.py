@@ -117,7 +117,9 @@ class MaskedVolumes:
         order = order[torch.randperm(len(order), generator=generator)]
         for chosen in batches_of(order, batch_size, generator):
             pieces = [self._patch(volume, changes_of(generator)) for volume in chosen.tolist()]
-            images, masks = (torch.stack(tensors).to(self.device) for tensors in zip(*pieces, strict=True))
+            images, masks = (
+                torch.stack(tensors).to(self.device, non_blocking=True) for tensors in zip(*pieces, strict=True)
+            )
             yield scale(images), masks
 
     @property

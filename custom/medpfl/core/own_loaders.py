@@ -28,6 +28,17 @@ class LabelOutside(LoaderError):
         super().__init__(f"a label lies outside 0 to {outputs - 1}: the model has {outputs} outputs")
 
 
+_LEFT_OUT = -100
+"""A label that torch's cross-entropy leaves out."""
+
+
+def require_inside(labels: Tensor, outputs: int) -> None:
+    """LabelOutside if a label is not from 0 to ``outputs`` - 1, but those that the loss leaves out."""
+    known = labels[labels != _LEFT_OUT]
+    if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < outputs:
+        raise LabelOutside(outputs)
+
+
 class OtherLabels(LoaderError):
     """As many labels a sample as the model has no outputs for."""
 

@@ -24,6 +24,7 @@ from medpfl.core.own_loaders import (
     looked_at,
     number_of_batches,
     pairs,
+    require_inside,
     told,
     used_up,
     varies,
@@ -130,9 +131,11 @@ class ImageTensors:
             order = torch.multinomial(chances, len(labels), replacement=True, generator=generator)
         else:
             order = torch.randperm(self.samples("train"), generator=generator)
+        there, begin = order.to(images.device), 0  # at once: a copy for each batch would make the device wait
         for chosen in batches_of(order, batch_size, generator):
-            there = chosen.to(images.device)
-            yield scale(images[there]), labels[there]
+            places = there[begin : begin + len(chosen)]
+            begin += len(chosen)
+            yield scale(images[places]), labels[places]
 
     def batches_in_epoch(self, batch_size: int) -> int:
         """See :class:`SiteData`."""
@@ -185,6 +188,7 @@ class SiteLoaders:
             from. Not needed where ``train`` is that itself.
         device: where batches are moved; filled in by the engine.
         one_class: whether the task has one class a sample; likewise, None where nobody said it.
+        outputs: of the network, which labels must have one of; likewise (:mod:`medpfl.site.outputs`).
     """
 
     train: Iterable[Batch]
@@ -193,6 +197,7 @@ class SiteLoaders:
     plain: Iterable[Batch] | None = None
     device: torch.device = field(default=torch.device("cpu"), init=False)
     one_class: bool | None = field(default=None, init=False)
+    outputs: int | None = field(default=None, init=False)
     reproducible: bool = field(default=False, init=False)
     images_per_sample: int = field(default=1, init=False)
     _labels: Tensor | None = field(default=None, init=False, repr=False)
@@ -256,6 +261,8 @@ class SiteLoaders:
 
     def _moved(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in pairs(loader):
+            if self.outputs:
+                require_inside(y, self.outputs)
             labels = y.to(self.device, torch.long, non_blocking=True)
             # A column of one, as MedMNIST's labels have it.
             labels = labels.squeeze(1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
@@ -263,6 +270,11 @@ class SiteLoaders:
                 raise LoaderError(SEVERAL)
             kind = torch.float32 if x.dtype == torch.float64 else x.dtype  # as numpy's arrays become tensors
             yield x.to(self.device, kind, non_blocking=True), labels
+
+    def some_inputs(self) -> Tensor | None:
+        """Those of a batch of whichever part has one, in no order; None if none has."""
+        loaders = (self.validation, self.test, self.plain or (), self.train)
+        return next((x for loader in loaders for x, _ in self._moved(loader)), None)
 
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`: of what the loader yields in an epoch, but labels below 0, which a loss may leave out.

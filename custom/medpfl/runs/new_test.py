@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
+from medpfl.core.own_loaders import LoaderError
 from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
@@ -48,7 +49,10 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
         return f"{NO_TEST}masks of several models are not averaged.{unscored if centres else ''}"
     if predictions > MOST_PREDICTIONS and not asked:
         return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
-    found = _averaged(federation, files, data)
+    try:
+        found = _averaged(federation, files, data)
+    except LoaderError as error:  # of a site that took no part for it
+        return f"{NO_TEST}{error}"
     pooled = [found[name] for name in data if name in sites]
     return {
         "models": len(files),
@@ -67,6 +71,9 @@ def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteDat
     for file in files:
         used = restored(model, load_file(file, device=str(federation.device)))
         for name, samples in data.items():
-            probabilities, labels[name] = federation.config.learned.predict(used, samples, "test")
+            try:
+                probabilities, labels[name] = federation.config.learned.predict(used, samples, "test")
+            except LoaderError as error:
+                raise LoaderError(f"{name}: {error}") from None
             sums[name] = sums[name] + probabilities if name in sums else probabilities
     return {name: (total / len(files), labels[name]) for name, total in sums.items()}

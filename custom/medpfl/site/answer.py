@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from medpfl.core.messages import Failure, Message, Update
@@ -17,6 +18,10 @@ from medpfl.site.store import StateNotKept
 from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
+
+NO_MEMORY = "the GPU has not enough memory"
+LESS_MEMORY = ": a smaller batch_size with a larger accumulate, or precision=bf16, takes less"
+"""In place of torch's words, which have sizes and numbers of processes."""
 
 
 def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
@@ -58,6 +63,9 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
         return site.handle(message, model)
     except (StateError, StateNotKept, TrainingDiverged, LoaderError) as error:
         return Failure(site.name, message.round, str(error))
+    except torch.OutOfMemoryError as error:
+        logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error)
+        return Failure(site.name, message.round, f"{NO_MEMORY} in task {message.task!r}{LESS_MEMORY}")
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
         return Failure(

@@ -20,11 +20,11 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import first_line
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
+from medpfl.core.own_loaders import LabelOutside
 from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
-from medpfl.models import logits
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
 from medpfl.site.beginning import repeat_shared_heads, take_statistics
@@ -33,6 +33,7 @@ from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
 from medpfl.site.newcomers_choice import chosen_model, measured, trained_alone, verdict
 from medpfl.site.noise import noise_source
+from medpfl.site.outputs import require_outputs
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.tasks.evaluation import patients
 from medpfl.tasks.selection import lead
@@ -125,18 +126,12 @@ class Newcomer:
         """The first model must take the site's samples, and have a class for their labels."""
         model.load_state_dict(self.first)
         try:
-            x, y = next(iter(self.data.batches("test", 2)))
-            with torch.inference_mode():
-                classes = logits(model.eval()(x)).shape[1]
-            if int(y.max()) >= classes:
-                raise ValueError(f"there is a label {int(y.max())}, and the model has {classes} classes")
+            require_outputs(model, self.data, self.config.learned)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError) as error:  # its text may name a file of the user's own loaders
+        except (RuntimeError, ValueError, LabelOutside) as error:  # its text may name a file of the user's own loaders
             reason = f"its samples do not fit {self.config.model} as the run trained it"
             raise self._refusal(reason, first_line(error)) from error
-        finally:
-            model.train()
 
     def _statistics(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         asked = requested(self.config, self._upward, message.asked)

@@ -14,6 +14,7 @@ from functools import cache
 
 from medpfl.algorithms import mechanisms, mixings
 from medpfl.core.own_loaders import BALANCED, NO_PAIR, NOT_IN_ORDER, NOT_PLAIN, SEVERAL, USED_UP
+from medpfl.site.answer import LESS_MEMORY, NO_MEMORY
 from medpfl.site.unlike_training import RATES
 
 UNKNOWN = "the site cannot answer (its log says more)"
@@ -21,7 +22,15 @@ UNKNOWN = "the site cannot answer (its log says more)"
 
 _ERRORS = sorted(
     {name for name, thing in vars(builtins).items() if isinstance(thing, type) and issubclass(thing, Exception)}
-    | {"OutOfMemoryError", "UserError", "TornFile", "ValidationError", "SafetensorError", "StateError"}
+    | {
+        "AcceleratorError",
+        "OutOfMemoryError",
+        "UserError",
+        "TornFile",
+        "ValidationError",
+        "SafetensorError",
+        "StateError",
+    }
 )
 _TASKS = ("prepare", "train", "validate", "test", "statistics", "join")
 _SLOTS = {
@@ -69,6 +78,7 @@ _TEXTS = (
     "the site cannot write its model: {system}",
     "the site cannot begin: {error}" + _MORE,
     r"{error} in task '{task}' \(the site's log says more\)",
+    f"{NO_MEMORY} in task '{{task}}'{LESS_MEMORY}",
     "unknown task",
     r"site policy forbids {name}(?: and {number} more)? to leave, which {algorithm} sends",
     "a site of this name took part in that run here; joining would replace its model",

@@ -27,6 +27,7 @@ from medpfl.site.ending import Ending
 from medpfl.site.finishing import Finishing
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
+from medpfl.site.outputs import require_outputs
 from medpfl.site.resting import SHARE, Resting
 from medpfl.site.rival import Rival
 from medpfl.site.same_data import require_same_data
@@ -86,6 +87,7 @@ class Site:
     secret: bytes | None = None
     least: int = 0
     passes: SiteData | None = None
+    _labels_fit: bool = field(default=False, init=False)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -101,6 +103,7 @@ class Site:
             StateError, TrainingDiverged: the task cannot be done; what the site keeps of rounds that it did stays.
         """
         tasks = {"prepare": self._prepare, "train": self._train, "validate": self._validate, "test": self._test}
+        self._require_outputs(model)
         return carry_out(self.name, message, lambda: tasks[message.task](message, model))
 
     def _prepare(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -125,6 +128,12 @@ class Site:
         metrics["selecting"] = self._seen
         asked = requested(self.config, self.upward("prepare"), message.asked)
         return self._method(message, model, 0, "statistics", 0).sent(asked), metrics
+
+    def _require_outputs(self, model: nn.Module) -> None:
+        """Before the first step in this process, whoever asks for it."""
+        if not self._labels_fit:
+            require_outputs(model, self.data, self.config.learned)
+        self._labels_fit = True
 
     def _require_suited(self, model: nn.Module) -> None:
         """Where nobody knew the images' shape before, the network meets its mechanisms here first."""
@@ -304,6 +313,7 @@ class Site:
 
     def first_step(self, start: State, model: nn.Module) -> float:
         """How far one round of training leads from the first model: Euclidean distance over all that is shared."""
+        self._require_outputs(model)
         self.split.load_shared(model, start)
         self.split.load_personal(model, self.initial_personal)
         order = self.chance.order(self.name, 0, "first step")

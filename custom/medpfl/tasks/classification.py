@@ -114,10 +114,7 @@ class Classification(Task):
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""
-        try:
-            return cross_entropy(output, labels, weight)
-        except IndexError:  # on a GPU torch ends the process
-            raise LabelOutside(output.shape[1]) from None
+        return cross_entropy(output, labels, weight)
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
         """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes."""

@@ -41,7 +41,7 @@ def test_a_picture_has_a_mask_of_its_size(tmp_path):
     mask = np.asarray(Image.open(tmp_path / "out" / "one_mask.png"))
     assert mask.shape == (40, 64)
     network, item = made.parser.get_parsed_content("network"), made.parser.get_parsed_content("dataset")[0]
-    square = predicted(network.eval(), Case(torch.as_tensor(item["image"])[None], None, None), None).argmax(0)[0]
+    square = predicted(network.cpu().eval(), Case(torch.as_tensor(item["image"])[None], None, None), None).argmax(0)[0]
     # 64 x 40 pixels were 32 x 20 with 6 black rows above: every second pixel is the network's.
     np.testing.assert_array_equal(mask[::2, ::2], square[6:26].detach())
     card = (model / "bundle" / "docs" / "README.md").read_text()

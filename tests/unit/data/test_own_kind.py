@@ -42,7 +42,7 @@ class Source:
         values = torch.tensor(brightnesses(self.config.data)[name])
         images = values[:, None, None, None].expand(-1, 1, 28, 28).to(torch.uint8)
         parts = ("train", "validation", "test")
-        return ImageTensors({p: images.to(device) for p in parts}, {p: (values > 127).long() for p in parts})
+        return ImageTensors({p: images.to(device) for p in parts}, {p: (values > 127).long().to(device) for p in parts})
 
     def held_out(self, device, *, divided=False):
         return {}

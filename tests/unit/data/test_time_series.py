@@ -171,7 +171,7 @@ def test_the_network_is_one_for_series_unless_another_is_named(home):
     assert asked(file, model="monai:resnet10").model == "monai:resnet10"
     runs = configs_of(["fedbn", "fedap"], 1, said(file))
     assert {run.model for _, run in runs} == {"fcn-1d"}
-    model = Federation.of(asked(file, model_args={"width": 4})).model()
+    model = Federation.of(asked(file, model_args={"width": 4})).model().to(CPU)
     assert {type(layer).__name__ for layer in batch_norm_layers(model).values()} == {"BatchNorm1d"}
     assert model(torch.zeros(2, 3, 40)).shape == model(torch.zeros(2, 3, 7)).shape == (2, 3)
     # Batch norm 1-D stays at the site: only convolutions and the last layer are shared.
@@ -181,7 +181,7 @@ def test_the_network_is_one_for_series_unless_another_is_named(home):
 
 def test_similarity_rests_on_every_sample_of_every_window(home):
     federation = Federation.of(asked(write_series(home / "mine.npz", **SITES), "fedap", model_args={"width": 4}))
-    data, model = federation.source.site("site-1", CPU), federation.model()
+    data, model = federation.source.site("site-1", CPU), federation.model().to(CPU)
     found = statistics_under("batch-norm", model, federation.split, data, {}, None)
     windows = torch.cat([x for x, _ in data.batches("train", 4)])
     into = model.blocks[0][0](windows).detach().double().transpose(0, 1).flatten(1)  # (4, windows * samples)

@@ -98,7 +98,7 @@ class Preset:
             grid = affine_grid(
                 _matrices(ranges, draws[:, :6], x.shape), [len(x), 1, *x.shape[-2:]], align_corners=False
             )
-            grid = grid.to(x.device)
+            grid = grid.to(x.device, non_blocking=True)
             planes = x.flatten(1, -3)
             x = grid_sample(planes, grid, padding_mode="border", align_corners=False).view_as(x)
             if masked:
@@ -127,7 +127,7 @@ def _recoloured(ranges: Ranges, x: Tensor, draws: Tensor, generator: torch.Gener
     flat = x.flatten(1)
     least, most = flat.aminmax(dim=1, keepdim=True)
     span = (most - least).clamp(min=torch.finfo(x.dtype).tiny)
-    curve, contrast, brightness = (2 * draws - 1).to(x.device).split(1, dim=1)
+    curve, contrast, brightness = (2 * draws - 1).to(x.device, non_blocking=True).split(1, dim=1)
     found = (flat - least).div_(span)
     if ranges.gamma:
         found.pow_((1 - ranges.gamma) ** curve)
@@ -136,7 +136,7 @@ def _recoloured(ranges: Ranges, x: Tensor, draws: Tensor, generator: torch.Gener
         mean = found.mean(1, keepdim=True)
         found.mul_(factor).add_(mean * (1 - factor) + brightness * ranges.brightness)
     if ranges.noise:
-        deviation = torch.rand(len(x), 1, generator=generator).to(x.device) * ranges.noise
+        deviation = torch.rand(len(x), 1, generator=generator).to(x.device, non_blocking=True) * ranges.noise
         found.addcmul_(_noise(found, generator), deviation)
     return found.mul_(span).add_(least).view_as(x)
 
