@@ -2,9 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from small_run import small, start
+from tiny import same
 
 from medpfl.core.errors import UserError
 from medpfl.runs.folder import finished_before
@@ -70,6 +73,18 @@ def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(fini
     assert "test.json is damaged" in caplog.text
     (note,) = [note for note in again["notes"] if note not in whole["notes"]]
     assert note.startswith("No model with its card and bundle in the folder of site-1:")
+
+
+@pytest.mark.parametrize("gone", ["models", "history.csv", "results.json", "report.html"])
+def test_what_is_gone_of_a_finished_run_is_made_again(finished, tmp_path, gone):
+    out, whole = finished
+    shutil.copytree(out, tmp_path / "run")
+    (shutil.rmtree if gone == "models" else Path.unlink)(tmp_path / "run" / gone)
+    again = start(tmp_path / "run", small(alone="yes"), resume=True)
+    assert again["final"] == whole["final"]
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(file.name for file in out.iterdir())
+    for file in (out / "models").iterdir():
+        assert same(load_file(tmp_path / "run" / "models" / file.name), load_file(file))
 
 
 def test_overwriting_begins_anew_wherever_the_state_is_kept(finished, tmp_path):
