@@ -7,7 +7,7 @@ from medpfl.config.fields import OPTIONS
 from medpfl.config.run import make_config, published_defaults
 from medpfl.core.errors import UserError
 from medpfl.runs.asked import as_meant, configs_of
-from medpfl.runs.comparison import Variant, model_arguments_of, run_comparison, settings_of, with_local
+from medpfl.runs.comparison import How, Variant, model_arguments_of, run_comparison, settings_of, with_local
 
 
 def texts(*given, model="vit-tiny"):
@@ -29,10 +29,7 @@ def test_the_same_run_twice_is_refused_before_training(tmp_path):
         run_comparison(
             list(zip(("fedprox", "fedprox_mu=0.01"), both, strict=True)),
             tmp_path,
-            env="inprocess",
-            threads=1,
-            overwrite=False,
-            progress=lambda title, total: None,
+            How(lambda title, total: None, "inprocess"),
         )
     assert not list(tmp_path.iterdir())
 
@@ -45,14 +42,7 @@ def test_a_variant_that_cannot_be_is_named_before_the_others_train(tmp_path):
         for v in variants
     ]
     with pytest.raises(UserError, match=r"^vit-heads_model=resnet32: .*no self-attention"):
-        run_comparison(
-            runs,
-            tmp_path,
-            env="inprocess",
-            threads=1,
-            overwrite=False,
-            progress=lambda title, total: pytest.fail(f"{title} was started"),
-        )
+        run_comparison(runs, tmp_path, How(lambda title, total: pytest.fail(f"{title} was started"), "inprocess"))
     assert not list(tmp_path.iterdir())
 
 
@@ -62,7 +52,7 @@ def test_rivals_of_the_heads_with_a_resnet_share_what_their_methods_say(tmp_path
     tiny = {"sites": 2, "rounds": 1, "fractions": (0.01, 0.0, 0.01), "held_out": 1, "device": "cpu"}
     runs = [(v.folder, make_config(algorithm=v.algorithm, **tiny, **v.choices)) for v in variants]
     silent = nullcontext(lambda progress: None)
-    run_comparison(runs, tmp_path, env="inprocess", threads=1, overwrite=False, progress=lambda title, total: silent)
+    run_comparison(runs, tmp_path, How(lambda title, total: silent, "inprocess", threads=1))
     results = [json.loads((tmp_path / folder / "seed-0" / "results.json").read_text()) for folder, _ in runs]
     sent = {r["algorithm"]: r["rounds"][0]["sites"]["site-1"]["sent_bytes"] for r in results}
     assert all(r["status"] == "finished" and r["new"]["held_out"] for r in results)

@@ -5,6 +5,7 @@ import json
 import re
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -17,6 +18,7 @@ from medpfl.report.side_by_side import REFERENCE
 from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
 from medpfl.runs import comparison
 from medpfl.runs.asked import as_meant, configs_of
+from medpfl.runs.comparison import How
 from medpfl.runs.sweep import Sweep, run_sweep
 
 TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
@@ -28,12 +30,9 @@ def said(**fields):
 
 
 def swept(tmp_path, algorithms, sweep, seeds=1, fields=None, **options):
-    how = {"env": "inprocess", "threads": 1, "overwrite": False, "together": False, "forgotten": False}
     silent = nullcontext(lambda progress: None)
-    return run_sweep(
-        algorithms, Sweep.parse(sweep), seeds, fields or said(), tmp_path,
-        **how | {"progress": lambda title, total: silent} | options,
-    )  # fmt: skip
+    how = How(lambda title, total: silent, "inprocess", threads=1, together=False, forgotten=False)
+    return run_sweep(algorithms, Sweep.parse(sweep), seeds, fields or said(), tmp_path, replace(how, **options))
 
 
 @pytest.mark.parametrize(

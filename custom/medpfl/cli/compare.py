@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,35 +36,23 @@ def compare(
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
     require_known(env, "sim", "inprocess")
-    how = {"env": env, "threads": threads, "overwrite": overwrite, "together": new_test, "forgotten": forgetting}
+    from medpfl.runs.comparison import How, run_comparison
+
+    how = How(partial(progress, aside), env, threads, overwrite, new_test, forgetting)
     if sweep:
         from medpfl.report.terminal import sweep_table
         from medpfl.runs.sweep import Sweep, run_sweep
 
-        found = run_sweep(
-            algorithms,
-            Sweep.parse(sweep),
-            seeds,
-            options.fields,
-            out,
-            said_in=options.naming_preset,
-            progress=lambda title, total: progress(aside, title, total),
-            **how,
-        )
+        swept, naming = Sweep.parse(sweep), options.naming_preset
+        found = run_sweep(algorithms, swept, seeds, options.fields, out, how, said_in=naming)
         console.print(sweep_table(found))
         files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
         console.print(f"Table, figures for other tools and report: {files}", highlight=False, soft_wrap=True)
         _require_all(found["unfinished"])
         return
     from medpfl.report.terminal import comparison_table
-    from medpfl.runs.comparison import run_comparison
 
-    comparison = run_comparison(
-        options.configs(algorithms, seeds),
-        out,
-        progress=lambda title, total: progress(aside, title, total),
-        **how,
-    )
+    comparison = run_comparison(options.configs(algorithms, seeds), out, how)
     console.print(comparison_table(comparison, console.width))
     console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
     _require_all(comparison["unfinished"])

@@ -22,6 +22,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,7 +38,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.report.progress import progress
 from medpfl.runs.asked import as_meant, config_of, configs_of
-from medpfl.runs.comparison import run_comparison
+from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
 from medpfl.runs.own_code import same_import_path, spec_of
 from medpfl.runs.shown import Comparison, Run, Swept
@@ -187,17 +188,10 @@ def compare(
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary), _findable(env):
-        how = {
-            "env": env,
-            "threads": threads,
-            "overwrite": overwrite,
-            "together": new_test,
-            "forgotten": forgetting,
-            "progress": lambda title, rounds: _shown(quiet, title, rounds),
-        }
+        how = How(partial(_shown, quiet), env, threads, overwrite, new_test, forgetting)
         if sweep is not None:
-            return Swept(run_sweep(algorithms, Sweep.parse(sweep), seeds, asked, folder, **how), folder, temporary)
-        results = run_comparison(configs_of(algorithms, seeds, asked), folder, **how)
+            return Swept(run_sweep(algorithms, Sweep.parse(sweep), seeds, asked, folder, how), folder, temporary)
+        results = run_comparison(configs_of(algorithms, seeds, asked), folder, how)
     return Comparison(results, folder, temporary)
 
 

@@ -33,7 +33,27 @@ logger = logging.getLogger(__name__)
 _FORMS = ("json", "md", "csv", "tex")
 _TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in _FORMS))
 """What a comparison or a sweep leaves beside its runs' folders."""
-ShowProgress = Callable[[str, int], AbstractContextManager[Watch]]
+
+
+@dataclass(frozen=True)
+class How:
+    """How the runs of a comparison are made, whichever they are.
+
+    Attributes:
+        progress: shows a run's progress, from a title and the number of rounds.
+        env: engine for all.
+        threads: sites at once.
+        overwrite: run everything again.
+        together: see :func:`medpfl.runs.experiment.run_experiment`.
+        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
+    """
+
+    progress: Callable[[str, int], AbstractContextManager[Watch]]
+    env: Env
+    threads: int | None = None
+    overwrite: bool = False
+    together: bool | None = None
+    forgotten: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -171,17 +191,7 @@ def model_arguments_of(models: Sequence[str], common: Mapping[str, Any]) -> dict
     return {m: {k: v for k, v in common.items() if takes_argument(m, k)} for m in models}
 
 
-def run_comparison(
-    runs: Sequence[tuple[str, RunConfig]],
-    out: Path,
-    *,
-    env: Env,
-    threads: int | None,
-    overwrite: bool,
-    together: bool | None = None,
-    forgotten: bool | None = None,
-    progress: ShowProgress,
-) -> dict[str, Any]:
+def run_comparison(runs: Sequence[tuple[str, RunConfig]], out: Path, how: How) -> dict[str, Any]:
     """Runs every configuration in a folder of its own, then writes comparison.json, .md, .csv and .tex and report.html.
 
     A comparison that was stopped goes on: finished runs are read, an unfinished one resumes. A run that ends early, as
@@ -190,12 +200,7 @@ def run_comparison(
     Args:
         runs: folder name and configuration of every run; they may differ in algorithm and seed.
         out: folder; a run is in ``NAME/seed-S``.
-        env: engine for all.
-        threads: sites at once.
-        overwrite: run everything again.
-        together: see :func:`medpfl.runs.experiment.run_experiment`.
-        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
-        progress: shows a run's progress, from a title and the number of rounds.
+        how: they are made.
 
     Raises:
         UserError: a run cannot be made, the folder holds runs with other settings, or no method's runs came to an end.
@@ -204,16 +209,7 @@ def run_comparison(
     for name, config in runs:
         if (twin := first.setdefault(in_full(config), name)) != name:
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    results, unfinished = all_results(
-        runs,
-        out,
-        env=env,
-        threads=threads,
-        overwrite=overwrite,
-        together=together,
-        forgotten=forgotten,
-        progress=progress,
-    )
+    results, unfinished = all_results(runs, out, how)
     out_of_it = {of["run"] for of in unfinished}
     named = [(name, found) for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
     ended = [found for _, found in named]
@@ -241,15 +237,7 @@ def in_full(config: RunConfig) -> str:
 
 
 def all_results(
-    runs: Sequence[tuple[str, RunConfig]],
-    out: Path,
-    *,
-    env: Env,
-    threads: int | None,
-    overwrite: bool,
-    together: bool | None,
-    forgotten: bool | None,
-    progress: ShowProgress,
+    runs: Sequence[tuple[str, RunConfig]], out: Path, how: How
 ) -> tuple[list[dict[str, Any] | None], list[Unfinished]]:
     """The results of every run, in order, one made after another, None of those that ended early; and which these are.
 
@@ -259,25 +247,24 @@ def all_results(
         UserError: a run cannot be made, or of every folder's runs one ended early.
     """
     _require_place(runs, out)
-    _try_out(runs, out, overwrite)
-    for name in _TABLES if overwrite else ():
+    _try_out(runs, out, how.overwrite)
+    for name in _TABLES if how.overwrite else ():
         (out / name).unlink(missing_ok=True)
-    if forgotten is None:
-        forgotten = any(config.resists_forgetting for _, config in runs)
+    forgotten = any(config.resists_forgetting for _, config in runs) if how.forgotten is None else how.forgotten
     results: list[dict[str, Any] | None] = []
     unfinished: list[Unfinished] = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
-        with progress(title, config.rounds) as watch:
+        with how.progress(title, config.rounds) as watch:
             try:
                 found = run_experiment(
                     config,
                     out / name / f"seed-{config.seed}",
-                    env=env,
-                    threads=threads,
-                    resume=not overwrite,
-                    overwrite=overwrite,
-                    together=together,
+                    env=how.env,
+                    threads=how.threads,
+                    resume=not how.overwrite,
+                    overwrite=how.overwrite,
+                    together=how.together,
                     forgotten=forgotten,
                     watch=watch,
                 )

@@ -23,8 +23,7 @@ from medpfl.report.page import write_sweep_report
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
-from medpfl.runs.comparison import ShowProgress, Variant, all_results, in_full, with_local
-from medpfl.runs.experiment import Env
+from medpfl.runs.comparison import How, Variant, all_results, in_full, with_local
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
 """What can be swept besides settings."""
@@ -116,13 +115,8 @@ def run_sweep(
     seeds: int,
     fields: Fields,
     out: Path,
+    how: How,
     *,
-    env: Env,
-    threads: int | None,
-    overwrite: bool,
-    together: bool | None = None,
-    forgotten: bool | None = None,
-    progress: ShowProgress,
     said_in: Callable[[], AbstractContextManager] = nullcontext,
 ) -> Swept:
     """Runs a comparison at every value, then writes sweep.json, sweep.csv, sweep.md and report.html.
@@ -136,12 +130,7 @@ def run_sweep(
         seeds: how many, from 0.
         fields: of all runs, see :func:`medpfl.runs.asked.config_of`.
         out: folder; a run is in ``VARIANT/NAME=VALUE/seed-S``, or in ``VARIANT/seed-S`` where no value changes it.
-        env: engine for all.
-        threads: sites at once.
-        overwrite: run everything again.
-        together: see :func:`medpfl.runs.experiment.run_experiment`.
-        forgotten: likewise; None measures it for all if one of the methods is against forgetting.
-        progress: shows a run's progress, from a title and the number of rounds.
+        how: they are made.
         said_in: see :func:`medpfl.runs.asked.configs_of`.
 
     Returns:
@@ -153,16 +142,7 @@ def run_sweep(
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
-    results, unfinished = all_results(
-        list(every.values()),
-        out,
-        env=env,
-        threads=threads,
-        overwrite=overwrite,
-        together=together,
-        forgotten=forgotten,
-        progress=progress,
-    )
+    results, unfinished = all_results(list(every.values()), out, how)
     made = dict(zip(every, results, strict=True))
     at_each = [_by_method(runs, made) for runs in plan]
     found = swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished)
