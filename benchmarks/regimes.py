@@ -227,7 +227,12 @@ def main() -> None:
                     print(f"{regime}, {method}: {reason}", flush=True)
                     continue
                 started = time.perf_counter()
-                (alone if method.startswith("alone") else federated)(method, seed, known[regime]).write(path)
+                try:
+                    kept = (alone if method.startswith("alone") else federated)(method, seed, known[regime])
+                except UserError as error:  # an impression needs the images' size, which a function's data do not tell
+                    print(f"{regime}, {method}: {error}", flush=True)
+                    continue
+                kept.write(path)
                 print(f"{regime}, seed {seed}, {method}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

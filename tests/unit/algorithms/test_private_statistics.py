@@ -47,7 +47,7 @@ def vectors(model, data):
 
 def test_a_patients_vector_by_hand():
     # One channel, f's mean 1 and variance 4: samples 3 and 5 are z = 1 and 2 of one patient, 1 is z = 0 of another.
-    layer = nn.BatchNorm1d(1, eps=0.0)
+    layer = nn.BatchNorm1d(1, eps=1e-12)
     layer.running_mean.fill_(1), layer.running_var.fill_(4)
     images = {"train": torch.tensor([[3.0], [1.0], [5.0]])}
     data = ImageTensors(images, {"train": torch.zeros(3)}, persons={"train": torch.tensor([7, 4, 7])})
@@ -57,7 +57,7 @@ def test_a_patients_vector_by_hand():
 
 
 def test_positions_are_averaged():
-    layer = nn.BatchNorm2d(2, eps=0.0)
+    layer = nn.BatchNorm2d(2, eps=1e-12)
     images = {"train": torch.tensor([[[[1.0, 3.0]], [[0.0, 2.0]]]])}
     data = ImageTensors(images, {"train": torch.zeros(1)})
     (found,) = patient_vectors(layer, {"": layer}, scales_of({"": layer}), data, None)

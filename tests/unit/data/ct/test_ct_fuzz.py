@@ -164,7 +164,8 @@ def test_the_libraries_own_odd_files(folder):
         for words in OUTCOMES[folder]
     }
     page = (Path(__file__).parents[4] / "docs" / "ct.md").read_text()
-    assert f"{len(drawn)} found, {inventory.others} other files |" in page
+    compiled = len(list(folder.rglob("*.pyc")))  # as many as an installer, or an import, has made
+    assert f"{len(drawn)} found, {inventory.others - compiled} other files |" in page
 
 
 @pytest.mark.slow
