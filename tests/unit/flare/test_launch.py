@@ -1,11 +1,14 @@
 """What the command line adds to FLARE's simulator and POC."""
 
 import errno
+import os
 
 import pytest
+import torch
 
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
-from medpfl.flare.launch.simulator import LoggedSimEnv, beside_the_run
+from medpfl.flare.launch.simulator import LoggedSimEnv, _where_there_is_room, beside_the_run
 
 
 def test_rounds_of_before_a_resume_took_nothing_of_this_time():
@@ -24,3 +27,25 @@ def test_a_full_temporary_folder_is_named(tmp_path):
     env = LoggedSimEnv(tmp_path / "flare.log", clients=["site-1"], num_threads=1, workspace_root=tmp_path)
     with pytest.raises(UserError, match=r"^/.*: the job cannot be written: No space left on device; TMPDIR names"):
         env.deploy(Full())
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "said"),
+    [("auto", 3, "auto"), ("auto", 20, "cpu"), ("cuda", 20, "cuda"), ("cpu", 20, "cpu")],
+)
+def test_sites_that_a_gpu_has_no_room_for_train_on_the_cpu(tmp_path, monkeypatch, caplog, device, threads, said):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf 'memory.free [MiB]\\n5120 MiB\\n'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = make_config(algorithm="fedavg", device=device)
+    assert _where_there_is_room(config, threads).device == said
+    warned = "20 sites at once take some 11.7 GiB of a GPU, and 5.0 GiB are free: they train on the CPU"
+    assert (warned in caplog.text) == (device != said)
+
+
+def test_where_nobody_tells_the_room_of_a_gpu_it_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _where_there_is_room(make_config(algorithm="fedavg", device="auto"), 20).device == "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -13,19 +14,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
+from nvflare.fuel.utils.gpu_utils import get_host_gpu_memory_free
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.sim_env import SimEnv
+from torch import cuda
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.flare.job.recipes import PackageRecipe, PersonalizedRecipe
 
+logger = logging.getLogger(__name__)
+
 _SIMULATOR = "nvflare.private.fed.app.simulator.simulator"
 _DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) client ([^\s:,]+)")
 """What FLARE's simulator logs of a site process that ended unasked. Its server would wait for that site's answer."""
 _SOCKET = 107
 """Characters of a socket's path (sun_path in unix(7), without the 0 at its end)."""
+_A_PROCESS = 600
+"""MiB of a GPU that a site's process takes, nearly all of it CUDA's own."""
 _POLL_SECONDS = 0.5
 _LAST_SECONDS = 10.0
 
@@ -107,12 +114,30 @@ def simulate(config: RunConfig, out: Path, *, threads: int, watch: Watch, track:
     Raises:
         RunEnded: the message says why and where the log is.
     """
+    config = _where_there_is_room(config, threads)
     recipe = PersonalizedRecipe(
         config, name=config.algorithm, experiment="state", state_dir=require_no_space(out), track=track
     )
     started = time.perf_counter()
     found = run_simulator(recipe, out, threads=threads, watch=watch)
     return beside_the_run(time.perf_counter() - started, found)
+
+
+def _where_there_is_room(config: RunConfig, threads: int) -> RunConfig:
+    """The run, on the CPU where a GPU that nobody asked for has no room for so many processes; a warning says so."""
+    if config.device != "auto" or not cuda.is_available():
+        return config
+    free = max(get_host_gpu_memory_free(), default=None)
+    if free is None or free >= threads * _A_PROCESS:
+        return config
+    logger.warning(
+        "%d sites at once take some %.1f GiB of a GPU, and %.1f GiB are free: they train on the CPU. --threads K has "
+        "fewer sites at once, --env inprocess one after another, and --device cuda asks for the GPU all the same",
+        threads,
+        threads * _A_PROCESS / 1024,
+        free / 1024,
+    )
+    return config.model_copy(update={"device": "cpu"})
 
 
 def beside_the_run(elapsed: float, results: Mapping[str, Any]) -> float:
