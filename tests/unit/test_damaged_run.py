@@ -10,6 +10,7 @@ from small_run import small, start
 from tiny import same
 
 from medpfl.core.errors import UserError
+from medpfl.engine.federation import Federation
 from medpfl.runs.folder import finished_before
 
 
@@ -73,6 +74,18 @@ def test_what_a_site_lacks_at_the_end_is_noted_and_what_is_damaged_left_out(fini
     assert "test.json is damaged" in caplog.text
     (note,) = [note for note in again["notes"] if note not in whole["notes"]]
     assert note.startswith("No model with its card and bundle in the folder of site-1:")
+
+
+def test_without_its_models_a_finished_run_keeps_its_results(finished, tmp_path, monkeypatch):
+    out, _ = finished
+    shutil.copytree(out, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "models")
+    (tmp_path / "run" / "history.csv").unlink()
+    monkeypatch.setattr(Federation, "of", lambda *_: pytest.fail("the data are not needed"))
+    start(tmp_path / "run", small(alone="yes"), resume=True)
+    for name in ("results.json", "history.csv", "report.html"):
+        assert (tmp_path / "run" / name).read_bytes() == (out / name).read_bytes()
+    assert (tmp_path / "run" / "models" / "site-3.safetensors").exists()
 
 
 @pytest.mark.parametrize("gone", ["models", "history.csv", "results.json", "report.html"])

@@ -38,7 +38,7 @@ def compare(
     require_known(env, "sim", "inprocess")
     from medpfl.runs.comparison import How, run_comparison
 
-    how = How(partial(progress, aside), env, threads, overwrite, new_test, forgetting)
+    how = How(partial(progress, aside), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
     if sweep:
         from medpfl.report.terminal import sweep_table
         from medpfl.runs.sweep import Sweep, run_sweep

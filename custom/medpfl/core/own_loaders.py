@@ -34,8 +34,13 @@ _LEFT_OUT = -100
 
 def require_inside(labels: Tensor, outputs: int) -> None:
     """LabelOutside if a label is not from 0 to ``outputs`` - 1, but those that the loss leaves out."""
-    known = labels[labels != _LEFT_OUT]
-    if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < outputs:
+    if not labels.numel():
+        return
+    whole = labels if labels.dtype == torch.uint8 else labels.long()  # masks are large, and torch has no uint16's least
+    least, most = (int(end) for end in whole.aminmax())
+    if least == _LEFT_OUT:
+        least = int(whole.where(whole != _LEFT_OUT, 0).min())
+    if least < 0 or most >= outputs:
         raise LabelOutside(outputs)
 
 

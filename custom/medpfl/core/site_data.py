@@ -272,9 +272,9 @@ class SiteLoaders:
             yield x.to(self.device, kind, non_blocking=True), labels
 
     def some_inputs(self) -> Tensor | None:
-        """Those of a batch of whichever part has one, in no order; None if none has."""
-        loaders = (self.validation, self.test, self.plain or (), self.train)
-        return next((x for loader in loaders for x, _ in self._moved(loader)), None)
+        """Those of a batch of whichever part has one; None if none has. A loader that cannot be read again says so."""
+        parts: tuple[Part, ...] = ("validation", "test", "train")
+        return next((x for part in parts if self.samples(part) for x, _ in self._moved(getattr(self, part))), None)
 
     def class_counts(self, classes: int) -> Tensor:
         """See :class:`SiteData`: of what the loader yields in an epoch, but labels below 0, which a loss may leave out.

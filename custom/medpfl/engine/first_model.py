@@ -90,7 +90,7 @@ def _load(model: nn.Module, start: Start) -> None:
 def pick_device(config: RunConfig) -> torch.device:
     """The device that the configuration asks for; ``auto`` takes a GPU if there is one.
 
-    On a GPU cuDNN adds in one order from now on, so that a run repeats bit for bit there too.
+    On a GPU cuDNN adds in one order from now on, so that a run repeats there too.
 
     Raises:
         UserError: a GPU is asked for and there is none.

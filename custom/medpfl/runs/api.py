@@ -188,7 +188,7 @@ def compare(
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary), _findable(env):
-        how = How(partial(_shown, quiet), env, threads, overwrite, new_test, forgetting)
+        how = How(partial(_shown, quiet), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
         if sweep is not None:
             return Swept(run_sweep(algorithms, Sweep.parse(sweep), seeds, asked, folder, how), folder, temporary)
         results = run_comparison(configs_of(algorithms, seeds, asked), folder, how)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class How:
     progress: Callable[[str, int], AbstractContextManager[Watch]]
     env: Env
     threads: int | None = None
+    _: KW_ONLY
     overwrite: bool = False
     together: bool | None = None
     forgotten: bool | None = None

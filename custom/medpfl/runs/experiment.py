@@ -92,6 +92,7 @@ def run_experiment(
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             _require_same_data(config, finished, out)
+            _restored(config, finished, out)
             return _completed(config, finished, out, _wanted(config, together, forgotten))
         started = time.perf_counter()
         federation = begun or Federation.of(config)
@@ -108,7 +109,7 @@ def run_experiment(
         else:
             plan, state, start = _in_process(federation, described, out, threads or os.cpu_count() or 1, resume, watch)
         results = _results(plan, state, env, federation.source.describe(), started, start)
-        _write_models(federation, state, out)
+        _write_models(config, state, out)
         results["notes"] += _not_left(out / "state", state)
         if details := _details(out / "state", state):
             results["detail"] = details
@@ -272,7 +273,15 @@ def _results(
     return build_results(plan, state, env=env, data=described, seconds=seconds)
 
 
-def _write_models(federation: Federation, state: ServerState, out: Path) -> None:
+def _restored(config: RunConfig, finished: Mapping[str, Any], out: Path) -> None:
+    """What is gone of a finished run's files, but for its results and its page, is written again."""
+    if not (out / "history.csv").exists():
+        write_text(out / "history.csv", history_csv(finished))
+    if not (out / "models").exists():
+        _write_models(config, load_checkpoint(out / "state" / "server" / CHECKPOINT, config), out)
+
+
+def _write_models(config: RunConfig, state: ServerState, out: Path) -> None:
     """Every simulated site's own model, as it was selected, for whoever wants to look at it."""
     folder = out / "models"
     folder.mkdir(exist_ok=True)
@@ -280,7 +289,7 @@ def _write_models(federation: Federation, state: ServerState, out: Path) -> None
         round_ = metrics["tested"]["selected"]
         model = final_state(DiskStore(out / "state" / name, durable=False), round_)
         if model is not None:
-            info = {"model": federation.config.model, "site": name, "round": round_}
+            info = {"model": config.model, "site": name, "round": round_}
             write_state(folder / f"{name}.safetensors", model, durable=False, info=info)
 
 

@@ -20,7 +20,6 @@ JOB = "job.json"
 JOIN_JOB = "join-job.json"
 """The same of a job by which sites join, until its results are fetched (:mod:`medpfl.runs.join_job`)."""
 _FOLDERS = ("state", "models", "flare", "joined", "flare-join")
-_AT_THE_END = (RESULTS, "models", "history.csv", "report.html")
 _FILES = (RESULTS, JOB, JOIN_JOB, "history.csv", "report.html", "partition.json", "flare.log", "join.json")
 
 
@@ -118,8 +117,7 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
             )
         return None
     state = load_checkpoint(checkpoint, config)
-    whole = all((out / name).exists() for name in _AT_THE_END) and not _is_torn(results)
-    done = state.phase == "done" and whole  # what else is gone is made again from the state
+    done = state.phase == "done" and (out / "report.html").exists() and results.exists() and not _is_torn(results)
     return load_results(out) if done else None
 
 

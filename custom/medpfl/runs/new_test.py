@@ -6,6 +6,8 @@ al., IEEE JBHI 2023. That needs every site's whole model in one place, which onl
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,20 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
         ``models``, their number; ``pooled``, on all sites' test data, or None where there are none; ``held_out``, by
         centre. Or, in words, why there is no such test.
     """
+    try:
+        return _new_test(federation, models, asked=asked)
+    except LoaderError as error:  # of a site that took no part for it
+        return f"{NO_TEST}{error}"
+
+
+def _new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, Any] | str:
     files = [file for n in federation.config.site_names if (file := models / f"{n}.safetensors").exists()]
     sites = {name: federation.source.site(name, federation.device) for name in federation.config.site_names}
     centres = federation.source.held_out(federation.device)
-    data = {name: d for name, d in (sites | centres).items() if d.samples("test")}
+    data = {}
+    for name, own in (sites | centres).items():
+        with _named(name):
+            data |= {name: own} if own.samples("test") else {}
     predictions = len(files) * sum(d.samples("test") for d in data.values())
     if not predictions:
         return f"{NO_TEST}there are no models or no test samples"
@@ -49,10 +61,7 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
         return f"{NO_TEST}masks of several models are not averaged.{unscored if centres else ''}"
     if predictions > MOST_PREDICTIONS and not asked:
         return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
-    try:
-        found = _averaged(federation, files, data)
-    except LoaderError as error:  # of a site that took no part for it
-        return f"{NO_TEST}{error}"
+    found = _averaged(federation, files, data)
     pooled = [found[name] for name in data if name in sites]
     return {
         "models": len(files),
@@ -63,6 +72,15 @@ def new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str, 
     }
 
 
+@contextmanager
+def _named(site: str) -> Iterator[None]:
+    """What is wrong with a site's data, with its name."""
+    try:
+        yield
+    except LoaderError as error:
+        raise LoaderError(f"{site}: {error}") from None
+
+
 def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteData]) -> dict[str, Any]:
     """By data set: the mean of all models' probabilities (n, classes), and the labels (n,)."""
     model = federation.model()
@@ -71,9 +89,7 @@ def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteDat
     for file in files:
         used = restored(model, load_file(file, device=str(federation.device)))
         for name, samples in data.items():
-            try:
+            with _named(name):
                 probabilities, labels[name] = federation.config.learned.predict(used, samples, "test")
-            except LoaderError as error:
-                raise LoaderError(f"{name}: {error}") from None
             sums[name] = sums[name] + probabilities if name in sums else probabilities
     return {name: (total / len(files), labels[name]) for name, total in sums.items()}

@@ -65,7 +65,8 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
         return Failure(site.name, message.round, str(error))
     except torch.OutOfMemoryError as error:
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error)
-        return Failure(site.name, message.round, f"{NO_MEMORY} in task {message.task!r}{LESS_MEMORY}")
+        advice = LESS_MEMORY if message.task == "train" else ""
+        return Failure(site.name, message.round, f"{NO_MEMORY} in task {message.task!r}{advice}")
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
         return Failure(

@@ -16,6 +16,7 @@ from torch import nn
 
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update, named
+from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
@@ -126,9 +127,11 @@ class Guarded:
 
     @contextmanager
     def _withdrawn_if_failed(self, record: Record, begun: bool) -> Iterator[None]:
-        """A run that was let begin, and of which nothing left, does not count."""
+        """A run that was let begin, and of which nothing left, does not count; that a label is wrong says something."""
         try:
             yield
+        except LoaderError:
+            raise
         except BaseException:
             if begun and self.ledger:
                 with self._ledger_at_hand("written"):

@@ -20,7 +20,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import first_line
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
-from medpfl.core.own_loaders import LabelOutside
+from medpfl.core.own_loaders import LabelOutside, require_inside
 from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
@@ -33,7 +33,7 @@ from medpfl.site.delivery import Delivery
 from medpfl.site.method import Method, requested
 from medpfl.site.newcomers_choice import chosen_model, measured, trained_alone, verdict
 from medpfl.site.noise import noise_source
-from medpfl.site.outputs import require_outputs
+from medpfl.site.outputs import outputs_of, require_labels
 from medpfl.site.store import DATA, MODEL, PERSONAL, StateNotKept
 from medpfl.tasks.evaluation import patients
 from medpfl.tasks.selection import lead
@@ -126,7 +126,11 @@ class Newcomer:
         """The first model must take the site's samples, and have a class for their labels."""
         model.load_state_dict(self.first)
         try:
-            require_outputs(model, self.data, self.config.learned)
+            x, y = next(iter(self.data.batches("test", 2)))
+            outputs = outputs_of(model, x)
+            if self.config.learned.labels != "labels":
+                require_inside(y, outputs)
+                require_labels(self.data, outputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, LabelOutside) as error:  # its text may name a file of the user's own loaders

@@ -15,9 +15,10 @@ from medpfl.tasks.task import Task
 
 
 def require_outputs(model: nn.Module, data: SiteData, learned: Task) -> None:
-    """Refuses classes or masks with a value that the network has no output for, and samples that it does not take.
+    """Refuses classes or masks with a value that the network has no output for.
 
-    Loaders are not read for it: from now on they say it themselves, at the batch that has such a label.
+    Loaders are not read for it: on a GPU they say it themselves from now on, at the batch that has such a label, and on
+    a CPU the loss does.
 
     Args:
         model: on the device, with any values; its output is (B, classes, ...). It is left in training mode.
@@ -27,16 +28,19 @@ def require_outputs(model: nn.Module, data: SiteData, learned: Task) -> None:
     Raises:
         LabelOutside: there is one; nothing has been computed with it.
     """
-    if (some := _some(data)) is None:
-        return
-    model.eval()
-    try:
-        with looked_at(), torch.inference_mode():
-            outputs = logits(model(some)).shape[1]
-    finally:
-        model.train()
     if learned.labels == "labels":  # each is of an output of its own
         return
+    if isinstance(data, SiteLoaders):
+        with looked_at():
+            some = None if next(model.parameters()).device.type == "cpu" else data.some_inputs()
+    else:
+        some = next((x for part in PARTS if data.samples(part) for x, _ in data.batches(part, 2)), None)
+    if some is not None:
+        require_labels(data, outputs_of(model, some))
+
+
+def require_labels(data: SiteData, outputs: int) -> None:
+    """The same, where the number of outputs is known."""
     if isinstance(data, SiteLoaders):
         data.outputs = outputs
         return
@@ -45,12 +49,15 @@ def require_outputs(model: nn.Module, data: SiteData, learned: Task) -> None:
             require_inside(labels, outputs)
 
 
-def _some(data: SiteData) -> Tensor | None:
-    """A few of the site's inputs, on the device; None if it has no samples."""
-    if isinstance(data, SiteLoaders):
-        with looked_at():
-            return data.some_inputs()
-    return next((x for part in PARTS if data.samples(part) for x, _ in data.batches(part, 2)), None)
+def outputs_of(model: nn.Module, inputs: Tensor) -> int:
+    """How many the network has, by a pass of a few inputs in eval mode; it is left in training mode."""
+    model.eval()
+    try:
+        # Not in inference mode: what a network keeps of a pass, as a grid of positions, it trains with.
+        with looked_at(), torch.no_grad():
+            return logits(model(inputs)).shape[1]
+    finally:
+        model.train()
 
 
 def _labels(data: SiteData, part: Part) -> Iterable[Tensor]:

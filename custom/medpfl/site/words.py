@@ -78,7 +78,7 @@ _TEXTS = (
     "the site cannot write its model: {system}",
     "the site cannot begin: {error}" + _MORE,
     r"{error} in task '{task}' \(the site's log says more\)",
-    f"{NO_MEMORY} in task '{{task}}'{LESS_MEMORY}",
+    f"{NO_MEMORY} in task '{{task}}'(?:{LESS_MEMORY})?",
     "unknown task",
     r"site policy forbids {name}(?: and {number} more)? to leave, which {algorithm} sends",
     "a site of this name took part in that run here; joining would replace its model",

@@ -114,7 +114,10 @@ class Classification(Task):
 
     def loss(self, output: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean cross-entropy; with weights of the classes (C,), a weighted mean."""
-        return cross_entropy(output, labels, weight)
+        try:
+            return cross_entropy(output, labels, weight)
+        except IndexError:  # of a loader's; labels in memory were looked at before
+            raise LabelOutside(output.shape[1]) from None
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
         """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes."""

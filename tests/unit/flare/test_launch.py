@@ -1,7 +1,6 @@
 """What the command line adds to FLARE's simulator and POC."""
 
 import errno
-import os
 
 import pytest
 import torch
@@ -33,19 +32,19 @@ def test_a_full_temporary_folder_is_named(tmp_path):
     ("device", "threads", "said"),
     [("auto", 3, "auto"), ("auto", 20, "cpu"), ("cuda", 20, "cuda"), ("cpu", 20, "cpu")],
 )
-def test_sites_that_a_gpu_has_no_room_for_train_on_the_cpu(tmp_path, monkeypatch, caplog, device, threads, said):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nprintf 'memory.free [MiB]\\n5120 MiB\\n'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+def test_sites_that_a_gpu_has_no_room_for_train_on_the_cpu(monkeypatch, caplog, device, threads, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5 << 30, 8 << 30))
     config = make_config(algorithm="fedavg", device=device)
     assert _where_there_is_room(config, threads).device == said
-    warned = "20 sites at once take some 11.7 GiB of a GPU, and 5.0 GiB are free: they train on the CPU"
+    warned = "20 sites at once take 11.7 GiB of a GPU or more, and 5.0 GiB are free: they train on the CPU"
     assert (warned in caplog.text) == (device != said)
 
 
-def test_where_nobody_tells_the_room_of_a_gpu_it_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_of_a_gpu_that_cannot_be_used_the_sites_say_why(monkeypatch):
+    def busy():
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
     assert _where_there_is_room(make_config(algorithm="fedavg", device="auto"), 20).device == "auto"

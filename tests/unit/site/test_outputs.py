@@ -1,12 +1,17 @@
 """A label without an output is named before anything is computed with it: a GPU's process would not survive it."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
+from test_guard import KEY, Guarded
 from tiny import Net, config, images, plan_of, sites_of
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
-from medpfl.core.messages import Failure
-from medpfl.core.own_loaders import LabelOutside
+from medpfl.core.messages import Failure, Message
+from medpfl.core.own_loaders import LabelOutside, NotPlain, require_inside
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.engine.federation import Federation
@@ -14,6 +19,8 @@ from medpfl.runs.experiment import run_experiment
 from medpfl.server.rounds import ServerState, messages
 from medpfl.site.answer import answer
 from medpfl.site.outputs import require_outputs
+from medpfl.site.policy import SitePolicy
+from medpfl.site.words import listed
 from medpfl.tasks import TASKS
 
 WORDS = "a label lies outside 0 to 2: the model has 3 outputs"
@@ -62,24 +69,64 @@ def test_several_labels_have_an_output_each():
 
 
 def test_loaders_say_it_at_their_batch():
+    """On a GPU they are told the outputs; on a CPU the loss says it."""
     data = SiteLoaders([batch(1), batch(7)], [batch(2)], [batch(-1)])
-    model = Net()
-    require_outputs(model, data, CLASSES)
-    assert data.outputs == 3
-    order = torch.Generator().manual_seed(0)
+    data.outputs = 3
     seen = []
     with pytest.raises(LabelOutside, match=WORDS):
-        seen.extend(data.training_batches(2, order))
+        seen.extend(data.training_batches(2, torch.Generator()))  # keeps what came before the error
     assert len(list(data.batches("validation", 2))) == 1
     with pytest.raises(LabelOutside, match=WORDS):
         list(data.batches("test", 2))
+    with pytest.raises(LabelOutside, match=WORDS):
+        CLASSES.loss(torch.zeros(2, 3), torch.tensor([0, 7]))
 
 
-def test_looking_at_a_loader_draws_nothing():
-    drawn = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batch(1)), shuffle=True)
-    model, before = Net(), torch.get_rng_state()
-    require_outputs(model, SiteLoaders(drawn), CLASSES)
-    assert torch.equal(torch.get_rng_state(), before)
+def stream(number):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([(torch.zeros(1, 4, 4), 1)] * number)
+
+    return DataLoader(Stream(), batch_size=2)
+
+
+def test_inputs_to_try_a_network_with_come_from_any_part():
+    assert SiteLoaders(stream(2), (), stream(3), plain=stream(2)).some_inputs().shape == (2, 1, 4, 4)
+    assert SiteLoaders(DataLoader(TensorDataset(*batch(1)))).some_inputs().shape == (1, 1, 4, 4)
+    assert SiteLoaders(()).some_inputs() is None
+    with pytest.raises(NotPlain, match="gives"):
+        SiteLoaders([batch(1)], iter([batch(1)])).some_inputs()
+
+
+@pytest.mark.parametrize(
+    ("labels", "right"),
+    [
+        (torch.tensor([156], dtype=torch.uint8), False),  # -100 in 8 bits
+        (torch.tensor([2], dtype=torch.uint16), True),
+        (torch.tensor([3], dtype=torch.uint16), False),
+        (torch.tensor([-100, 2, 0]), True),
+        (torch.tensor([-100, -101]), False),
+        (torch.tensor([-100, 3]), False),
+        (torch.tensor([], dtype=torch.long), True),
+        (torch.tensor([[1.0], [0.0]]), True),
+    ],
+)
+def test_labels_of_any_type(labels, right):
+    with nullcontext() if right else pytest.raises(LabelOutside, match=WORDS):
+        require_inside(labels, 3)
+
+
+def test_a_network_trains_with_what_it_keeps_of_a_pass():
+    class Kept(Net):
+        grid = None
+
+        def forward(self, x):
+            self.grid = torch.ones(16) * 2 if self.grid is None else self.grid
+            return super().forward(x.flatten(1) * self.grid)
+
+    model = Kept()
+    require_outputs(model, images(), CLASSES)
+    model(torch.zeros(2, 1, 4, 4, requires_grad=True)).sum().backward()
 
 
 def test_a_site_without_samples_says_that():
@@ -100,20 +147,17 @@ def test_a_site_says_it_at_its_first_message_and_looks_no_further():
     assert looked == [False]
 
 
-def test_a_gpu_without_memory_is_said():
-    federation = Federation.of(config(rounds=1))
-    site = sites_of(federation)["site-1"]
-    hello = messages(plan_of(federation), ServerState())["site-1"]
-    model = federation.model()
-
+@pytest.mark.parametrize(
+    ("task", "advice"),
+    [("prepare", ""), ("train", ": a smaller batch_size with a larger accumulate, or precision=bf16, takes less")],
+)
+def test_a_gpu_without_memory_is_said(task, advice):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. Process 4711 has 79 GiB")
 
-    model.register_forward_pre_hook(full)
-    assert answer(site, hello, model).reason == (
-        "the GPU has not enough memory in task 'prepare': a smaller batch_size with a larger accumulate, or "
-        "precision=bf16, takes less"
-    )
+    site = SimpleNamespace(name="site-1", handle=full)
+    reason = answer(site, Message(task, 1, {}), Net()).reason
+    assert reason == listed(reason, ()) == f"the GPU has not enough memory in task {task!r}{advice}"
 
 
 def own_images(site, seed):
@@ -129,3 +173,14 @@ def test_it_costs_its_site_alone(tmp_path):
     assert {(failure["site"], failure["reason"]) for failure in results["failures"]} == {("site-2", WORDS)}
     assert results["final"]["selected"]["sites"].keys() == {"site-1", "site-3"}
     assert f"no test of all sites' models together: site-2: {WORDS}" in results["notes"]
+
+
+@pytest.mark.parametrize(("label", "first"), [(0, None), (12, WORDS)])
+def test_to_ask_for_labels_costs_an_experiment(tmp_path, label, first):
+    """Else whoever names the number of outputs could find out the largest label for nothing."""
+    told = []
+    for experiment, method in (("a", "fedbn"), ("b", "fedavg")):
+        guarded = Guarded(method, SitePolicy(experiments=1), tmp_path / experiment, KEY)
+        guarded.site.party.data.labels["test"][0] = label
+        told.append(getattr(guarded.ask("prepare"), "reason", None))
+    assert told == [first, "policy: the data have served 1 experiments, which is the limit (experiments)"]

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
-from nvflare.fuel.utils.gpu_utils import get_host_gpu_memory_free
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.sim_env import SimEnv
 from torch import cuda
@@ -32,7 +31,7 @@ _DEAD_SITE = re.compile(rb"(?:Communication error with|Subprocess died for) clie
 _SOCKET = 107
 """Characters of a socket's path (sun_path in unix(7), without the 0 at its end)."""
 _A_PROCESS = 600
-"""MiB of a GPU that a site's process takes, nearly all of it CUDA's own."""
+"""MiB of a GPU that CUDA takes for a site's process, roughly; what the network takes comes on top."""
 _POLL_SECONDS = 0.5
 _LAST_SECONDS = 10.0
 
@@ -127,12 +126,15 @@ def _where_there_is_room(config: RunConfig, threads: int) -> RunConfig:
     """The run, on the CPU where a GPU that nobody asked for has no room for so many processes; a warning says so."""
     if config.device != "auto" or not cuda.is_available():
         return config
-    free = max(get_host_gpu_memory_free(), default=None)
-    if free is None or free >= threads * _A_PROCESS:
+    try:
+        free = cuda.mem_get_info()[0] / 2**20
+    except RuntimeError:  # of a GPU that cannot be used the sites say why
+        return config
+    if free >= threads * _A_PROCESS:
         return config
     logger.warning(
-        "%d sites at once take some %.1f GiB of a GPU, and %.1f GiB are free: they train on the CPU. --threads K has "
-        "fewer sites at once, --env inprocess one after another, and --device cuda asks for the GPU all the same",
+        "%d sites at once take %.1f GiB of a GPU or more, and %.1f GiB are free: they train on the CPU. --threads K "
+        "has fewer sites at once, --env inprocess one after another, and --device cuda asks for the GPU all the same",
         threads,
         threads * _A_PROCESS / 1024,
         free / 1024,
