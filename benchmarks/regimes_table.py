@@ -132,6 +132,9 @@ TITLES = {
     "fedrep_prior=1": "FedRep, prior",
     "scaffold_prior=1": "SCAFFOLD, prior",
     "fedbabu_prior=1": "FedBABU, prior",
+    "fedcurv": "FedCurv",
+    "vhl": "VHL",
+    "fedimpres": "FedImpres",
     "fedavgm": "FedAvgM",
     "fedbn_server_lr=1": "FedBN, server momentum",
 }
