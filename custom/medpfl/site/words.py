@@ -65,7 +65,6 @@ _TEXTS = (
     "a new experiment",
     "{site} has a model neither of round {number} nor of round {number}: it was absent, or the files are damaged",
     "mixing {mixing} needs no 'other' tensors, so none leave",
-    "task '{task}' is none of this site's",
     r"{side} entry {name} is missing \({number} in all\)",
     r"entry {name} does not belong to the {side} state \({number} in all\)",
     "{side} entry {name} has shape {shape}, expected {shape}",
