@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medpfl.core.reasons import Reason
 from medpfl.site.words import _TEXTS, UNKNOWN, listed
 
 NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
@@ -59,3 +60,14 @@ def test_no_text_at_all_gets_through(text):
     assert listed(text, set()) in (UNKNOWN, text)
     if listed(text, set()) == text:
         assert any(re.sub(r"[^a-z]", "", text.lower())[:8] in re.sub(r"[^a-z]", "", known.lower()) for known in _TEXTS)
+
+
+def test_a_reason_says_what_it_knows_again():
+    reason = Reason("{site} (of {number}) cannot {read|write} {name}: {number}*")
+    said = reason("north", 20, "write", "fc1.weight", 1e-05)
+    assert said == "north (of 20) cannot write 'fc1.weight': 1e-05*"
+    assert reason.pattern.fullmatch(said).groups() == ("fc1.weight",)
+    for other in ("north of 20 cannot write 'fc1.weight': 1e-05*", said.replace("write", "see"), f"{said}*", said[:-1]):
+        assert reason.pattern.fullmatch(other) is None
+    with pytest.raises(ValueError, match="zip"):
+        reason("north", 20, "write", "fc1.weight")
