@@ -77,4 +77,5 @@ def test_misfit_says_what_differs_and_apart_from_it_what_the_site_has():
     reason, own = misfit(run, {**run, "classes": ["well", "ill"]})
     assert "in another order (--data-arg classes=... gives it, for scans a manifest.json too)" in reason
     assert own == "it has well, ill, the run ill, well"
-    assert misfit(run, {"num_classes": 3, "classes": ["a", "b", "c"]})[0] == "its number of classes is not the run's, 2"
+    reason, own = misfit(run, {"num_classes": 3, "classes": ["a", "b", "c"]})
+    assert reason == "its number of classes is not the run's, 2 (its log says more)" and own == "it has 3"

@@ -15,12 +15,13 @@ from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
 from medpfl.models.outputs import logits
 from medpfl.training.loop import Epochs, only_these
 from medpfl.training.part import Part
 
-_NOT_REACHED = (
+NOT_REACHED = Reason(
     "head_epochs trains the personal part by itself, and the output does not come through it: name the layers that "
     "classify, --personal modules:PATH"
 )
@@ -41,7 +42,7 @@ class HeadFirst(Mechanism):
     name = "head_first"
     switch = "head_epochs"
     replaces = ("train",)
-    words = (_NOT_REACHED,)
+    words = (NOT_REACHED,)
     newcomer = Rule("the common body, and a head that it trains alone", "the body holds what the sites have in common")
 
     def refuses(self, run: Run) -> str | None:
@@ -60,7 +61,7 @@ class HeadFirst(Mechanism):
         with torch.enable_grad(), only_these(model, list(head.values())):
             reached = logits(model(x)).requires_grad
         if not reached:
-            raise UserError(_NOT_REACHED)
+            raise UserError(NOT_REACHED())
 
     def objective(self, run: Run) -> str:
         """The order of training."""

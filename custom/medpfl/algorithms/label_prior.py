@@ -21,11 +21,14 @@ from torch import Tensor, nn
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.loop import Loss
 
+NOT_AT_THE_END = Reason("{model} does not end in its last linear layer: prior needs a net that does")
+NO_BIAS = Reason("{model}'s last linear layer has no bias, and prior needs one")
 _NEVER = 1e-30
 """What a frequency of 0 counts as: its logarithm is finite, and no such class is ever predicted."""
 
@@ -48,10 +51,7 @@ class LabelPrior(Mechanism):
     settings_class = PriorSettings
     name = "label_prior"
     switch = "prior"
-    words = (
-        "{model} does not end in its last linear layer: prior needs a net that does",
-        "{model}'s last linear layer has no bias, and prior needs one",
-    )
+    words = (NOT_AT_THE_END, NO_BIAS)
     newcomer = Rule("the common model with its own class frequencies", "as every site uses it")
 
     def refuses(self, run: Run) -> str | None:
@@ -77,9 +77,7 @@ class LabelPrior(Mechanism):
             after = logits(model(x))
             bias.copy_(as_it_is)
         if before.shape[1] != len(bias) or not torch.allclose(after, before + shift, atol=1e-3):
-            raise UserError(
-                f"{type(model).__name__} does not end in its last linear layer: prior needs a net that does"
-            )
+            raise UserError(NOT_AT_THE_END(type(model).__name__))
 
     def loss(self, round_: LocalRound, loss: Loss) -> Loss:
         """Step 1; where the model has the frequencies already, the task's loss as it is."""
@@ -123,5 +121,5 @@ def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
 def _bias(model: nn.Module, split: ParameterSplit) -> Any:
     _, layer = split.classification_layer(model)
     if layer.bias is None:
-        raise UserError(f"{type(model).__name__}'s last linear layer has no bias, and prior needs one")
+        raise UserError(NO_BIAS(type(model).__name__))
     return layer.bias

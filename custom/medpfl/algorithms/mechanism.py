@@ -30,6 +30,7 @@ from medpfl.algorithms.views import (
 )
 from medpfl.core.channels import Channel
 from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.reasons import Reason
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, Value
 from medpfl.core.site_data import SiteData
@@ -74,7 +75,7 @@ class Mechanism:
         resists_forgetting: its aim is that local training forgets less, which is then measured.
         replaces: ``forward`` and ``train``, if its :class:`~medpfl.training.part.Part` has them, and ``use``, if what
             the site uses is another model than the one that is trained in common: a run can have one of each.
-        words: patterns of its own reasons for a site not to answer (:mod:`medpfl.site.words`).
+        words: its own reasons for a site not to answer (:mod:`medpfl.site.words`).
         lasts: what its server step made for one round serves the next where nothing newer was made.
     """
 
@@ -87,7 +88,7 @@ class Mechanism:
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {}
     resists_forgetting: ClassVar[bool] = False
     replaces: ClassVar[tuple[Literal["forward", "train", "use"], ...]] = ()
-    words: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[tuple[Reason, ...]] = ()
     lasts: ClassVar[bool] = False
 
     def __init__(self, settings: Settings):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from medpfl.core.errors import UserError
+from medpfl.core.reasons import Reason
 
 
 class LoaderError(UserError):
@@ -25,7 +26,7 @@ class LabelOutside(LoaderError):
     """A label for which the model has no output."""
 
     def __init__(self, outputs: int):
-        super().__init__(f"a label lies outside 0 to {outputs - 1}: the model has {outputs} outputs")
+        super().__init__(OUTSIDE(outputs - 1, outputs))
 
 
 _LEFT_OUT = -100
@@ -48,33 +49,37 @@ class OtherLabels(LoaderError):
     """As many labels a sample as the model has no outputs for."""
 
     def __init__(self, labels: int, outputs: int):
-        of_model = f"the model {outputs} outputs: one for each is needed"
-        super().__init__(f"a batch has {labels} labels a sample, and {of_model}")
+        super().__init__(OTHER_LABELS(labels, outputs))
 
 
 class NotPlain(LoaderError):
     """A loader made for training is no source of statistics, and none of cases on which models are compared."""
 
 
-NOT_PLAIN = (
+OUTSIDE = Reason("a label lies outside 0 to {number}: the model has {number} outputs")
+OTHER_LABELS = Reason("a batch has {number} labels a sample, and the model {number} outputs: one for each is needed")
+NOT_PLAIN = Reason(
     "its training loader shuffles, augments or drops samples, and statistics need each sample once, as it is: give "
     "SiteLoaders a second loader of them, plain="
 )
-NOT_IN_ORDER = (
+NOT_IN_ORDER = Reason(
     "its validation, test or plain loader gives other samples at another reading, and models are compared case by case"
     ": give each sample once, in one order, as it is (shuffle=False)"
 )
-USED_UP = (
+USED_UP = Reason(
     "its train or plain loader gives nothing when it is read again, as an iterator does: give an iterable that begins "
     "anew each time, a DataLoader or a list"
 )
-
-NO_PAIR = "a batch of its loaders is not (inputs, labels), two tensors and no more: of a dictionary give these two"
-SEVERAL = "a batch has several labels a sample, and the task one class: several are --task multi-label"
+NO_PAIR = Reason(
+    "a batch of its loaders is not (inputs, labels), two tensors and no more: of a dictionary give these two"
+)
+SEVERAL = Reason("a batch has several labels a sample, and the task one class: several are --task multi-label")
+NARROW_INPUTS = Reason(
+    "a batch has {bool|uint8|int8|int16} inputs: networks take floating point, scaled as training wants it"
+)
+BALANCED = Reason("loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there")
 _NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
 """Kinds of numbers that images are stored in and no layer takes."""
-
-BALANCED = "loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there"
 
 
 def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -85,11 +90,11 @@ def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     if not (isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(one, Tensor) for one in batch)):
-        raise LoaderError(NO_PAIR)
+        raise LoaderError(NO_PAIR())
     inputs, labels = batch
     if inputs.dtype in _NARROW:
         kind = str(inputs.dtype).removeprefix("torch.")
-        raise LoaderError(f"a batch has {kind} inputs: networks take floating point, scaled as training wants it")
+        raise LoaderError(NARROW_INPUTS(kind))
     return inputs, labels
 
 

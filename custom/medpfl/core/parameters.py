@@ -23,6 +23,14 @@ from torch import Tensor, nn
 from medpfl.core.declarations import Declaration, Slice, joined, personal_heads
 from medpfl.core.errors import UserError
 from medpfl.core.layers import any_linear, classification_layer
+from medpfl.core.reasons import Reason
+
+MISSING = Reason("{side} entry {name} is missing ({number} in all)")
+NOT_PART = Reason("entry {name} does not belong to the {side} state ({number} in all)")
+OTHER_SHAPE = Reason("{side} entry {name} has shape {shape}, expected {shape}")
+OTHER_TYPE = Reason("{side} entry {name} has type {dtype}, expected {dtype}")
+NOT_FINITE = Reason("{side} entry {name} has non-finite values")
+NEGATIVE = Reason("{side} entry {name} has negative variances")
 
 State = dict[str, Tensor]
 RUNNING_VARIANCE = "running_var"
@@ -216,21 +224,21 @@ class ParameterSplit:
     def _check(self, tensors: Mapping[str, Tensor], names: tuple[str, ...], side: str) -> None:
         expected = set(names)
         if missing := [name for name in names if name not in tensors]:
-            raise StateError(f"{side} entry {missing[0]!r} is missing ({len(missing)} in all)")
+            raise StateError(MISSING(side, missing[0], len(missing)))
         if extra := [name for name in tensors if name not in expected]:
-            raise StateError(f"entry {extra[0]!r} does not belong to the {side} state ({len(extra)} in all)")
+            raise StateError(NOT_PART(extra[0], side, len(extra)))
         for name in names:
             entry, tensor = self._entries[name], tensors[name]
             shape = entry.piece(getattr(entry, side))
             if tuple(tensor.shape) != shape:
-                raise StateError(f"{side} entry {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
+                raise StateError(OTHER_SHAPE(side, name, list(tensor.shape), list(shape)))
             if tensor.is_floating_point() != entry.dtype.is_floating_point:
-                raise StateError(f"{side} entry {name!r} has type {tensor.dtype}, expected {entry.dtype}")
+                raise StateError(OTHER_TYPE(side, name, tensor.dtype, entry.dtype))
             # As the model's own type: a float64 value may be too large for float32.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.to(entry.dtype)).all()):
-                raise StateError(f"{side} entry {name!r} has non-finite values")
+                raise StateError(NOT_FINITE(side, name))
             if name.endswith(RUNNING_VARIANCE) and bool((tensor < 0).any()):
-                raise StateError(f"{side} entry {name!r} has negative variances")
+                raise StateError(NEGATIVE(side, name))
 
 
 def distance(before: State, after: State) -> float:

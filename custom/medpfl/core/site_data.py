@@ -220,12 +220,12 @@ class SiteLoaders:
         loader = getattr(self, part)
         in_order = self.plain if part == "train" else loader
         if in_order is not None and varies(in_order, 1):  # all of it only where it is read
-            raise NotPlain(NOT_IN_ORDER)
+            raise NotPlain(NOT_IN_ORDER())
         number = told(loader)
         if number is None:
             number = sum(len(y) for _, y in pairs(loader))
         if part == "train" and number and any(map(used_up, (loader, in_order))):
-            raise NotPlain(USED_UP)
+            raise NotPlain(USED_UP())
         return number
 
     def training_batches(
@@ -233,7 +233,7 @@ class SiteLoaders:
     ) -> Iterator[Batch]:
         """See :class:`SiteData`. Batches are the loader's; each epoch's order derives from the generator."""
         if balanced:
-            raise LoaderError(BALANCED)
+            raise LoaderError(BALANCED())
         torch.manual_seed(int(torch.randint(2**62, (), generator=changes_of(generator))))
         return _numbered(self._moved(self.train), generator)
 
@@ -254,7 +254,7 @@ class SiteLoaders:
         if part not in self._problem:
             made_for_training = part == "train" and self.plain is None
             why = NOT_PLAIN if made_for_training else NOT_IN_ORDER
-            self._problem[part] = why if varies(loader) or (made_for_training and drops(loader)) else ""
+            self._problem[part] = why() if varies(loader) or (made_for_training and drops(loader)) else ""
         if self._problem[part]:
             raise NotPlain(self._problem[part])
         return self._moved(loader)
@@ -267,7 +267,7 @@ class SiteLoaders:
             # A column of one, as MedMNIST's labels have it.
             labels = labels.squeeze(1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
             if self.one_class and labels.dim() != 1:
-                raise LoaderError(SEVERAL)
+                raise LoaderError(SEVERAL())
             kind = torch.float32 if x.dtype == torch.float64 else x.dtype  # as numpy's arrays become tensors
             yield x.to(self.device, kind, non_blocking=True), labels
 

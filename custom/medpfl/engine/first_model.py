@@ -23,6 +23,7 @@ from medpfl.models import build_model, logits
 from medpfl.models.cost import Limits, require_within
 from medpfl.models.shapes import each_side
 from medpfl.models.start_weights import Start, start_weights
+from medpfl.site import words
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def _load(model: nn.Module, start: Start) -> None:
         model.load_state_dict(start.state)
     except RuntimeError as error:
         logger.warning("the start weights do not fit the network: %s", error)
-        raise StateError(f"contract: {START!r} is not as the method has it") from None
+        raise StateError(words.NOT_AS_HAD(START)) from None
 
 
 def pick_device(config: RunConfig) -> torch.device:

@@ -16,6 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from medpfl.core.errors import UserError
+from medpfl.core.reasons import Reason
+
+PARAMETERS = Reason("policy: the network has {number} parameters or more, {number} is the limit (network_parameters)")
+VALUES = Reason("policy: a forward pass of a batch has {number} values or more, {number} is the limit (network_values)")
+OPERATIONS = Reason(
+    "policy: a forward pass of a batch has {number} operations or more, {number} is the limit (network_operations)"
+)
+LARGE_ARGUMENT = Reason("policy: a model argument is beyond {number}, which no network here takes")
+NOT_MEASURED = Reason("policy: the network cannot be measured before it is built, so its limits cannot be held")
 
 _LARGEST_ARGUMENT = 10**5
 """Of whole numbers among a network's arguments: beyond it lists of that length alone would fill memory."""
@@ -63,12 +72,12 @@ def require_within(
     if not any(limits):
         return
     if any(isinstance(n, int) and abs(n) > _LARGEST_ARGUMENT for n in tree_leaves(arguments)):
-        raise NetworkTooLarge(f"policy: a model argument is beyond {_LARGEST_ARGUMENT}, which no network here takes")
+        raise NetworkTooLarge(LARGE_ARGUMENT(_LARGEST_ARGUMENT))
     try:
-        with torch.device("meta"), _OnMeta(), _Counted(limits.parameters, "parameters") as made:
+        with torch.device("meta"), _OnMeta(), _Counted(limits.parameters, PARAMETERS) as made:
             model = build()
         if limits.parameters and (found := _size(model)) > limits.parameters:
-            raise _beyond("parameters", found, limits.parameters)
+            raise _beyond(PARAMETERS, found, limits.parameters)
         if shape is not None and (limits.values or limits.operations):
             _require_pass(limits, model, shape)
     except NetworkTooLarge:
@@ -92,24 +101,23 @@ def _require_pass(limits: Limits, model: nn.Module, shape: Sequence[int]) -> Non
         torch.device("meta"),
         _OnMeta(),
         FlopCounterMode(display=False) as flops,
-        _Counted(limits.values, "values"),
+        _Counted(limits.values, VALUES),
     ):
         model(torch.empty(*shape))
     if limits.operations and (found := flops.get_total_flops()) > limits.operations:
-        raise _beyond("operations", found, limits.operations)
+        raise _beyond(OPERATIONS, found, limits.operations)
 
 
 def _size(model: nn.Module) -> int:
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
-def _beyond(what: str, found: float, limit: float) -> NetworkTooLarge:
-    said = "the network has" if what == "parameters" else "a forward pass of a batch has"
-    return NetworkTooLarge(f"policy: {said} {found:.3g} {what} or more, {limit:.3g} is the limit (network_{what})")
+def _beyond(limit_of: Reason, found: float, limit: float) -> NetworkTooLarge:
+    return NetworkTooLarge(limit_of(f"{found:.3g}", f"{limit:.3g}"))
 
 
 def _unknown(error: Exception | None) -> NetworkTooLarge:
-    found = NetworkTooLarge("policy: the network cannot be measured before it is built, so its limits cannot be held")
+    found = NetworkTooLarge(NOT_MEASURED())
     found.__cause__ = error
     return found
 
@@ -133,7 +141,7 @@ class _Counted(TorchDispatchMode):
     A network is initialised in place and may be drawn twice, so that parameters have ten times their limit here.
     """
 
-    def __init__(self, limit: int, what: str):
+    def __init__(self, limit: int, what: Reason):
         super().__init__()
         self.what, self.limit = what, limit
         self.made = self.calls = 0
@@ -144,9 +152,9 @@ class _Counted(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         self.calls += 1
-        fresh = self.what == "values" or not func._schema.name.endswith("_")
+        fresh = self.what is VALUES or not func._schema.name.endswith("_")
         self.made += sum(t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor)) if fresh else 0
-        most = self.limit * (10 if self.what == "parameters" else 1)
+        most = self.limit * (10 if self.what is PARAMETERS else 1)
         if self.limit and self.made > most:
             self.beyond = _beyond(self.what, self.limit * self.made / most, self.limit)
         elif self.calls > _MOST_CALLS:

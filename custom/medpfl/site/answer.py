@@ -14,14 +14,11 @@ from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import SiteData
+from medpfl.site import words
 from medpfl.site.store import StateNotKept
 from medpfl.training.loop import TrainingDiverged
 
 logger = logging.getLogger(__name__)
-
-NO_MEMORY = "the GPU has not enough memory"
-LESS_MEMORY = ": a smaller batch_size with a larger accumulate, or precision=bf16, takes less"
-"""In place of torch's words, which have sizes and numbers of processes."""
 
 
 def carry_out(name: str, message: Message, task: Callable[[], tuple[State, dict[str, Any]]]) -> Update:
@@ -65,10 +62,9 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
         return Failure(site.name, message.round, str(error))
     except torch.OutOfMemoryError as error:
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error)
-        advice = LESS_MEMORY if message.task == "train" else ""
-        return Failure(site.name, message.round, f"{NO_MEMORY} in task {message.task!r}{advice}")
+        training = message.task == "train"
+        reason = words.NO_MEMORY_TO_TRAIN() if training else words.NO_MEMORY(message.task)
+        return Failure(site.name, message.round, reason)
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
-        return Failure(
-            site.name, message.round, f"{type(error).__name__} in task {message.task!r} (the site's log says more)"
-        )
+        return Failure(site.name, message.round, words.FAILED(type(error).__name__, message.task))

@@ -14,6 +14,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import SiteData
+from medpfl.site import words
 from medpfl.site.contract import Record, place
 from medpfl.site.copied_rows import copying_layer
 from medpfl.site.policy import SitePolicy
@@ -66,7 +67,7 @@ class Arriving:
         if where == 1:
             for name, tensor in message.shared.items():
                 if not _alike(tensor, self.start[name]):
-                    raise StateError(f"contract: the start weights are not the contract's: {name!r} differs")
+                    raise StateError(words.OTHER_START(name))
         elif self.policy.largest_jump:
             last, origin = record.trained, self.start
             if last > 1 and (kept := self.received(last, model)) is not None:
@@ -115,20 +116,14 @@ class Arriving:
         if self.policy.copied_rows < 1 and known:
             layer = copying_layer(known, self.first, self.policy.copied_rows)
             if layer is not None:
-                raise StateError(
-                    f"contract: rows of {layer!r} copy each other, as weights do that show single images (policy: "
-                    "copied_rows)"
-                )
+                raise StateError(words.COPIED_ROWS(layer))
 
     def _require_near(self, times: float, rounds: int) -> None:
         # Rounds that passed without this site are no leave to jump as far as all of them.
         limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
         if not times <= limit:
             shown = f"{times:.1f}" if times < 1e5 else "99999"
-            raise StateError(
-                f"contract: what came is {shown} times as far from what came before as this site's own update, "
-                f"{limit:g} times is the limit (policy: largest_jump)"
-            )
+            raise StateError(words.TOO_FAR(shown, limit))
 
 
 def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:

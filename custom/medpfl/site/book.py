@@ -12,6 +12,7 @@ from pathlib import Path
 from medpfl.core.lock import kernel_lock
 from medpfl.core.parameters import StateError
 from medpfl.core.whole_file import write_bytes
+from medpfl.site import words
 from medpfl.site.contract import Contract, Record
 from medpfl.site.seal import Seal
 
@@ -60,15 +61,12 @@ class Book:
         if self._record is None:
             self._record = self._kept() or Record(contract.hash, contract.submitter, joined=contract.joined)
         if self._record.submitter != contract.submitter:
-            raise StateError("contract: the experiment belongs to another submitter here; choose another name")
+            raise StateError(words.OTHER_SUBMITTER())
         if self._record.contract != contract.hash and contract.joined and self._record.joined == contract.joined:
             # Its model is archived, and nobody trains on it.
             self._record = self._record.anew(contract)
         if self._record.contract != contract.hash:
-            theirs = self._record.contract[:12]
-            raise StateError(
-                f"contract: the experiment belongs to another contract here ({theirs}); choose another name"
-            )
+            raise StateError(words.OTHER_CONTRACT(self._record.contract[:12]))
         return self._record
 
     def write(self, record: Record) -> None:
@@ -86,7 +84,7 @@ class Book:
     def _not_written(self, error: OSError) -> StateError:
         """The folder is the site's own business: its log alone has it."""
         logger.warning("%s cannot be written: %s", self.folder / FILE, error)
-        return StateError(f"the site cannot write its state: {error.strerror} (its log says more)")
+        return StateError(words.NO_STATE("write", error.strerror))
 
     def _kept(self) -> Record | None:
         if self.folder is None or not (file := self.folder / FILE).exists():
@@ -98,7 +96,5 @@ class Book:
                 self.seal.require(FILE, json.dumps(content["record"], sort_keys=True), content.get("seal"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("%s: %s", file, error)
-            raise StateError(
-                "contract: the record of this run at the site is damaged; begin a new experiment"
-            ) from None
+            raise StateError(words.RECORD_DAMAGED()) from None
         return record

@@ -20,6 +20,7 @@ from medpfl.core.channels import Channel
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.core.statefile import fingerprint
+from medpfl.site import words
 from medpfl.training.settings import Training
 
 _MAY_DIFFER = {*CIRCUMSTANCES, "intra_op_threads"}
@@ -172,7 +173,7 @@ def place(config: RunConfig, message: Message) -> int:
             return rounds + 1
         case "test" if message.round == rounds:
             return rounds + 2
-    raise StateError(f"contract: round {message.round} of {rounds} does not exist")
+    raise StateError(words.NO_ROUND(message.round, rounds))
 
 
 def admitted(
@@ -197,10 +198,7 @@ def admitted(
     asked_first = any(channel.to_server and "statistics" in channel.tasks for channel in channels)
     first = 0 if message.task != "join" or asked_first else 1
     if where > first and (record.last < first or (first == 0 and not record.greeted)):
-        raise StateError(
-            f"contract: task '{message.task}' before the hello: this site has no record of a hello in this run; if its "
-            "state was removed, begin a new experiment"
-        )
+        raise StateError(words.BEFORE_HELLO(message.task))
     # Whoever begins anew begins with the hello: what was answered is another run's then.
     if where == 0 and record.last > 0:
         record = record.anew(contract)
@@ -209,17 +207,11 @@ def admitted(
         return replace(record, answered={**record.answered, where: asked})
     # A server whose last checkpoint is damaged is one step behind, and no more.
     if where < record.last - 1:
-        raise StateError(
-            f"contract: task '{message.task}' of round {message.round} is out of order here: "
-            f"{min(record.last, contract.config.rounds)} was the last that this site did"
-        )
+        raise StateError(words.OUT_OF_ORDER(message.task, message.round, min(record.last, contract.config.rounds)))
     if record.answered.get(where) == asked:
         return record
     if where in record.answered and record.repeats >= repeats:
-        raise StateError(
-            f"contract: this site has answered task '{message.task}' of round {message.round}, and repeats {repeats} "
-            "times in a run at most"
-        )
+        raise StateError(words.REPEATED(message.task, message.round, repeats))
     again = record.repeats + (where in record.answered)
     return replace(record, answered={**record.answered, where: asked}, repeats=again)
 
@@ -232,7 +224,7 @@ def _with_once(
         return record
     for channel in (c for c in channels if c.to_server and c.name in message.asked):
         if message.task == "train" and message.round < channel.from_round:
-            raise StateError(f"contract: {channel.name} are due in round {channel.from_round} at the earliest")
+            raise StateError(words.NOT_DUE(channel.name, channel.from_round))
         if not channel.once:
             continue
         given = record.once.get(channel.name, 0)
@@ -240,6 +232,6 @@ def _with_once(
         if not given or where in record.answered:  # there the place counts
             continue
         if record.repeats >= repeats:
-            raise StateError(f"contract: {channel.name} were given already")
+            raise StateError(words.GIVEN_ALREADY(channel.name))
         record = replace(record, repeats=record.repeats + 1)
     return record

@@ -15,6 +15,7 @@ from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.models.blend import restored
+from medpfl.site import words
 from medpfl.site.candidates import (
     Candidate,
     evidence,
@@ -95,10 +96,7 @@ class Ending:
         others = reversed(self.store.rounds(MODEL)) if not there else ()
         there += islice((r for r in others if self.finishing.finished(message, model, r)), 1)
         if not there:
-            raise StateError(
-                f"{self.name} has a model neither of round {selected} nor of round {last}: it was absent, or the files "
-                "are damaged"
-            )
+            raise StateError(words.NO_MODEL(self.name, selected, last))
         # A site that was absent when one of the two was validated is judged by what it has.
         tested: dict[Which, int] = {
             "selected": selected if selected in there else there[0],

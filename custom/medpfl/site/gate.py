@@ -19,9 +19,9 @@ from medpfl.core.answers import MOST_SECONDS, Nothing, answers
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.messages import Task, Update
 from medpfl.core.parameters import State, StateError
+from medpfl.site import words
 from medpfl.site.coarse import coarsened
 from medpfl.site.policy import OPEN, SitePolicy
-from medpfl.site.words import listed
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +64,15 @@ class Gate:
             found = schema.model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
-            raise StateError(f"gate: metric {where!r} may not leave as it is") from None
+            raise StateError(words.METRIC_MAY_NOT_LEAVE(where)) from None
         for name, value in (found.get("numbers") or {}).items():
             least, most = self.numbers.get(name, (1, 0))
             if not least <= value <= most:
                 logger.warning("%s is %r; its mechanism's `numbers` must name it, with its range", _short(name), value)
-                raise StateError(f"gate: metric 'numbers.{_short(name)}' may not leave as it is")
+                raise StateError(words.METRIC_MAY_NOT_LEAVE(f"numbers.{_short(name)}"))
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:
-            raise StateError("gate: metric 'seconds' may not leave as it is")
+            raise StateError(words.METRIC_MAY_NOT_LEAVE("seconds"))
         return Update(
             site=update.site,
             round=int(update.round),
@@ -88,9 +88,9 @@ class Gate:
             text: why the site does not answer.
             more: names that it may hold besides :attr:`entries`.
         """
-        words = listed(text, self.entries | more)
-        self._said.add(words)
-        return words
+        reason = words.listed(text, self.entries | more)
+        self._said.add(reason)
+        return reason
 
     def said(self, text: str) -> bool:
         """Whether a reason has passed :meth:`reason` in this process."""
@@ -106,9 +106,9 @@ class Gate:
             elif name in entries:
                 found[name] = self._in_channel(name, tensor, entries[name])
             else:
-                raise StateError(f"gate: {_short(name)!r} may not leave")
+                raise StateError(words.MAY_NOT_LEAVE(_short(name)))
         if missing := next((name for name in allowed if name not in found), None):
-            raise StateError(f"gate: {missing!r} may not leave")  # a part of an update is no update
+            raise StateError(words.MAY_NOT_LEAVE(missing))  # a part of an update is no update
         return found
 
     def _in_channel(self, name: str, tensor: Any, entry: Entry) -> Tensor:
@@ -122,11 +122,11 @@ class Gate:
         if not fits or tuple(tensor.shape) != shape or tensor.dtype != dtype:
             found = f"{tuple(tensor.shape)} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
             logger.warning("%s is %s, and may leave as %s %s alone", _short(name), found, shape, dtype)
-            raise StateError(f"gate: {name!r} may not leave")
+            raise StateError(words.MAY_NOT_LEAVE(name))
         plain = tensor.detach().cpu().as_subclass(Tensor).contiguous()
         if not bool(torch.isfinite(plain).all()):
             logger.warning("%s has values that are not finite", _short(name))
-            raise StateError(f"gate: {name!r} may not leave")
+            raise StateError(words.MAY_NOT_LEAVE(name))
         return plain
 
 

@@ -20,6 +20,7 @@ from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
+from medpfl.site import words
 from medpfl.site.answer import Party
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
@@ -143,7 +144,7 @@ class Guarded:
         """The record as it is now, of the same run: a slow answer writes nothing into the next one's."""
         with self.book.open(self.contract) as now:
             if (now.contract, now.run) != (record.contract, record.run):
-                raise StateError("contract: another run has begun here meanwhile")
+                raise StateError(words.OTHER_RUN())
             yield now
 
     def _of_enough(self, update: Update) -> dict[str, Any]:
@@ -156,21 +157,19 @@ class Guarded:
         known = [c.name for c in self.channels if c.to_server and message.task in c.tasks]
         nothing = message.task == "statistics" and not message.asked
         if nothing or any(name not in known for name in message.asked):
-            raise StateError(f"mixing {self.contract.config.resolved_mixing} needs no 'other' tensors, so none leave")
+            raise StateError(words.NOT_NEEDED(self.contract.config.resolved_mixing))
 
     def _require_weights(self) -> None:
         """Mixes that weigh sites draw to few: a copy of a site's statistics would take all the weight."""
         config, most = self.contract.config, self.policy.largest_weight
         if config.mixer.weighs_sites and config.weight_cap > most:
-            raise StateError(
-                f"policy: one other site may weigh {most:g} at most here (largest_weight), and the contract allows more"
-            )
+            raise StateError(words.LARGE_WEIGHT(most))
 
     def _require_unsteered(self) -> None:
         """A server that leads training where it likes reads images from where it ends."""
         limited = self.policy.largest_jump or self.policy.copied_rows < 1
         if limited and (name := next((c.name for c in self.channels if c.steers), None)):
-            raise StateError(f"policy: by {name!r} a server leads training past largest_jump and copied_rows, so none")
+            raise StateError(words.STEERS(name))
 
     def _require_patients(self, message: Message, model: nn.Module) -> None:
         """Few patients' averages say much about each; a site that shares nothing but numbers may have any number."""
@@ -194,35 +193,26 @@ class Guarded:
         if self.sets is None or self.public or least < 2:
             return
         if self.contract.leaves_samples_out:
-            raise StateError(
-                "policy: single images of a patient are not left out here (holdout, train_counts): the difference of "
-                "two updates would be theirs (least_patients)"
-            )
+            raise StateError(words.IMAGES_LEFT_OUT())
         with self._ledger_at_hand("written" if keep else "read"):
-            words = self.sets.tell_of_few(self.contract.data, least, keep=keep)
-        if words:
-            raise StateError(f"policy: {words}")
+            wrong = self.sets.tell_of_few(self.contract.data, least, keep=keep)
+        if wrong:
+            raise StateError(words.POLICY + wrong)
 
     def _require_consent_to_weights(self, message: Message) -> None:
         """Whoever makes weights can make them show single patients."""
         contract, exempt = self.contract, self.public or not self._tells_of_patients(message)
         if not (exempt or self.policy.lets_bring(contract.config, contract.hash)):
-            raise StateError(
-                "policy: the job brings weights, a pretrained model f or start weights, which can be made to show "
-                "single patients: this site takes them of approved contracts alone (approved_weights)"
-            )
+            raise StateError(words.BRINGS_WEIGHTS())
 
     def _require_pretrained(self, message: Message) -> None:
         named = self.contract.config.pretrained
         if message.task not in ("prepare", "statistics") or not message.shared:
             return
         if self.contract.config.mixer.under_model and named and f"sha256:{fingerprint(message.shared)}" != named:
-            raise StateError("contract: the pretrained model f is another than the contract names")
+            raise StateError(words.OTHER_PRETRAINED())
         if self.policy.named_pretrained and not named and not self.public and self.contract.config.mixer.under_model:
-            raise StateError(
-                "contract: the site takes no pretrained model f without its fingerprint in the contract (policy: "
-                "named_pretrained)"
-            )
+            raise StateError(words.UNNAMED_PRETRAINED())
 
     def _require_unused(self, record: Record, message: Message) -> bool:
         """The policy's limits of what one data set serves, counted in the ledger; whether a run was let begin."""
@@ -237,9 +227,9 @@ class Guarded:
         if self._served is None:
             return False
         if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
-            raise StateError(f"policy: the data have served {limits[0]} experiments, which is the limit (experiments)")
+            raise StateError(words.EXPERIMENTS(limits[0]))
         if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
-            raise StateError(f"policy: the data have served {limits[1]} rounds, which is the limit (rounds)")
+            raise StateError(words.ROUNDS(limits[1]))
         return begun
 
     def _run(self, record: Record) -> tuple[str, str, str, int]:
@@ -251,10 +241,10 @@ class Guarded:
             yield
         except SealBroken as error:
             logger.warning("%s: %s", self.name, error)
-            raise StateError("policy: the site's ledger is not as the site wrote it, so nothing leaves") from None
+            raise StateError(words.LEDGER("is not as the site wrote it")) from None
         except OSError as error:
             logger.warning("%s: %s", self.name, error)
-            raise StateError(f"policy: the site's ledger cannot be {what}, so nothing leaves") from None
+            raise StateError(words.LEDGER(f"cannot be {what}")) from None
 
     def _require_beginning(self, channel: Channel) -> None:
         """A process keeps what its first message brought, also where that message is refused: the next brings none."""
@@ -273,17 +263,17 @@ class Guarded:
             if not sent:
                 continue
             if message.task not in channel.tasks or early:
-                raise StateError(f"contract: {channel.name!r} is not as the method has it")
+                raise StateError(words.NOT_AS_HAD(channel.name))
             self._require_as_had(channel, sent)
         if extra:
-            raise StateError("contract: something came that the method does not have")
+            raise StateError(words.NOT_HAD())
 
     def _require_as_had(self, channel: Channel, sent: State) -> None:
         try:
             channel.check(sent)
         except StateError as error:
             logger.warning("%s: %s", self.name, error)
-            raise StateError(f"contract: {channel.name!r} is not as the method has it") from None
+            raise StateError(words.NOT_AS_HAD(channel.name)) from None
 
     def _enter(self, record: Record, message: Message, update: Update) -> None:
         if self.ledger is None:
@@ -302,4 +292,4 @@ class Guarded:
             self.ledger.append(entry, update)
         except (OSError, SealBroken, ValueError) as error:
             logger.warning("%s: the ledger: %s", self.name, error)
-            raise StateError("policy: the site's ledger cannot be written, so nothing leaves") from None
+            raise StateError(words.LEDGER("cannot be written")) from None

@@ -15,6 +15,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.masked_data import MaskedVolumes
 from medpfl.core.parameters import StateError
 from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
+from medpfl.site import words
 from medpfl.site.contents import showing
 from medpfl.site.contract import Contract
 from medpfl.site.policy import SitePolicy
@@ -43,22 +44,15 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
     """
     config, least = contract.config, policy.least_patients
     if not policy.lets_say_whose(contract.patient_pattern):
-        raise StateError(
-            "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
-        )
+        raise StateError(words.SAYS_WHOSE())
     if contract.divides_folders and policy.patient_patterns is not None:
-        raise StateError("policy: which folders are sites, is not the job's to say here (folders=sites, held_out)")
+        raise StateError(words.SAYS_FOLDERS())
     if patients(data) < least:
-        raise StateError(
-            f"policy: no update or statistics of fewer than {least} training patients leave (least_patients)"
-        )
+        raise StateError(words.FEW_PATIENTS(least))
     if wrong := policy.unlike_training(config.all_settings):
-        raise StateError(f"policy: {wrong}")
+        raise StateError(words.POLICY + wrong)
     if not policy.lets_augment(config.augment):
-        raise StateError(
-            "policy: training images are changed by presets alone here, not by a list of the job's own "
-            "(own_augmentation)"
-        )
+        raise StateError(words.OWN_AUGMENTATION())
     if least > 1 and look:
         _require_shares(policy, config, data)
 
@@ -66,37 +60,25 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
 def require_usual(policy: SitePolicy, model: nn.Module) -> None:
     """StateError for a network that is :func:`unusual`, where an update must rest on many patients."""
     if policy.least_patients > 1 and (wrong := unusual(model)):
-        raise StateError(f"policy: {wrong}")
+        raise StateError(words.POLICY + wrong)
 
 
 def _require_shares(policy: SitePolicy, config: RunConfig, data: SiteData) -> None:
     least = policy.least_patients
     shown = showing(data)
     if shown is not None and shown < least:
-        raise StateError(
-            f"policy: as the job reads them, the images of fewer than {least} training patients show anything "
-            "(least_patients)"
-        )
+        raise StateError(words.FEW_SHOW(least))
     if (share := _alike(data)) < least / 2:
         logger.warning("patients' numbers of samples differ so much that they weigh as %.1f alike would", share)
-        raise StateError(
-            "policy: few of the training patients have nearly all samples, and an update would be theirs: they weigh "
-            f"as fewer than half of {least} (least_patients)"
-        )
+        raise StateError(words.FEW_HAVE_ALL(least))
     fewest = min(_fewest_of_a_class(data) if balances(config) else least, _fewest_of_a_label(config, data))
     if fewest < least:
         logger.warning("of one class %d training patients are known, and least_patients is %d", fewest, least)
-        raise StateError(
-            f"policy: of one class there are fewer than {least} training patients, and what tells it from others would "
-            "rest on these (least_patients)"
-        )
+        raise StateError(words.FEW_OF_CLASS(least))
     steps = _steps(config, data, even=policy.own_seed)
     if steps and min(steps) < min(least, max(steps) / 2):
         logger.warning("steps of %s samples in an epoch: the last is too small", ", ".join(map(str, steps)))
-        raise StateError(
-            "policy: by batch_size and accumulate the last step of an epoch is of few samples, and much of an update "
-            "would be theirs: choose another batch_size (least_patients)"
-        )
+        raise StateError(words.SMALL_LAST_STEP())
 
 
 def balances(config: RunConfig) -> bool:

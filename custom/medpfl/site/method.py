@@ -18,6 +18,7 @@ from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
+from medpfl.site import words
 from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
 from medpfl.training.memory import Memory
@@ -216,5 +217,5 @@ def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: 
     there = dict(known)
     for name in asked:
         if name not in there:
-            raise StateError(f"mixing {config.resolved_mixing} needs no 'other' tensors, so none leave")
+            raise StateError(words.NOT_NEEDED(config.resolved_mixing))
     return [(name, there[name]) for name in asked]

@@ -25,6 +25,7 @@ from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
+from medpfl.site import words
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
 from medpfl.site.beginning import repeat_shared_heads, take_statistics
@@ -97,10 +98,10 @@ class Newcomer:
         if found := misfit(ours, theirs):
             raise self._refusal(*found)
         if difference := self.split.first_difference(message.info["split"]):
-            raise StateError(f"it and the server disagree on what is shared: {difference}")
+            raise StateError(words.NEWCOMERS_SPLIT(difference))
         for part, what in (("train", "training"), ("test", "test")):
             if not self.data.samples(part):
-                raise StateError(f"it has no {what} sample")
+                raise StateError(words.NO_SAMPLE(what))
         if not self._fits:
             self._try_out(model)
             self._take_names(ours.get("classes"))
@@ -109,10 +110,10 @@ class Newcomer:
     def _refusal(self, reason: str, own: str) -> StateError:
         """An error with the reason; what the site's own data say goes with it only where it does not leave."""
         if self.here:
-            return StateError(f"{reason}: {own}")
+            return StateError(f"{reason.removesuffix(words.MORE)}: {own}")
         # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
         logger.warning("%s: %s: %s", self.name, reason, own)
-        return StateError(f"{reason} (its log says more)")
+        return StateError(reason)
 
     def _take_names(self, classes: Sequence[str] | None) -> None:
         """Calls the classes as the run does, where the site's data only number them."""
@@ -134,13 +135,12 @@ class Newcomer:
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, LabelOutside) as error:  # its text may name a file of the user's own loaders
-            reason = f"its samples do not fit {self.config.model} as the run trained it"
-            raise self._refusal(reason, first_line(error)) from error
+            raise self._refusal(words.NO_FIT(self.config.model), first_line(error)) from error
 
     def _statistics(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         asked = requested(self.config, self._upward, message.asked)
         if not asked:
-            raise StateError(f"mixing {self.config.resolved_mixing} needs no 'other' tensors, so none leave")
+            raise StateError(words.NOT_NEEDED(self.config.resolved_mixing))
         return self._method(message, model, "statistics").sent(asked), {}
 
     @property
@@ -167,7 +167,7 @@ class Newcomer:
     def _join(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         config, data, epochs = self.config, self.data, message.info["epochs"]
         if epochs > _MOST_EPOCHS:  # no contract has their number
-            raise StateError(f"contract: a site that joins trains {_MOST_EPOCHS} epochs at most")
+            raise StateError(words.MANY_EPOCHS(_MOST_EPOCHS))
         self.begin(model, message.shared)
         method = self._method(message, model, "join")
         method.use(model)
@@ -224,7 +224,7 @@ class Newcomer:
             self.delivery.write("selected", self.name, round_, state, record, archive=True)  # the other may be in use
         except OSError as error:
             reason = error.strerror or type(error).__name__  # without the path, which is the site's own business
-            raise StateNotKept(f"the site cannot write its model: {reason}") from error
+            raise StateNotKept(words.NO_NEW_MODEL(reason)) from error
 
 
 def took_part(folder: Path) -> bool:
@@ -251,10 +251,9 @@ def misfit(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, str
     """
     for name, what in _SIZES.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
-            return f"its {what} is not the run's, {ours[name]}", f"it has {theirs[name]}"
+            return words.OTHER_SIZE(what, ours[name]), f"it has {theirs[name]}"
     classes = ours.get("classes"), theirs.get("classes")
     if all(classes) and classes[0] != classes[1]:
-        remedy = "(--data-arg classes=... gives it, for scans a manifest.json too)"
         run, own = (", ".join(c) if isinstance(c, list) else str(c) for c in classes)
-        return f"its classes are not the run's, or in another order {remedy}", f"it has {own}, the run {run}"
+        return words.OTHER_CLASSES(), f"it has {own}, the run {run}"
     return None

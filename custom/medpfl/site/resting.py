@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Order
 from medpfl.core.site_data import SiteData, SiteLoaders
+from medpfl.site import words
 from medpfl.site.unlike_training import PIXELS
 
 logger = logging.getLogger(__name__)
@@ -76,13 +77,10 @@ class Resting:
     def require_many(self, least: int) -> None:
         """StateError where the update rests on few patients, by a site's least number of them, or nobody can say."""
         if self._unknown or (self._layers and not self._sizes):
-            raise StateError("policy: it cannot be told on how many patients this update rests (least_patients)")
+            raise StateError(words.UPDATE_OF_UNKNOWN())
         if (patients := self.patients()) < least / SHARE:
             logger.warning("the update rests on as many patients as %.1f alike would", patients)
-            raise StateError(
-                "policy: few patients have nearly all of this update: it rests on fewer than a quarter of "
-                f"{least} alike (least_patients)"
-            )
+            raise StateError(words.UPDATE_OF_FEW(least))
 
     def _hook(
         self, name: str, known: nn.Module, weights: Sequence[nn.Parameter], time_first: bool

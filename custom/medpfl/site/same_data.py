@@ -9,6 +9,7 @@ from torch import Tensor
 
 from medpfl.core.errors import TornFile
 from medpfl.core.parameters import StateError
+from medpfl.site import words
 from medpfl.site.store import DATA, SiteStore
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,6 @@ def require_same_data(name: str, store: SiteStore, digest: Tensor | None) -> Non
         before = store.get(DATA, 0)
     except TornFile as error:
         logger.warning("%s: %s", name, error)
-        raise StateError(
-            f"{name}: the record of its data is damaged, so nobody can say whether they have changed since "
-            "the run began; begin a new experiment"
-        ) from None
+        raise StateError(words.DATA_UNKNOWN(name)) from None
     if before is not None and digest is not None and not torch.equal(before["digest"], digest):
-        raise StateError(
-            f"{name}: its data have changed since the run began, so training and test samples would mix; "
-            "restore them or begin a new experiment"
-        )
+        raise StateError(words.DATA_CHANGED(name))

@@ -7,6 +7,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.messages import Message
 from medpfl.core.parameters import State, StateError
 from medpfl.models.start_weights import Start
+from medpfl.site import words
 from medpfl.site.store import SiteStore, usable
 
 INIT = "init"
@@ -29,7 +30,7 @@ def start_at_site(config: RunConfig, store: SiteStore, message: Message, name: s
     """
     found: State | None = message.brought(START) or usable(store, INIT, 0, name)
     if not found:
-        raise StateError("contract: the start weights came with an earlier message, and this site has not kept them")
+        raise StateError(words.START_NOT_KEPT())
     if (start := Start(found)).named != config.init:
-        raise StateError("contract: the start weights are not those that the contract names")
+        raise StateError(words.UNNAMED_START())
     return start

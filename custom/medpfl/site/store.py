@@ -16,6 +16,7 @@ from torch import nn
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.parameters import State
 from medpfl.core.statefile import read_state, write_state
+from medpfl.site import words
 from medpfl.site.seal import Seal
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class DiskStore:
                 reason,
                 self.folder,
             )
-            raise StateNotKept(f"the site cannot {what} its state: {reason} (its log says more)") from error
+            raise StateNotKept(words.NO_STATE(what, reason)) from error
 
     def _path(self, kind: str, round_: int) -> Path:
         return self.folder / f"{kind}-{round_:06d}.safetensors"

@@ -21,8 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medpfl.core.lock import kernel_lock
+from medpfl.core.reasons import Reason
 from medpfl.core.whole_file import write_bytes
 from medpfl.site.seal import Seal, SealBroken
+
+OTHER_PATIENTS = Reason(
+    "the training patients are an earlier run's but for few, so that both updates would tell of these; the same ones, "
+    "or {number} others (least_patients)"
+)
+OTHER_IMAGES = Reason(
+    "an earlier run trained on the same images and labels but for few patients', so that both updates would tell of "
+    "these; the same ones, or of {number} patients others (least_patients)"
+)
+MANY_SETS = Reason(
+    "the data have served {number} different sets of training patients, and of one more, updates together would tell "
+    "of few; the same ones as an earlier run's (least_patients)"
+)
 
 FILE, LOCK = "training-sets.json", "training-sets.lock"
 _DIGITS = 16
@@ -72,24 +86,15 @@ class TrainingSets:
             known = self._read()
             earlier = [set(one["patients"]) for one in known.get(name, ())]
             if any(0 < len(chosen ^ one) < least for one in earlier):
-                return (
-                    "the training patients are an earlier run's but for few, so that both updates would tell of these; "
-                    f"the same ones, or {least} others (least_patients)"
-                )
+                return OTHER_PATIENTS(least)
             before = [set(one["images"]) for sets in known.values() for one in sets if images and one["images"]]
             if any(0 < len(images ^ one) < least for one in before):
-                return (
-                    "an earlier run trained on the same images and labels but for few patients', so that both updates "
-                    f"would tell of these; the same ones, or of {least} patients others (least_patients)"
-                )
+                return OTHER_IMAGES(least)
             if chosen in earlier and (images in before or not images):
                 return ""
             sets = len({frozenset(one) for one in earlier})
             if chosen not in earlier and sets >= max(_SETS, len(chosen.union(*earlier)) // least):
-                return (
-                    f"the data have served {sets} different sets of training patients, and of one more, "
-                    "updates together would tell of few; the same ones as an earlier run's (least_patients)"
-                )
+                return MANY_SETS(sets)
             if keep:
                 found = {"patients": sorted(chosen), "images": sorted(images)}
                 self._write(known | {name: [*known.get(name, ()), found]})

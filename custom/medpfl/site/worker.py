@@ -21,6 +21,7 @@ from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import ParameterSplit, State, StateError, distance
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
+from medpfl.site import words
 from medpfl.site.answer import carry_out
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
@@ -108,9 +109,9 @@ class Site:
 
     def _prepare(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:
         if difference := self.split.first_difference(message.info["split"]):
-            raise StateError(f"{self.name} and the server disagree on what is shared: {difference}")
+            raise StateError(words.OTHER_SPLIT(self.name, difference))
         if not self.data.samples("train"):
-            raise StateError(f"{self.name} has no training sample")
+            raise StateError(words.NO_TRAINING_SAMPLE(self.name))
         self._require_suited(model)
         if self.rival:
             self.rival.forget()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.core.layers import batch_norm_layers
+from medpfl.core.reasons import Reason
 from medpfl.core.seeding import end_batch
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
@@ -25,7 +26,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """From a network's output and labels to the mean over the batch (:meth:`medpfl.tasks.task.Task.loss`)."""
 
 
-_ADVICE = "lower the learning rate (lr={:.3g}) or check the data"
+_ADVICE = ": lower the learning rate (lr={number}) or check the data"
+NO_LOSS = Reason("the training loss became {nan|inf|-inf}" + _ADVICE)
+NO_WEIGHTS = Reason("training led to weights that are not finite" + _ADVICE)
 
 
 class TrainingDiverged(RuntimeError):
@@ -130,7 +133,7 @@ def train_epochs(
 def require_finite(trained: Iterable[nn.Parameter], trainer: Trainer) -> None:
     """Raises TrainingDiverged if the last step led to weights that are NaN or infinite."""
     if not bool(torch.stack([p.detach().isfinite().all() for p in trained if p.requires_grad]).all()):
-        raise TrainingDiverged(f"training led to weights that are not finite: {_ADVICE.format(trainer.lr)}")
+        raise TrainingDiverged(NO_WEIGHTS(f"{trainer.lr:.3g}"))
 
 
 def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
@@ -141,7 +144,7 @@ def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
     """
     mean = float(total) / max(count, 1)
     if not math.isfinite(mean):
-        raise TrainingDiverged(f"the training loss became {mean}: {_ADVICE.format(trainer.lr)}")
+        raise TrainingDiverged(NO_LOSS(mean, f"{trainer.lr:.3g}"))
     return mean
 
 

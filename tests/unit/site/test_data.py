@@ -203,7 +203,7 @@ def test_models_are_compared_on_the_same_cases(part):
     for loader in (DataLoader(numbered(), 8, shuffle=True), DataLoader(Noisy(), 8), once):
         with pytest.raises(NotPlain, match="gives other samples at another reading"):
             SiteLoaders(in_order, **{part: loader}).samples(part)
-    assert listed(NOT_IN_ORDER, ()) == NOT_IN_ORDER
+    assert listed(NOT_IN_ORDER(), ()) == NOT_IN_ORDER()
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
@@ -247,7 +247,7 @@ def test_training_loaders_that_can_be_read_once_are_refused_at_the_hello():
         with pytest.raises(NotPlain, match="gives nothing when it is read again"):
             loaders.samples("train")
     assert SiteLoaders(()).samples("train") == 0
-    assert listed(USED_UP, ()) == USED_UP
+    assert listed(USED_UP(), ()) == USED_UP()
 
 
 def test_a_loader_in_order_serves_for_statistics():
@@ -264,17 +264,17 @@ def test_a_site_says_why_it_sends_no_statistics():
 
     with pytest.raises(QuorumNotMet, match="statistics need each sample once"):
         tiny.run(tiny.config("fedap"), shuffled)
-    assert listed(NOT_PLAIN, ()) == NOT_PLAIN
+    assert listed(NOT_PLAIN(), ()) == NOT_PLAIN()
 
 
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        ({"image": INPUTS, "label": LABELS}, NO_PAIR),
-        ((INPUTS, LABELS, LABELS), NO_PAIR),
-        ((INPUTS.numpy(), LABELS.numpy()), NO_PAIR),
+        ({"image": INPUTS, "label": LABELS}, NO_PAIR()),
+        ((INPUTS, LABELS, LABELS), NO_PAIR()),
+        ((INPUTS.numpy(), LABELS.numpy()), NO_PAIR()),
         ((INPUTS.short(), LABELS), "a batch has int16 inputs: networks take floating point, scaled as training wants"),
-        ((INPUTS, torch.zeros(3, 2)), SEVERAL),
+        ((INPUTS, torch.zeros(3, 2)), SEVERAL()),
     ],
 )
 def test_what_no_network_could_take_is_said(batch, words):

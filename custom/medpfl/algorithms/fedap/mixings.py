@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from medpfl.algorithms.fedap.pretraining import load_pretrained, pretrain
-from medpfl.algorithms.fedap.privacy import WORDS, StatisticsPrivacy, account, lacking, refusal
+from medpfl.algorithms.fedap.privacy import FEW_PATIENTS, LARGE_DELTA, StatisticsPrivacy, account, lacking, refusal
 from medpfl.algorithms.fedap.quality import doubtful, judge, stability
 from medpfl.algorithms.fedap.similarity import LayerStatistics, copies, similarity_weights, wasserstein_distances
 from medpfl.algorithms.fedap.statistics import (
@@ -117,7 +117,7 @@ class _Similarity(WeighsSites, MeasuredMixing):
 class _UnderModel(_Similarity):
     settings_class = FromModel
     under_model = True
-    words = WORDS
+    words = (LARGE_DELTA, FEW_PATIENTS)
     newcomer = Rule(
         "the sites' models by similarity of its statistics under f",
         "its row of W; lambda, its own share, goes to the others in proportion, since it has no own update",

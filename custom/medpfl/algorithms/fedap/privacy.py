@@ -7,15 +7,17 @@ from typing import Any
 
 from medpfl.algorithms.mechanism import Run
 from medpfl.core.differential_privacy import SENSITIVITY, noise_multiplier
+from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, Value, setting
 
-WORDS = (
+LARGE_DELTA = Reason(
     "statistics_delta {number} is more than one in the number of the site's patients, so that it could give one away "
-    "outright: choose a smaller one",
-    "the site has too few patients for statistics_epsilon {number}: below {number} the noise is larger than what it "
-    "hides; choose a larger epsilon, or mixing uniform, which needs no statistics",
+    "outright: choose a smaller one"
 )
-"""Why a site gives none, as patterns of :mod:`medpfl.site.words`."""
+FEW_PATIENTS = Reason(
+    "the site has too few patients for statistics_epsilon {number}: below {number} the noise is larger than what it "
+    "hides; choose a larger epsilon, or mixing uniform, which needs no statistics"
+)
 
 
 class StatisticsPrivacy(Settings):

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from medpfl.algorithms.fedap.privacy import FEW_PATIENTS, LARGE_DELTA
 from medpfl.core.differential_privacy import SENSITIVITY, least_patients, noise_multiplier
 from medpfl.core.noise import NoiseSource, clip_factor, noised, on_grid
 from medpfl.core.parameters import StateError
@@ -185,12 +186,6 @@ def _moments(mean: np.ndarray, scales: Scales) -> dict[str, tuple[Tensor, Tensor
 def _require_enough(patients: int, epsilon: float, delta: float, clip: float, entries: int) -> None:
     # The texts leave the site: they say what is needed, and not how many patients there are.
     if delta * patients > 1:
-        raise StateError(
-            f"statistics_delta {delta:g} is more than one in the number of the site's patients, so that it could give "
-            "one away outright: choose a smaller one"
-        )
+        raise StateError(LARGE_DELTA(delta))
     if patients < (needed := least_patients(epsilon, delta, clip, entries)):
-        raise StateError(
-            f"the site has too few patients for statistics_epsilon {epsilon:g}: below {needed} the noise is larger "
-            "than what it hides; choose a larger epsilon, or mixing uniform, which needs no statistics"
-        )
+        raise StateError(FEW_PATIENTS(epsilon, needed))

@@ -28,11 +28,14 @@ from medpfl.algorithms.mixing import Samples
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.reasons import Reason
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import endless_batches
 from medpfl.models import logits
 from medpfl.training.part import Beside, Part
+
+NOT_AT_THE_END = Reason("{model} does not end in its last linear layer: an impression needs a net that does")
 
 
 class ImpressionSettings(Settings):
@@ -63,7 +66,7 @@ class Impression(Mechanism):
     name = "impression"
     switch = "beta"
     resists_forgetting = True
-    words = ("{model} does not end in its last linear layer: an impression needs a net that does",)
+    words = (NOT_AT_THE_END,)
 
     def refuses(self, run: Run) -> str | None:
         """Nothing to start from, a run that ends before the first impression, or labels that are no single classes."""
@@ -113,9 +116,7 @@ class Impression(Mechanism):
         finally:
             hook.remove()
         if not given or given[-1].shape != scores.shape or not torch.equal(given[-1], scores):
-            raise UserError(
-                f"{type(model).__name__} does not end in its last linear layer: an impression needs a net that does"
-            )
+            raise UserError(NOT_AT_THE_END(type(model).__name__))
 
     def begin(self, round_: LocalRound) -> Part | None:
         """Step 2: batches of the impression beside the site's own."""

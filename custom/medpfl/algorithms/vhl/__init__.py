@@ -37,6 +37,7 @@ from medpfl.algorithms.vhl.noise_images import noise_images
 from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import Batch, endless_batches
 from medpfl.training.part import Beside, Part
@@ -44,8 +45,9 @@ from medpfl.training.part import Beside, Part
 _TEMPERATURE = 0.07
 _MOST = 2 * 10**9
 """Numbers of all virtual images, of a byte each, that a site makes."""
-_TOO_MANY = "virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures"
-_NO_PICTURES = "virtual images are pictures of channels, height and width: volumes, series and bags have none"
+TOO_MANY = Reason("virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures")
+NO_PICTURES = Reason("virtual images are pictures of channels, height and width: volumes, series and bags have none")
+NO_FEATURES = Reason("{model} hands its last linear layer no row of features for each image")
 
 
 class VirtualSettings(Settings):
@@ -64,11 +66,7 @@ class Virtual(Mechanism):
     name = "virtual"
     switch = "virtual"
     newcomer = Rule("the same virtual images", "it makes them as the others did, from the run's seed")
-    words = (
-        _NO_PICTURES,
-        _TOO_MANY,
-        "{model} hands its last linear layer no row of features for each image",
-    )
+    words = (NO_PICTURES, TOO_MANY, NO_FEATURES)
 
     def refuses(self, run: Run) -> str | None:
         """Virtual images bear one class each, and one pass through the model gives their features."""
@@ -94,16 +92,16 @@ class Virtual(Mechanism):
     def suits(self, model: nn.Module, split: ParameterSplit, x: Tensor) -> None:
         """Inputs must be pictures, and each has one row of features."""
         if x.ndim != 4:
-            raise UserError(_NO_PICTURES)
+            raise UserError(NO_PICTURES())
         _, layer = split.classification_layer(model)
         if self.settings.virtual_images * layer.out_features * x[0].numel() > _MOST:
-            raise UserError(_TOO_MANY)
+            raise UserError(TOO_MANY())
         given: list[Tensor] = []
         _listen(layer, given)
         with torch.no_grad():
             model(x)
         if not given or given[0].ndim != 2 or len(given[0]) != len(x):
-            raise UserError(f"{type(model).__name__} hands its last linear layer no row of features for each image")
+            raise UserError(NO_FEATURES(type(model).__name__))
 
     def begin(self, round_: LocalRound) -> Part:
         """Batches of virtual images, as large as the site's own are."""

@@ -53,7 +53,9 @@ class PersonalizedExecutor(Executor):
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Does one task. Called by FLARE, by several threads if the server sends tasks besides: they share a model."""
         if task_name not in self.tasks:
-            return self._refused(fl_ctx, "unknown task")
+            from medpfl.site.words import UNKNOWN_TASK
+
+            return self._refused(fl_ctx, UNKNOWN_TASK())
         with self._one_at_a_time:
             if abort_signal.triggered:
                 return make_reply(ReturnCode.TASK_ABORTED)
@@ -67,6 +69,7 @@ class PersonalizedExecutor(Executor):
         from medpfl.flare.transport.policy import SiteForbids
         from medpfl.site.answer import answer
         from medpfl.site.store import StateNotKept
+        from medpfl.site.words import CANNOT_BEGIN
 
         try:
             site, model = self._site(fl_ctx, partial(message_of, task_name, shareable))
@@ -80,7 +83,7 @@ class PersonalizedExecutor(Executor):
             text = f"cannot begin task {task_name}: {type(error).__name__}: {error}"
             self.log_warning(fl_ctx, text, fire_event=False)  # a job's components may listen to log events
             self.log_error(fl_ctx, f"cannot begin task {task_name}: {type(error).__name__}")
-            return self._refused(fl_ctx, f"the site cannot begin: {type(error).__name__} (its log says more)")
+            return self._refused(fl_ctx, CANNOT_BEGIN(type(error).__name__))
         reply = answer(site, message, model)
         self._tidy_up()
         if isinstance(reply, Failure):

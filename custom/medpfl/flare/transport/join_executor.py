@@ -45,9 +45,10 @@ class JoinExecutor(PersonalizedExecutor):
         from medpfl.flare.transport.policy import SiteForbids, check_policy
         from medpfl.flare.transport.trust import check_job
         from medpfl.site.newcomer import took_part
+        from medpfl.site.words import TOOK_PART
 
         if took_part(place.folder):
-            raise SiteForbids("a site of this name took part in that run here; joining would replace its model")
+            raise SiteForbids(TOOK_PART())
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
         place.require_approved(config, theirs)

@@ -15,6 +15,7 @@ from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
 from medpfl.flare.transport.trust import is_rehearsal, submitter
+from medpfl.site import words
 from medpfl.site.book import Book
 from medpfl.site.contents import contents
 from medpfl.site.contract import Contract
@@ -97,7 +98,7 @@ class Place:
     def require_approved(self, config: RunConfig, newcomers: RunConfig | None = None) -> None:
         """Raises SiteForbids if the site takes approved contracts alone and this is none."""
         if self.policy.jobs == "approved" and (found := Contract(config, newcomers).hash) not in self.policy.approved:
-            raise SiteForbids(f"contract: {found[:12]} is not approved at this site")
+            raise SiteForbids(words.NOT_APPROVED(found[:12]))
 
     def store(self) -> DiskStore:
         """The site's states; StateNotKept if the folder cannot be made."""

@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.models.cost import NetworkTooLarge
+from medpfl.site.words import FORBIDDEN
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,4 @@ def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[i
     for own in filters:
         if isinstance(own, AllowListFilter) and (names := own.refuses(leaving)):
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise SiteForbids(
-                f"site policy forbids {names[0]!r}{more} to leave, which {algorithm} sends", frozenset(leaving)
-            )
+            raise SiteForbids(FORBIDDEN(names[0], more, algorithm), frozenset(leaving))
