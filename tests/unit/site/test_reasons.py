@@ -1,14 +1,21 @@
 """Reasons are words of a list: what is not on it stays in the site's log."""
 
+import ast
 import re
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import medpfl
 from medpfl.core.reasons import Reason
-from medpfl.site.words import UNKNOWN, _known, listed
+from medpfl.site.words import POLICY, UNKNOWN, _known, listed
 
+ROOT = Path(medpfl.__file__).parent
+FILES = {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text()) for file in ROOT.rglob("*.py")}
 NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
 
 
@@ -72,3 +79,50 @@ def test_a_reason_says_what_it_knows_again():
         assert reason.pattern.fullmatch(other) is None
     with pytest.raises(ValueError, match="zip"):
         reason("north", 20, "write", "fc1.weight")
+
+
+def test_every_reason_is_on_the_list_and_somebody_says_it_with_a_value_for_each_slot():
+    known = {reason.text for reason in _known()}
+    slots: dict[str, set[int]] = {}
+    for file, name, reason in reasons():
+        assert {reason.text, POLICY + reason.text} & known, f"{file}: {name} is not on the list"
+        slots.setdefault(name, set()).add(reason.text.count("{"))
+    loaded = {_name(node) for _, node in nodes(ast.Name, ast.Attribute) if isinstance(node.ctx, ast.Load)}
+    assert slots.keys() - loaded == set()
+    for file, call in nodes(ast.Call):
+        if (name := _name(call.func)) in slots:
+            assert len(call.args) in slots[name], f"{file}, line {call.lineno}: {name} has {slots[name]} slots"
+
+
+STAYING = {"core/channels.py": 8, "site/method.py": 7, "site/newcomer.py": 2, "flare/transport/payload.py": 1}
+"""How many texts of a file are on no list: for the site's log, for whoever has its data, or the server's."""
+
+
+def test_what_is_raised_in_words_that_may_leave_is_a_reason():
+    """A text typed where it is raised would be replaced on its way out, and nobody would learn why."""
+    kinds = {"StateError", "StateNotKept", "LoaderError", "NotPlain", "TrainingDiverged", "NetworkTooLarge"}
+    kinds |= {"SiteForbids", "Failure", "_refused"}
+    calls = [(file, call) for file, call in nodes(ast.Call) if _name(call.func) in kinds]
+    typed = Counter(file for file, call in calls if any(map(_is_typed, call.args)))
+    assert {file: n for file, n in typed.items() if file.split("/")[0] not in ("runs", "server")} == STAYING
+
+
+def _is_typed(argument):
+    return isinstance(argument, ast.JoinedStr | ast.Constant) and not isinstance(getattr(argument, "value", ""), int)
+
+
+def reasons():
+    """File, name and reason, of all that the package's modules have."""
+    for file, tree in FILES.items():
+        named = [n for n in tree.body if isinstance(n, ast.Assign) and _name(getattr(n.value, "func", n)) == "Reason"]
+        module = "medpfl." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in (node.targets[0].id for node in named):
+            yield file, name, getattr(import_module(module), name)
+
+
+def nodes(*kinds):
+    return [(file, node) for file, tree in FILES.items() for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _name(node):
+    return getattr(node, "id", getattr(node, "attr", ""))
