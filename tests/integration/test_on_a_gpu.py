@@ -16,6 +16,7 @@ from medpfl.runs.experiment import run_experiment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
+QUICK = ("fedblend", "fedap", "ditto")
 ON = {"device": "cuda", "rounds": 2}
 FEW_IMAGES = {"warmup": 1, "images": 20, "admm_iterations": 2}
 CHANGES = {
@@ -46,7 +47,10 @@ def _full_precision(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.parametrize("algorithm", sorted(algorithms()))
+@pytest.mark.parametrize(
+    "algorithm",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sorted(algorithms())],
+)
 def test_methods_have_the_losses_of_the_cpu(small_run, algorithm):
     changes = {"rounds": 2} | CHANGES.get(algorithm, {})
     here, there = (small_run(algorithm, "inprocess", **changes | {"device": device}) for device in ("cpu", "cuda"))

@@ -82,6 +82,15 @@ def test_loaders_say_it_at_their_batch():
         CLASSES.loss(torch.zeros(2, 3), torch.tensor([0, 7]))
 
 
+def test_on_a_gpu_loaders_are_told_the_outputs(monkeypatch):
+    data, model = SiteLoaders([batch(1)], [batch(7)]), Net()
+    require_outputs(model, data, CLASSES)
+    assert data.outputs is None
+    monkeypatch.setattr(model, "parameters", lambda: iter([torch.empty(1, device="meta")]))  # as of one elsewhere
+    require_outputs(model, data, CLASSES)
+    assert data.outputs == 3
+
+
 def stream(number):
     class Stream(IterableDataset):
         def __iter__(self):
