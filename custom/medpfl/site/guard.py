@@ -288,8 +288,5 @@ class Guarded:
             "task": message.task,
             "round": message.round,
         }
-        try:
+        with self._ledger_at_hand("written"):
             self.ledger.append(entry, update)
-        except (OSError, SealBroken, ValueError) as error:
-            logger.warning("%s: the ledger: %s", self.name, error)
-            raise StateError(words.LEDGER("cannot be written")) from None

@@ -193,7 +193,7 @@ class Ledger:
         """
         runs: set[tuple[str, str, int]] = set()
         rounds = 0
-        for entry in self.entries() if verify else map(json.loads, self._lines()):
+        for entry in self.entries() if verify else self._unverified():
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
                 rounds += entry["task"] == "train"
@@ -202,6 +202,14 @@ class Ledger:
                 runs.add((begun["contract"], begun["experiment"], begun["run"]))
         asked = (contract, experiment, run)
         return Served(len(runs - {asked}), rounds, asked in runs)
+
+    def _unverified(self) -> Iterator[dict[str, Any]]:
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                entry = json.loads(line)
+                yield {name: entry[name] for name in (*_RUN, "task")}
+            except (ValueError, KeyError, TypeError):
+                raise SealBroken(f"{self.file}, line {number}: it is no entry") from None
 
     def _at_one_moment(self) -> tuple[list[bytes], tuple[int, str]]:
         """The lines and the head that fits them: other jobs of the site write, and a reader need not be able to."""
@@ -217,9 +225,13 @@ class Ledger:
         return content[: content.rfind(b"\n") + 1].splitlines()
 
     def _head(self) -> tuple[int, str]:
-        """Number and seal of the last entry. A line that a kill left unfinished had not left the site: it goes."""
+        """Number and seal of the last entry, which the head names from then on.
+
+        A line that a kill left unfinished had not left the site: it goes, once the rest is seen to be whole.
+        """
+        count, last = self._recorded_head()
         if not self.file.exists():
-            if self._recorded_head() != (0, _BEGIN):
+            if (count, last) != (0, _BEGIN):
                 raise SealBroken(f"{self.file}: it is gone")
             return 0, _BEGIN
         size, length = self.file.stat().st_size, _TAIL
@@ -231,18 +243,28 @@ class Ledger:
                 if whole.count(b"\n") > 1 or length >= size:
                     break
                 length *= 2
+            found = self._last_of(whole, count, last)
             if len(whole) < len(tail):
                 file.truncate(size - (len(tail) - len(whole)))
-        count, last = self._recorded_head()
-        if not whole:
+        if found != (count, last):  # before another entry: a head that is two behind is one of a ledger cut off
+            self._write_head(*found)
+        return found
+
+    def _last_of(self, lines: bytes, count: int, last: str) -> tuple[int, str]:
+        """Of the last of some lines, which the head, given, is to name."""
+        if not lines:
             if (count, last) != (0, _BEGIN):
                 raise SealBroken(f"{self.file}: its entries are gone")
             return count, last
-        entry = json.loads(whole.splitlines()[-1])
-        # A kill between the entry and its head leaves the head one behind.
-        if (entry["n"], entry["seal"]) == (count, last) or (entry["n"], entry["before"]) == (count + 1, last):
-            return entry["n"], entry["seal"]
-        raise SealBroken(f"{self.file}: its last entry is not the one that its head names")
+        try:
+            entry = json.loads(lines.splitlines()[-1])
+            found, before = (entry["n"], entry["seal"]), (entry["n"] - 1, entry["before"])
+        except (ValueError, KeyError, TypeError):
+            raise SealBroken(f"{self.file}: its last line is no entry") from None
+        # A kill between the entry and its head, or a full disk, leaves the head one behind.
+        if (count, last) not in (found, before):
+            raise SealBroken(f"{self.file}: its last entry is not the one that its head names")
+        return found
 
     def _recorded_head(self) -> tuple[int, str]:
         file = self.folder / HEAD

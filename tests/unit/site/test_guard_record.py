@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import socket
 
+import pytest
 import torch
 from test_guard import KEY, Guarded
 
@@ -215,5 +216,16 @@ def test_what_left_is_in_the_ledger(tmp_path):
 
 def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path):
     guarded = Guarded(folder=tmp_path / "a", key=KEY).hello()
-    (tmp_path / "ledger.jsonl").unlink()
+    (tmp_path / "ledger.jsonl").rename(tmp_path / "elsewhere")
+    (tmp_path / "ledger.jsonl").mkdir()
     assert guarded.refused("train", 1) == "policy: the site's ledger cannot be written, so nothing leaves"
+
+
+@pytest.mark.parametrize("policy", [SitePolicy(), SitePolicy(rounds=9)])
+@pytest.mark.parametrize("line", [None, b"{}\n", b"\xff\n", b"[]\n", b"\n"])
+def test_nothing_leaves_where_the_ledger_is_not_as_it_was(tmp_path, policy, line):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
+    with open(tmp_path / "ledger.jsonl", "ab") as file:
+        file.truncate(0 if line is None else None)
+        file.write(line or b"")
+    assert guarded.refused("train", 1) == "policy: the site's ledger is not as the site wrote it, so nothing leaves"

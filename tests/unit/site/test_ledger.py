@@ -1,7 +1,9 @@
 """The record of what left: whole, in order, and noticed when it is not."""
 
+import errno
 import json
 import multiprocessing
+import os
 
 import pytest
 import torch
@@ -136,6 +138,46 @@ def test_a_kill_between_an_entry_and_its_head_is_mended(tmp_path):
     assert len(list(found.entries())) == 3
     found.append(entry(round=8), update())
     assert len(list(found.entries())) == 4
+
+
+def test_a_disk_too_full_for_the_head_costs_no_more_than_the_answers(tmp_path, monkeypatch):
+    """An entry may fit into the last block of its file where no new file does."""
+    found = filled(tmp_path, 2)
+    with monkeypatch.context() as full:
+
+        def none_left(path, *_, **__):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        full.setattr("medpfl.site.ledger.write_bytes", none_left)
+        for round_ in (2, 3, 4):
+            with pytest.raises(OSError, match="No space left"):
+                found.append(entry(round=round_), update())
+    found.append(entry(round=5), update())
+    assert [e["round"] for e in found.entries()] == [0, 1, 2, 5]
+
+
+def test_a_last_entry_that_lost_its_end_of_line_is_not_removed(tmp_path):
+    """An editor takes it off; the entry is of something that left."""
+    found = filled(tmp_path)
+    whole = found.file.read_bytes()
+    found.file.write_bytes(whole[:-1])
+    with pytest.raises(SealBroken, match="not the one that its head names"):
+        found.append(entry(), update())
+    assert found.file.read_bytes() == whole[:-1]
+    found.file.write_bytes(whole)
+    found.append(entry(), update())
+    assert len(list(found.entries())) == 5
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[]", b"1", b"\xff", b""])
+def test_a_last_line_that_is_no_entry_is_said(tmp_path, line):
+    found = filled(tmp_path)
+    with open(found.file, "ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(SealBroken, match=r"ledger\.jsonl: its last line is no entry"):
+        found.append(entry(), update())
+    with pytest.raises(SealBroken, match="line 5: it is no entry"):
+        found.served("ct", "c", "e", 1, verify=False)
 
 
 def _append(folder, number):
