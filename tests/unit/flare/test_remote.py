@@ -31,12 +31,12 @@ from medpfl.runs.real_sites import run_in_production
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=1)
 
 
-def signed(subject: str, key, issuer: str, issuer_key, *, days: int, ca: bool = False) -> bytes:
-    """A certificate, as PEM, that ends in so many days."""
+def signed(subject: str, key, issuer: str, issuer_key, *, days: int, since: int = 99, ca: bool = False) -> bytes:
+    """A certificate, as PEM, that began so many days ago and ends in so many."""
     named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
     now = datetime.now(timezone.utc)
     builder = x509.CertificateBuilder().subject_name(named[0]).issuer_name(named[1]).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=99))
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=since))
     builder = builder.not_valid_after(now + timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
     for extension in (
@@ -51,15 +51,15 @@ def signed(subject: str, key, issuer: str, issuer_key, *, days: int, ca: bool = 
     return builder.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def admin_kit(folder, *, days: int, host: str = "localhost"):
-    """An administrator's kit whose certificate ends in so many days; its project has no server."""
+def admin_kit(folder, *, days: int, since: int = 99, host: str = "localhost"):
+    """An administrator's kit whose certificate ends in so many days, began so many ago; its project has no server."""
     for name in ADMIN_STARTUP_KIT_REQUIRED_FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
     root, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     (folder / "local").mkdir()
     startup = folder / "startup"
     (startup / "rootCA.pem").write_bytes(signed("p", root, "p", root, days=99, ca=True))
-    (startup / "client.crt").write_bytes(signed("admin@example.org", key, "p", root, days=days))
+    (startup / "client.crt").write_bytes(signed("admin@example.org", key, "p", root, days=days, since=since))
     (startup / "root.key").write_bytes(pem_of(root))
     (startup / "client.key").write_bytes(pem_of(key))
     admin = {"project_name": "p", "username": "admin@example.org", "server_identity": "localhost", "scheme": "grpc"}
@@ -103,6 +103,12 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_an_expired_kit(tmp_path):
     with pytest.raises(UserError, match="its certificate expired on 20"):
         System(admin_kit(tmp_path, days=-1))
+
+
+def test_a_kit_that_is_not_valid_yet(tmp_path):
+    """As on a machine whose clock has gone back."""
+    with pytest.raises(UserError, match=r"is valid from 20.* by this machine's clock it is 20.*; set the clock"):
+        System(admin_kit(tmp_path, days=9, since=-1))
 
 
 def test_a_kit_with_parts_missing(tmp_path):
@@ -227,12 +233,13 @@ def test_a_server_whose_certificate_expired_or_is_anothers(tmp_path):
     own = load_pem_private_key((kit.folder / "startup" / "root.key").read_bytes(), None)
     port = int(kit.address.rpartition(":")[2])
     (tmp_path / "key.pem").write_bytes(pem_of(key))
-    for issuer, days, said in (
-        (own, 9, "is there and did not take the login"),
-        (own, -1, "has expired; it needs a new kit"),
-        (root, 9, "is of another project than the kit"),
+    for issuer, days, since, said in (
+        (own, 9, 99, "is there and did not take the login"),
+        (own, -1, 99, "has expired; it needs a new kit"),
+        (own, 9, -1, "is not valid yet by this machine's clock"),
+        (root, 9, 99, "is of another project than the kit"),
     ):
-        (tmp_path / "server.pem").write_bytes(signed("localhost", key, "p", issuer, days=days))
+        (tmp_path / "server.pem").write_bytes(signed("localhost", key, "p", issuer, days=days, since=since))
         with served(tmp_path / "server.pem", tmp_path / "key.pem", port):
             assert said in kit.why_no_answer(5.0)
 

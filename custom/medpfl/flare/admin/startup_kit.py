@@ -30,8 +30,8 @@ from nvflare.tool.kit.kit_config import (
 
 from medpfl.core.errors import UserError, first_line
 
-_EXPIRED = 10
-"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
+_NOT_YET_VALID, _EXPIRED = 9, 10
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 _TEXTS = ("host", "client_key", "client_cert", "ca_cert", "upload_dir", "download_dir")
 
@@ -66,7 +66,13 @@ class AdminKit:
     def _check_certificate(self) -> None:
         startup = self.folder / "startup"
         own, *further = load_crt_chain(str(startup / "client.crt"))
-        if own.not_valid_after_utc < datetime.now(timezone.utc):
+        now = datetime.now(timezone.utc)
+        if own.not_valid_before_utc > now:
+            raise UserError(
+                f"--kit {self.given}: its certificate is valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} on, and "
+                f"by this machine's clock it is {now:%Y-%m-%d %H:%M} (UTC); set the clock, or wait"
+            )
+        if own.not_valid_after_utc < now:
             raise UserError(
                 f"--kit {self.given}: its certificate expired on {own.not_valid_after_utc:%Y-%m-%d}; ask for a new kit"
             )
@@ -142,6 +148,8 @@ class AdminKit:
         except ssl.SSLCertVerificationError as error:
             if error.verify_code == _EXPIRED:
                 return f"the certificate of {where} has expired; it needs a new kit"
+            if error.verify_code == _NOT_YET_VALID:
+                return f"the certificate of {where} is not valid yet by this machine's clock; set the clock, or wait"
             return f"{where} is of another project than the kit; ask its coordinator for a kit of that project"
         except ConnectionRefusedError:
             return f"no FLARE server is running at {self.address}; start it, or ask whoever runs it"
