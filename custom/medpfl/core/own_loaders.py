@@ -73,6 +73,8 @@ USED_UP = Reason(
 NO_PAIR = Reason(
     "a batch of its loaders is not (inputs, labels), two tensors and no more: of a dictionary give these two"
 )
+NO_ROWS = Reason("a batch has not as many labels as inputs: of both the first dimension is the batch's")
+NOT_WHOLE = Reason("a batch has labels that are no whole numbers: mixed or smoothed ones are not trained on")
 SEVERAL = Reason("a batch has several labels a sample, and the task one class: several are --task multi-label")
 NARROW_INPUTS = Reason(
     "a batch has {bool|uint8|int8|int16} inputs: networks take floating point, scaled as training wants it"
@@ -95,6 +97,10 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
     if inputs.dtype in _NARROW:
         kind = str(inputs.dtype).removeprefix("torch.")
         raise LoaderError(NARROW_INPUTS(kind))
+    if not (inputs.dim() and labels.dim() and len(inputs) == len(labels)):
+        raise LoaderError(NO_ROWS())
+    if labels.is_complex() or (labels.is_floating_point() and not torch.equal(labels, labels.trunc())):
+        raise LoaderError(NOT_WHOLE())
     return inputs, labels
 
 

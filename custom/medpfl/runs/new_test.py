@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
+from medpfl.core.errors import UserError, first_line
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
@@ -74,11 +75,15 @@ def _new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str,
 
 @contextmanager
 def _named(site: str) -> Iterator[None]:
-    """What is wrong with a site's data, with its name."""
+    """What is wrong with a site's data or their function, with its name: all else of the run is done."""
     try:
         yield
     except LoaderError as error:
         raise LoaderError(f"{site}: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise LoaderError(f"{site}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _averaged(federation: Federation, files: list[Path], data: dict[str, SiteData]) -> dict[str, Any]:

@@ -33,7 +33,11 @@ def seen(learned: Task, data: SiteData, part: Part = "validation") -> dict[str, 
     labels = labels_of(data, part)
     if bags is not None:  # a patient's samples have one label
         labels = torch.zeros(int(bags.max()) + 1, dtype=labels.dtype, device=labels.device).scatter(0, bags, labels)
-    return counted(torch.bincount(labels).tolist())
+    # What the loss leaves out is below 0, and one far too large would make a count for each class up to it.
+    classes, numbers = labels[labels >= 0].unique(return_counts=True)
+    found = counted(numbers.tolist())
+    most = found["majority"]
+    return found | {"majority": None if most is None else int(classes[most])}
 
 
 def lead(learned: Task, data: SiteData) -> dict[str, str]:

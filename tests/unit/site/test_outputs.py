@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.messages import Failure, Message
-from medpfl.core.own_loaders import LabelOutside, NotPlain, require_inside
+from medpfl.core.own_loaders import LabelOutside, LoaderError, NotPlain, require_inside
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.engine.federation import Federation
@@ -89,6 +89,23 @@ def test_on_a_gpu_loaders_are_told_the_outputs(monkeypatch):
     monkeypatch.setattr(model, "parameters", lambda: iter([torch.empty(1, device="meta")]))  # as of one elsewhere
     require_outputs(model, data, CLASSES)
     assert data.outputs == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.tensor(1), "not as many labels as inputs"),
+        (torch.tensor([1]), "not as many labels as inputs"),
+        (torch.tensor([0.5, 1.0]), "no whole numbers"),
+        (torch.tensor([float("nan"), 1.0]), "no whole numbers"),
+        (torch.tensor([0j, 1j]), "no whole numbers"),
+    ],
+)
+def test_labels_that_no_loss_takes_as_they_are(labels, words):
+    """Half a label would be trained on as none."""
+    data = SiteLoaders([(torch.zeros(2, 1, 4, 4), labels)])
+    with pytest.raises(LoaderError, match=f"a batch has .*{words}"):
+        list(data.training_batches(2, torch.Generator()))
 
 
 def stream(number):
@@ -182,6 +199,20 @@ def test_it_costs_its_site_alone(tmp_path):
     assert {(failure["site"], failure["reason"]) for failure in results["failures"]} == {("site-2", WORDS)}
     assert results["final"]["selected"]["sites"].keys() == {"site-1", "site-3"}
     assert f"no test of all sites' models together: site-2: {WORDS}" in results["notes"]
+
+
+def broken_loaders(site, seed):
+    """Of which one site's inputs are of a type that the network does not take, and fails wherever it is asked."""
+    kind = torch.float16 if site == "site-2" else torch.float32
+    return SiteLoaders(*[[(torch.zeros(2, 1, 4, 4, dtype=kind), torch.tensor([0, 1]))] for _ in PARTS])
+
+
+def test_the_test_of_all_models_ends_no_run_for_a_site_that_failed(tmp_path):
+    permit(__name__)
+    asked = config(data=f"{__name__}:broken_loaders", min_sites=2, rounds=1)
+    results = run_experiment(asked, tmp_path, env="inprocess")
+    assert results["final"]["selected"]["sites"].keys() == {"site-1", "site-3"}
+    assert any(note.startswith("no test of all sites' models together: site-2: ") for note in results["notes"])
 
 
 @pytest.mark.parametrize(("label", "first"), [(0, None), (12, WORDS)])

@@ -114,3 +114,11 @@ def test_the_loss_is_told_where_it_selects_and_nowhere_else():
     assert PLAIN.score(found, "loss") == -found["validation_loss"]
     assert PLAIN.score(found, "accuracy") == pytest.approx(2 / 3)
     assert PLAIN.score({"validation": None}, "loss") is None
+
+
+@pytest.mark.parametrize("other", [-100, 2**40])
+def test_labels_without_a_class_are_no_error_where_they_are_counted(other):
+    """The loss leaves out those below 0; whatever is too large is refused where the network is there."""
+    labels = torch.tensor([1] * 9 + [other])
+    data = SiteLoaders((), [(torch.zeros(10, 1, 4, 4), labels)])
+    assert seen(TASKS["classification"], data) == {"cases": 9 if other < 0 else 10, "majority": 1}
