@@ -82,6 +82,7 @@ class Ledger:
             SealBroken: the last entry is not this site's.
         """
         with self._locked():
+            begun = self._begun()  # first: where it is damaged there is to be no entry of what does not leave
             count, last = self._head()
             numbers = json.dumps(update.metrics, sort_keys=True)
             names = sorted(update.tensors)
@@ -102,7 +103,9 @@ class Ledger:
                 file.flush()
                 os.fsync(file.fileno())
             self._write_head(count + 1, json.loads(line)["seal"])
-            self._forget(_run(*(entry[name] for name in _RUN)))
+            run = _run(*(entry[name] for name in _RUN))
+            if len(others := [one for one in begun if _of(one) != run]) < len(begun):
+                self._write_begun(others)
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All entries, verified one after the other.
@@ -162,11 +165,6 @@ class Ledger:
             if mine in (begun := self._begun()):
                 begun.remove(mine)
                 self._write_begun(begun)
-
-    def _forget(self, run: dict[str, Any]) -> None:
-        begun = self._begun()
-        if len(others := [one for one in begun if _of(one) != run]) < len(begun):
-            self._write_begun(others)
 
     def _begun(self) -> list[dict[str, Any]]:
         """Those of processes that there still are."""

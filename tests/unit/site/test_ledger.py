@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from medpfl.core.messages import Update
-from medpfl.site.ledger import _TAIL, Ledger, Served
+from medpfl.site.ledger import _TAIL, BEGUN, Ledger, Served
 from medpfl.site.seal import Seal, SealBroken
 
 KEY = bytes(range(32))
@@ -238,3 +238,11 @@ def test_what_a_data_set_has_served(tmp_path):
     assert found.served("ct", "c", "e", 1) == Served(experiments=3, rounds=3, known=True)
     assert found.served("ct", "c", "g", 1) == Served(experiments=4, rounds=3, known=False)
     assert found.served("mr", "c", "e", 1) == Served(experiments=0, rounds=1, known=True)
+
+
+def test_where_the_record_of_what_began_is_damaged_there_is_no_entry_of_what_does_not_leave(tmp_path):
+    found = filled(tmp_path)
+    (tmp_path / BEGUN).write_bytes(b"")
+    with pytest.raises(SealBroken, match=f"{BEGUN}: it is not as this site wrote it"):
+        found.append(entry(), update())
+    assert len(list(found.entries())) == 4
