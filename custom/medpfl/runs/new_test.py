@@ -6,6 +6,7 @@ al., IEEE JBHI 2023. That needs every site's whole model in one place, which onl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
 from medpfl.tasks.evaluation import cases
+
+logger = logging.getLogger(__name__)
 
 NO_TEST = "no test of all sites' models together: "
 """How the reason begins."""
@@ -52,7 +55,8 @@ def _new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str,
     data = {}
     for name, own in (sites | centres).items():
         with _named(name):
-            data |= {name: own} if own.samples("test") else {}
+            if own.samples("test"):
+                data[name] = own
     predictions = len(files) * sum(d.samples("test") for d in data.values())
     if not predictions:
         return f"{NO_TEST}there are no models or no test samples"
@@ -82,7 +86,8 @@ def _named(site: str) -> Iterator[None]:
         raise LoaderError(f"{site}: {error}") from None
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # as the site's own rounds: the log has where it was
+        logger.warning("%s: the test of all sites' models: %s", site, error, exc_info=error)
         raise LoaderError(f"{site}: {type(error).__name__}: {first_line(error)}") from error
 
 

@@ -75,6 +75,7 @@ def test_loaders_say_it_at_their_batch():
     seen = []
     with pytest.raises(LabelOutside, match=WORDS):
         seen.extend(data.training_batches(2, torch.Generator()))  # keeps what came before the error
+    assert len(seen) == 1
     assert len(list(data.batches("validation", 2))) == 1
     with pytest.raises(LabelOutside, match=WORDS):
         list(data.batches("test", 2))
