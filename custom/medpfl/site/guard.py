@@ -160,15 +160,12 @@ class Guarded:
             raise StateError(words.NOT_NEEDED(self.contract.config.resolved_mixing))
 
     def _require_weights(self) -> None:
-        """Mixes that weigh sites draw to few: a copy of a site's statistics would take all the weight."""
-        config, most = self.contract.config, self.policy.largest_weight
-        if config.mixer.weighs_sites and config.weight_cap > most:
-            raise StateError(words.LARGE_WEIGHT(most))
+        if not self.policy.lets_weigh(self.contract.config):
+            raise StateError(words.LARGE_WEIGHT(self.policy.largest_weight))
 
     def _require_unsteered(self) -> None:
         """A server that leads training where it likes reads images from where it ends."""
-        limited = self.policy.largest_jump or self.policy.copied_rows < 1
-        if limited and (name := next((c.name for c in self.channels if c.steers), None)):
+        if not self.policy.lets_steer and (name := next((c.name for c in self.channels if c.steers), None)):
             raise StateError(words.STEERS(name))
 
     def _require_patients(self, message: Message, model: nn.Module) -> None:
@@ -206,12 +203,13 @@ class Guarded:
             raise StateError(words.BRINGS_WEIGHTS())
 
     def _require_pretrained(self, message: Message) -> None:
-        named = self.contract.config.pretrained
+        config = self.contract.config
         if message.task not in ("prepare", "statistics") or not message.shared:
             return
-        if self.contract.config.mixer.under_model and named and f"sha256:{fingerprint(message.shared)}" != named:
+        named = config.mixer.under_model and config.pretrained
+        if named and f"sha256:{fingerprint(message.shared)}" != named:
             raise StateError(words.OTHER_PRETRAINED())
-        if self.policy.named_pretrained and not named and not self.public and self.contract.config.mixer.under_model:
+        if not self.policy.lets_pretrain(config, public=self.public):
             raise StateError(words.UNNAMED_PRETRAINED())
 
     def _require_unused(self, record: Record, message: Message) -> bool:

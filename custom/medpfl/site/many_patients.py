@@ -45,7 +45,7 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
     config, least = contract.config, policy.least_patients
     if not policy.lets_say_whose(contract.patient_pattern):
         raise StateError(words.SAYS_WHOSE())
-    if contract.divides_folders and policy.patient_patterns is not None:
+    if not policy.lets_divide(contract.divides_folders):
         raise StateError(words.SAYS_FOLDERS())
     if patients(data) < least:
         raise StateError(words.FEW_PATIENTS(least))

@@ -111,10 +111,27 @@ class SitePolicy(BaseModel):
         """Whether a job may say by this expression whose an image is."""
         return not pattern or self.patient_patterns is None or pattern in self.patient_patterns
 
+    def lets_divide(self, folders: bool) -> bool:
+        """Whether a job that says which of the site's folders are sites, if it does, may say so."""
+        return not folders or self.patient_patterns is None
+
     def lets_bring(self, config: RunConfig, contract: str) -> bool:
         """Whether a run may bring weights of its own, if it does, by its contract's hash."""
         brings = config.mixer.under_model or bool(config.init)
         return not (brings and self.approved_weights) or contract in self.approved
+
+    def lets_pretrain(self, config: RunConfig, *, public: bool) -> bool:
+        """Whether a run may have its pretrained model f, if it has one; of a public set every party makes the same."""
+        return not (config.mixer.under_model and self.named_pretrained) or bool(config.pretrained) or public
+
+    def lets_weigh(self, config: RunConfig) -> bool:
+        """Whether one other site's update may weigh as much as the run lets it: a copy would take all."""
+        return not config.mixer.weighs_sites or config.weight_cap <= self.largest_weight
+
+    @property
+    def lets_steer(self) -> bool:
+        """Whether a channel may lead training elsewhere than the weights that come, whose limits it passes by."""
+        return not self.largest_jump and self.copied_rows >= 1
 
     def lets_augment(self, spec: object) -> bool:
         """Whether a job may change training images so: by ``none``, a preset's name, or a list of its own."""

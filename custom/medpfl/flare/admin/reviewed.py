@@ -109,17 +109,17 @@ class Review:
             found.append(wrong)
         if tells and policy.least_patients > 1 and self.unusual:
             found.append(self.unusual)
-        if tells and policy.patient_patterns is not None and self.divides_folders:
+        if tells and not policy.lets_divide(self.divides_folders):
             found.append("it says which of the site's folders are sites (folders=sites, held_out)")
         if tells and not policy.lets_augment(config.augment):
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")
-        if config.mixer.under_model and policy.named_pretrained and not (config.pretrained or self.public):
+        if not policy.lets_pretrain(config, public=self.public):
             found.append("it names no fingerprint of its pretrained model f")
         if tells and not (self.public or policy.lets_bring(config, self.hash)):
             found.append("it brings weights (f, start weights), which can be made to show single patients: approve it")
-        if config.mixer.weighs_sites and config.weight_cap > policy.largest_weight:
+        if not policy.lets_weigh(config):
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
-        if (policy.largest_jump or policy.copied_rows < 1) and self.steering:
+        if self.steering and not policy.lets_steer:
             found.append(f"by {self.steering!r} a server leads training past largest_jump and copied_rows")
         if policy.rounds and config.rounds > policy.rounds:
             found.append(f"it has {config.rounds} rounds, and the data may serve {policy.rounds}")
