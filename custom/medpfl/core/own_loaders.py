@@ -74,6 +74,11 @@ NO_PAIR = Reason(
     "a batch of its loaders is not (inputs, labels), two tensors and no more: of a dictionary give these two"
 )
 NO_ROWS = Reason("a batch has not as many labels as inputs: of both the first dimension is the batch's")
+EMPTY = Reason("a batch has no samples: leave it out, a loss has no mean over none")
+ENDLESS = Reason(
+    "one of its loaders does not tell its length and has not ended after {number} batches: give one whose epoch ends, "
+    "a part of the stream (itertools.islice) for each reading"
+)
 NOT_WHOLE = Reason("a batch has labels that are no whole numbers: mixed or smoothed ones are not trained on")
 SEVERAL = Reason("a batch has several labels a sample, and the task one class: several are --task multi-label")
 NARROW_INPUTS = Reason(
@@ -82,12 +87,27 @@ NARROW_INPUTS = Reason(
 BALANCED = Reason("loaders of one's own draw their samples themselves, so sampling=balanced cannot: balance them there")
 _NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
 """Kinds of numbers that images are stored in and no layer takes."""
+_MOST_UNTOLD = 100_000
+"""Batches in an epoch of a loader that does not tell how many it has; one of a stream without an end has more."""
 
 
 def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """A loader's batches; LoaderError at the first that no network could take."""
-    for batch in loader:
-        yield _pair(batch)
+    """A loader's batches; LoaderError at the first that no network could take, or where there is no end of them."""
+    return map(_pair, loader if _length(loader) is not None else _ending(loader))
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:  # as torch's own over a stream, which has a len() that raises
+        return None
+
+
+def _ending(loader: Iterable[Any]) -> Iterator[Any]:
+    for number, batch in enumerate(loader):
+        if number == _MOST_UNTOLD:
+            raise LoaderError(ENDLESS(_MOST_UNTOLD))
+        yield batch
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
@@ -99,6 +119,8 @@ def _pair(batch: Any) -> tuple[Tensor, Tensor]:
         raise LoaderError(NARROW_INPUTS(kind))
     if not (inputs.dim() and labels.dim() and len(inputs) == len(labels)):
         raise LoaderError(NO_ROWS())
+    if not len(inputs):
+        raise LoaderError(EMPTY())
     if labels.is_complex() or (labels.is_floating_point() and not torch.equal(labels, labels.trunc())):
         raise LoaderError(NOT_WHOLE())
     return inputs, labels
@@ -116,11 +138,11 @@ def told(loader: Iterable[Any]) -> int | None:
 
 def number_of_batches(loader: Iterable[Any]) -> int:
     """In an epoch. A loader that does not tell is :func:`looked_at` for it."""
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:  # as torch's own over a stream, which has a len() that raises
-        with looked_at():
-            return sum(1 for _ in loader)
+    length = _length(loader)
+    if length is not None:
+        return length
+    with looked_at():
+        return sum(1 for _ in _ending(loader))
 
 
 def varies(loader: Iterable[Any], batches: int | None = None) -> bool:

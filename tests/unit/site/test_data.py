@@ -19,7 +19,17 @@ from torch.utils.data import (
 )
 
 from medpfl.core.moments import input_statistics, training_inputs
-from medpfl.core.own_loaders import NO_PAIR, NOT_IN_ORDER, NOT_PLAIN, SEVERAL, USED_UP, LoaderError, NotPlain
+from medpfl.core.own_loaders import (
+    EMPTY,
+    ENDLESS,
+    NO_PAIR,
+    NOT_IN_ORDER,
+    NOT_PLAIN,
+    SEVERAL,
+    USED_UP,
+    LoaderError,
+    NotPlain,
+)
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors, SiteLoaders, batch_sizes, scale
 from medpfl.server.rounds import QuorumNotMet
@@ -250,6 +260,34 @@ def test_training_loaders_that_can_be_read_once_are_refused_at_the_hello():
     assert listed(USED_UP(), ()) == USED_UP()
 
 
+class Endless:
+    def __iter__(self):
+        while True:
+            yield INPUTS, LABELS
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        lambda: SiteLoaders(Endless()).samples("train"),
+        lambda: SiteLoaders(Endless()).batches_in_epoch(3),
+        lambda: list(SiteLoaders((), validation=Endless()).batches("validation", 3)),
+    ],
+    ids=["samples", "epoch", "validation"],
+)
+def test_a_stream_without_an_end_is_refused(reading, monkeypatch):
+    monkeypatch.setattr("medpfl.core.own_loaders._MOST_UNTOLD", 50)
+    with pytest.raises(LoaderError, match="has not ended after 50 batches") as said:
+        reading()
+    assert listed(str(said.value), ()) == str(said.value) == ENDLESS(50)
+
+
+def test_a_loader_that_tells_its_length_may_be_long(monkeypatch):
+    monkeypatch.setattr("medpfl.core.own_loaders._MOST_UNTOLD", 50)
+    data = SiteLoaders([(INPUTS, LABELS)] * 60)
+    assert (data.samples("train"), data.batches_in_epoch(3)) == (180, 60)
+
+
 def test_a_loader_in_order_serves_for_statistics():
     assert len(list(SiteLoaders(Table()).batches("train", 8))) == 2
     for loader in (DataLoader(numbered(), 8), [(torch.arange(100.0)[:, None], torch.zeros(100))]):
@@ -275,6 +313,7 @@ def test_a_site_says_why_it_sends_no_statistics():
         ((INPUTS.numpy(), LABELS.numpy()), NO_PAIR()),
         ((INPUTS.short(), LABELS), "a batch has int16 inputs: networks take floating point, scaled as training wants"),
         ((INPUTS, torch.zeros(3, 2)), SEVERAL()),
+        ((INPUTS[:0], LABELS[:0]), EMPTY()),
     ],
 )
 def test_what_no_network_could_take_is_said(batch, words):
