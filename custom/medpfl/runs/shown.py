@@ -27,8 +27,9 @@ from medpfl.report.headline import summary
 from medpfl.report.page import table_html
 from medpfl.report.page_parts import Table as PageTable
 from medpfl.report.page_tables import site_table
+from medpfl.report.run_table import run_table
 from medpfl.report.sweep import sweep_rows
-from medpfl.report.terminal import comparison_table, run_table, sweep_table
+from medpfl.report.terminal import comparison_table, sweep_table
 
 _WIDTH = 100
 

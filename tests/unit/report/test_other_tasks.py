@@ -14,8 +14,9 @@ from medpfl.report.compare_table import comparison_rows
 from medpfl.report.headline import headline, summary
 from medpfl.report.history import history_csv
 from medpfl.report.reading import load_results, worst_site
+from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import compare
-from medpfl.report.terminal import print_run, run_table
+from medpfl.report.terminal import print_run
 from medpfl.report.verdicts import gain_lines, gains_table
 from medpfl.report.words import further
 from medpfl.tasks import TASKS

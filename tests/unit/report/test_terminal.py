@@ -6,8 +6,9 @@ from rich.console import Console
 
 from medpfl.core.errors import UserError
 from medpfl.report.compare_table import comparison_rows
+from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import compare
-from medpfl.report.terminal import comparison_table, print_run, run_table
+from medpfl.report.terminal import comparison_table, print_run
 from medpfl.report.terminal_joined import print_joined
 
 
