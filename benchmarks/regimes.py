@@ -39,6 +39,13 @@ COMMON = {"model": "lenet5", "local_epochs": 1, "settings": {"batch_size": 32}}
 MANY = {"sites": 20, "rounds": 20}
 FEW = {"sites": 20, "rounds": 100, "local_epochs": 3}
 """With 73 training images and 10 validation cases at a site."""
+VIT = {
+    "model": "vit-tiny",
+    "model_args": {"patch_size": 7},
+    "settings": {"momentum": 0.9, "nesterov": 1, "weight_decay": 5e-4},
+}
+"""Trained as the paper of personal heads trains it (Shen et al., IEEE JBHI 2023), alone too."""
+WITH_VIT = ("organ-0.05-73", "organ-0.5-73", "blood-0.5-73")
 SHARES = {"organ": (0.025, 0.0035, 0.9715), "blood": (0.0855, 0.0117, 0.9028)}
 ALONE = ("alone", "alone-again", "alone:momentum=0.9", "alone-again:momentum=0.9")
 
@@ -75,7 +82,7 @@ def regimes() -> dict[str, dict]:
         "local_epochs": 3,
         "settings": {"optimizer": "adam", "lr": 0.002, "batch_size": 16},
     }
-    return found
+    return found | {f"{name}-vit": found[name] | VIT for name in WITH_VIT}
 
 
 METHODS = (
@@ -86,6 +93,8 @@ METHODS = (
     "fedcurv", "vhl", "fedimpres",
     "fedbn:momentum=0.9,server_lr=1",
 )  # fmt: skip
+OF_VIT = ("alone", "fedavg", "vit-heads", "fedavg:server_lr=1")
+"""In the regimes with a ViT, where all have momentum: FedBlend's federation is FedAvg with momentum at the server."""
 
 
 def by_sgd(fields: dict) -> bool:
@@ -210,17 +219,20 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--regimes", nargs="*", default=list(known))
-    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--methods", nargs="*", help="by default all that are in the tables")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--alone", nargs="*", default=ALONE, help="what is trained alone beside them")
+    parser.add_argument("--alone", nargs="*", help="what is trained alone beside them")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     permit("regimes_data")
-    for method in (*asked.alone, *asked.methods):  # what is no method anywhere ends the command
+    for method in (*(asked.alone or ()), *(asked.methods or ())):  # what is no method anywhere ends the command
         config_of(as_method(method), 0, known["organ-iid"])
     for seed in asked.seeds:
         for regime in asked.regimes:
-            for method in (*asked.alone, *asked.methods):
+            of_vit = regime.endswith("-vit")
+            beside = (OF_VIT[:1] if of_vit else ALONE) if asked.alone is None else asked.alone
+            methods = (OF_VIT[1:] if of_vit else METHODS) if asked.methods is None else asked.methods
+            for method in (*beside, *methods):
                 path = asked.out / regime / f"seed-{seed}" / f"{method.replace(':', '_')}.npz"
                 if path.exists():
                     continue

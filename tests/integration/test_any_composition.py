@@ -77,7 +77,7 @@ def composed(draw, files):
     asked |= {"rounds": draw.choice([1, 2]), "local_epochs": 1, "seed": draw.randrange(3)}
     maybe = {
         "use": ["best", "blend", "received"],
-        "personal": ["nothing", "batch-norm", "top:1", "below-top:1", "batch-norm+top:1"],
+        "personal": ["nothing", "batch-norm", "any-batch-norm", "top:1", "below-top:1", "batch-norm+top:1"],
         "mixing": ["samples", "equal", "uniform", "median", "similarity", "similarity-running"],
         "held_out": ["1"],
         "augment": ["light", "strong:mr"],

@@ -295,6 +295,11 @@ def test_first_difference():
 def test_without_batch_norm_there_is_nothing_to_keep():
     with pytest.raises(UserError, match="Linear has no batch-norm layer"):
         ParameterSplit(nn.Linear(2, 2), BatchNorm())
+    assert ParameterSplit(nn.Linear(2, 2), BatchNorm(required=False)).shared_names == ("weight", "bias")
+    assert (
+        ParameterSplit(Net(), BatchNorm(required=False)).description()
+        == ParameterSplit(Net(), BatchNorm()).description()
+    )
 
 
 def test_top_and_below_top_are_complements():
@@ -337,6 +342,7 @@ def test_a_slice_outside_of_its_entry():
         ("nothing", Nothing()),
         ("everything", Everything()),
         ("batch-norm", BatchNorm()),
+        ("any-batch-norm", BatchNorm(required=False)),
         ("top:2", TopLayers(2)),
         ("below-top:1", BelowTop(1)),
         ("modules:a.b, c", Modules(("a.b", "c"))),

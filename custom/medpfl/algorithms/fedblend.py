@@ -1,7 +1,8 @@
 """FedBlend: this package's own composition, in which a site ends with its own model and the federation's together.
 
-1. Sites share all but batch norm, averaged by numbers of samples (FedBN). Where they train by SGD they do so with
-   momentum, and what is common moves with momentum along their mean step (FedAvgM, :mod:`medpfl.algorithms.fedopt`).
+1. Sites share all but batch norm, averaged by numbers of samples (FedBN); a network without any is shared whole
+   (FedAvg). Where they train by SGD they do so with momentum, and what is common moves with momentum along their mean
+   step (FedAvgM, :mod:`medpfl.algorithms.fedopt`).
 2. At the end each takes 200 steps more on its own data (:mod:`medpfl.algorithms.fine_tuning`): as many where
    images are few as where they are many.
 3. Beside it, each has trained alone in the same rounds, by the same settings. It uses (1 - w) p_alone + w p_federated,
@@ -25,7 +26,7 @@ FEDBLEND = Algorithm(
     title="FedBlend",
     paper="medpfl",
     summary="FedBN with momentum, fine-tuned, and blended with the model that each site trained alone",
-    personal="batch-norm",
+    personal="any-batch-norm",
     mixing=Samples,
     mechanisms=(ServerOptimizer, FineTuning),
     settings={"finetune_steps": 200},

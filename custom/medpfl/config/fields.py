@@ -77,8 +77,8 @@ class RunFields(BaseModel):
     algorithm: str
     personal: str | None = option(
         None,
-        "What stays at the sites: nothing, batch-norm, top:K, below-top:K, heads:P, adapters, modules:A,B; joined by "
-        "+.",
+        "What stays at the sites: nothing, batch-norm, any-batch-norm, top:K, below-top:K, heads:P, adapters, "
+        "modules:A,B; joined by +.",
         METHOD,
     )
     frozen: str = option(

@@ -59,16 +59,22 @@ class Everything:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """All state of every batch-norm layer, found by module type (Li et al. 2021)."""
+    """All state of every batch-norm layer, found by module type (Li et al. 2021).
+
+    Attributes:
+        required: whether a network without any is refused; else it is shared whole.
+    """
+
+    required: bool = True
 
     def personal(self, model: nn.Module, x: Tensor | None = None) -> dict[str, Slice | None]:
         """See :class:`Declaration`.
 
         Raises:
-            UserError: the model has no batch norm, so that the method would silently be another one.
+            UserError: the model has no batch norm and is to have some, as the method would silently be another one.
         """
         layers = batch_norm_layers(model)
-        if not layers:
+        if self.required and not layers:
             raise UserError(
                 f"{type(model).__name__} has no batch-norm layer, so there is nothing to keep at the sites: "
                 f"{how_to_get_batch_norm(model)}, or another personal part (--personal)"
@@ -215,8 +221,8 @@ class Union:
 def parse_declaration(text: str) -> Declaration:
     """The declaration that a text names; parts are joined by ``+``, e.g. ``batch-norm+top:1``.
 
-    Forms: ``nothing``, ``everything``, ``batch-norm``, ``adapters``, ``top:K``, ``below-top:K``, ``heads:P``,
-    ``modules:PATH,PATH``.
+    Forms: ``nothing``, ``everything``, ``batch-norm``, ``any-batch-norm``, ``adapters``, ``top:K``, ``below-top:K``,
+    ``heads:P``, ``modules:PATH,PATH``.
 
     Raises:
         UserError: the text is none of these.
@@ -225,10 +231,18 @@ def parse_declaration(text: str) -> Declaration:
     return parts[0] if len(parts) == 1 else Union(parts)
 
 
+_PLAIN = {
+    "nothing": Nothing(),
+    "everything": Everything(),
+    "batch-norm": BatchNorm(),
+    "any-batch-norm": BatchNorm(required=False),
+    "adapters": Adapters(),
+}
+
+
 def _parse_part(text: str) -> Declaration:
-    plain = {"nothing": Nothing(), "everything": Everything(), "batch-norm": BatchNorm(), "adapters": Adapters()}
-    if text in plain:
-        return plain[text]
+    if text in _PLAIN:
+        return _PLAIN[text]
     kind, _, argument = text.partition(":")
     if kind in ("top", "below-top") and argument.isdecimal() and int(argument) > 0:
         return (TopLayers if kind == "top" else BelowTop)(int(argument))
@@ -237,7 +251,7 @@ def _parse_part(text: str) -> Declaration:
     if kind == "modules" and argument:
         return Modules(tuple(path.strip() for path in argument.split(",")))
     raise UserError(
-        f"unknown personal part {text!r}: use nothing, everything, batch-norm, adapters, top:K, below-top:K, heads:P "
+        f"unknown personal part {text!r}: use {', '.join(_PLAIN)}, top:K, below-top:K, heads:P "
         "or modules:PATH,PATH (K >= 1, P from 0 to 1), joined by + where several are meant"
     )
 

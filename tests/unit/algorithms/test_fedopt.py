@@ -185,6 +185,14 @@ def test_fedblend_has_momentum_where_sites_train_by_sgd(settings, moves_):
     assert set(state.moved_by) == ({"server_optimizer"} if moves_ else set())
 
 
+def test_fedblend_shares_a_network_without_batch_norm_whole():
+    asked = config("fedblend", model="tiny:Wide", settings=FEW_STEPS)
+    assert asked.resolved_personal == "any-batch-norm"
+    blend, _ = run(asked)
+    plain, _ = run(config("fedavg", model="tiny:Wide", settings={"momentum": 0.9, "server_lr": 1.0}))
+    assert all(same(blend.shared[name], plain.shared[name]) for name in ("site-1", "site-2", "site-3"))
+
+
 def test_its_rival_trains_as_it_does():
     """Else a part of what it gains would be momentum's."""
     rivals = [run(config("fedblend", rounds=1, alone="yes", settings=s | FEW_STEPS))[1] for s in ({}, {"momentum": 0})]
