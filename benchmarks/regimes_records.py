@@ -1,7 +1,8 @@
 """What is kept of the regimes' results: a line for each row of the tables, regime and seed.
 
 ``regimes.csv`` is of sites that train as the papers do, ``regimes_momentum.csv`` of sites that train with momentum.
-``regimes_fresh.csv`` has seeds that were trained after its rows had been chosen by the others (``regimes_best.py``).
+``regimes_fresh.csv`` has seeds that were trained after its rows had been chosen by the others (``regimes_best.py``),
+``regimes_vit.csv`` the regimes with a vision transformer.
 
 Predictions fill gigabytes and stay where they were made; lines are added as seeds and methods are run, on any machine,
 and the tables and ``medpfl advise``'s file are made of the lines.
@@ -18,6 +19,7 @@ import numpy as np
 FILE = Path(__file__).with_name("regimes.csv")
 MOMENTUM = Path(__file__).with_name("regimes_momentum.csv")
 FRESH = Path(__file__).with_name("regimes_fresh.csv")
+VIT = Path(__file__).with_name("regimes_vit.csv")
 POINT = 0.01 + 1e-9
 
 

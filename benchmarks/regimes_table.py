@@ -4,6 +4,7 @@
     python benchmarks/regimes_table.py --add RESULTS --fresh     # of regimes_fresh.csv, which the tables leave out
     python benchmarks/regimes_table.py [--compact | --summary] [--seeds 0] [--regimes A B]  # the tables
     python benchmarks/regimes_table.py --own-rival ...           # FedBlend against the model trained alone as it trains
+    python benchmarks/regimes_table.py --vit [--compact]         # the regimes with a vision transformer
     MEDPFL_BENCHMARK_DATA=FOLDER python benchmarks/regimes_table.py --json FILE
 
 *Alone* is the model that a site trains by itself in the same rounds, of its best round, between as it is and with as
@@ -27,7 +28,7 @@ import numpy as np
 from regimes import by_sgd, regimes
 from regimes_masks import REGIMES
 from regimes_masks import measured as measured_masks
-from regimes_records import FILE, FRESH, MOMENTUM, Record, Together, add, read, record, together
+from regimes_records import FILE, FRESH, MOMENTUM, VIT, Record, Together, add, read, record, together
 from scipy.stats import binomtest
 
 from medpfl.site.choice import chosen
@@ -137,6 +138,8 @@ TITLES = {
     "fedimpres": "FedImpres",
     "fedavgm": "FedAvgM",
     "fedbn_server_lr=1": "FedBN, server momentum",
+    "fedavg_server_lr=1": "FedAvg, server momentum",
+    "vit-heads": "ViT heads",
 }
 FINE_TUNED = ("fedbabu", "fedbabu_prior=1")
 """Is so as published."""
@@ -146,7 +149,7 @@ for name, title in TITLES.items():
     if name not in FINE_TUNED:
         ROWS.append(Row(f"{title}, fine-tuned", name, plain("fine-tuned")))
 ROWS.append(Row("FedBN, fine-tuned, best", "fedbn", by("best", "fine-tuned", "received")))
-for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1"):
+for name in ("fedavg", "fedper", "fedbn", "fedbn_prior=1", "fedbn_server_lr=1", "fedavg_server_lr=1", "vit-heads"):
     ROWS.append(Row(f"{TITLES[name]}, fine-tuned, blend", name, BLEND))
 FEDBLEND, PLAIN = "**FedBlend**", "**FedBlend, momentum=0**"
 ROWS.append(Row(FEDBLEND, f"fedbn_{WITH},server_lr=1", BLEND, f"{ALONE}_{WITH}"))
@@ -167,6 +170,8 @@ FIELDS = regimes() | REGIMES
 
 def same_as(title: str, regime: str) -> str:
     """The blended row that one of FedBlend's is in a regime: it has no momentum where sites do not train by SGD."""
+    if regime.endswith("-vit"):  # whose sites all train with momentum
+        return {FEDBLEND: "FedAvg, server momentum, fine-tuned, blend"}.get(title, "")
     if by_sgd(FIELDS[regime]):
         return {PLAIN: "FedBN, server momentum, fine-tuned, blend"}.get(title, "")
     return {PLAIN: "FedBN, fine-tuned, blend", FEDBLEND: "FedBN, fine-tuned, blend"}.get(title, "")
@@ -223,6 +228,7 @@ HEAD = (
     "|---|{}---|---|---|---|---|"
 )
 COMPACT = ("FedAvg", "FedBN", "FedAvg, fine-tuned", "FedBN, fine-tuned", PLAIN, "two alone, blended")
+COMPACT_VIT = ("FedAvg", "ViT heads", "FedAvg, fine-tuned", "ViT heads, fine-tuned", FEDBLEND)
 COMPACT_OWN = (*PARTS.values(), FEDBLEND, "two alone, blended")
 """Beside the model trained alone as FedBlend's rival is."""
 Regimes = dict[str, dict[str, list[Record]]]
@@ -290,6 +296,7 @@ def main() -> None:
     parser.add_argument("--add", type=Path, metavar="RESULTS", help="of regimes.py, to regimes.csv")
     parser.add_argument("--fresh", action="store_true", help="with --add: of seeds that choose no row")
     parser.add_argument("--summary", action="store_true", help="over all regimes instead of each")
+    parser.add_argument("--vit", action="store_true", help="the regimes with a vision transformer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what medpfl advise reads instead")
     parser.add_argument("--compact", action="store_true", help="a row for each regime")
     parser.add_argument("--seeds", type=int, nargs="*", help="of these alone, in which more methods may have been run")
@@ -304,11 +311,15 @@ def main() -> None:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         new += [r._replace(row=own) for own in (PLAIN, FEDBLEND) for r in new if r.row == same_as(own, r.regime)]
         own_ = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
-        for lines, file in ((new, FRESH if asked.fresh else FILE), (own_, MOMENTUM)):
+        of_vit = [r for r in new if r.regime.endswith("-vit")]
+        others = [r for r in new if r not in of_vit]
+        for lines, file in ((others, FRESH if asked.fresh else FILE), (own_, MOMENTUM), (of_vit, VIT)):
             print(f"{len(lines)} lines added or replaced, {len(add(lines, file))} in {file.name}")
         return
     wanted = [(asked.seeds, "seed"), (asked.regimes, "regime")]
     every, compact = (by_own_rival(), COMPACT_OWN) if asked.own_rival else (read(), COMPACT)
+    if asked.vit:
+        every, compact = read(VIT), COMPACT_VIT
     rival = "own rival" if asked.own_rival else "alone"
     lines = (line for line in every if all(only is None or getattr(line, name) in only for only, name in wanted))
     found = of_whole_seeds(lines, compact)
