@@ -98,23 +98,21 @@ def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[
 
 
 def bootstrap_interval(
-    statistic: Callable[[np.ndarray], float | None], n: int, whose: np.ndarray | None, *, draws: int = 1000
+    statistic: Callable[[np.ndarray], float], n: int, whose: np.ndarray | None, *, draws: int = 1000
 ) -> list[float] | None:
     """Interval of a statistic of patients drawn with replacement, each with all cases, [low, high].
 
     The same cases get the same interval: they are drawn from a fixed seed. See :func:`drawn_interval`.
 
     Args:
-        statistic: of the chosen cases' numbers (n,); None where it is not defined, which draws are left out. Of all
-            cases it is.
+        statistic: of the chosen cases' numbers (n,).
         n: how many cases there are.
         whose: see above.
         draws: of the bootstrap.
     """
     rng = np.random.default_rng(0)
     rows, patients = _rows(whose), n if whose is None else len(np.unique(whose))
-    drawn = (rows(rng.integers(patients, size=patients)) for _ in range(draws))
-    found = [value for chosen in drawn if (value := statistic(chosen)) is not None]
+    found = [statistic(rows(rng.integers(patients, size=patients))) for _ in range(draws)]
     return drawn_interval(np.array(found), draws, patients, statistic(np.arange(n)))
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions
-from medpfl.tasks.intervals import bootstrap_interval, mean_gain
+from medpfl.tasks.intervals import ALIKE, bootstrap_interval, mean_gain
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 from medpfl.tasks.task import Measure
@@ -99,7 +99,11 @@ class Ordinal(Classification):
         return {name: None for name, may in told.items() if not may}
 
     def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
-        """Kappa's interval is a bootstrap's over patients; the mean error's is Student's of paired differences."""
+        """Kappa's interval is a bootstrap's over patients; the mean error's is Student's of paired differences.
+
+        Draws of one grade alone, of which kappa is not known, tell no difference: were they left out, the one case of a
+        rare grade would be in all others, and decide. None where all draws differ alike, but not by 0.
+        """
         found = differences(new[0], old[0], new[1], of.whose)
         (labels, classes), grades = (new[1], new[0].shape[1]), [_grades(p[0], p[1]) for p in (new, old)]
         error = np.abs(grades[1] - labels) - np.abs(grades[0] - labels)
@@ -109,9 +113,11 @@ class Ordinal(Classification):
             return None if one is None or two is None else one - two
 
         difference = kappa(np.arange(len(labels)))
-        low_high = None if difference is None else bootstrap_interval(kappa, len(labels), of.whose)
+        ends = None if difference is None else bootstrap_interval(lambda r: kappa(r) or 0.0, len(labels), of.whose)
+        if ends and difference and ends[1] - ends[0] <= ALIKE:
+            ends = None
         return {
-            "kappa": low_high and {"difference": difference, "low": low_high[0], "high": low_high[1]},
+            "kappa": ends and {"difference": difference, "low": ends[0], "high": ends[1]},
             "mae": mean_gain(error, of.whose),
             "accuracy": found["accuracy"],
             "balanced_accuracy": found["balanced_accuracy"],

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
+from medpfl.core.gain import verdict
 from medpfl.tasks import TASKS
 from medpfl.tasks.ordinal import quadratic_kappa
 
@@ -54,6 +55,22 @@ def test_what_is_gained_is_above_0_where_the_error_is_less():
     found = TASK.gained((good, labels), (bad, labels))
     assert all(found[name]["difference"] > 0 and found[name]["low"] > 0 for name in ("kappa", "mae", "accuracy"))
     assert TASK.gained((good, labels), (bad, labels)) == found
+
+
+@pytest.mark.parametrize("n", [6, 20])
+def test_the_one_case_of_a_rare_grade_decides_nothing(n):
+    labels = (np.arange(n) == 0).astype(int)
+    right, constant = np.eye(2)[labels], np.eye(2)[np.zeros(n, dtype=int)]
+    found = TASK.gained((right, labels), (constant, labels))["kappa"]
+    assert found == {"difference": 1, "low": 0, "high": 1}
+    assert verdict(found) == "no difference found"
+
+
+def test_kappas_that_differ_alike_in_all_draws_tell_nothing_of_their_spread():
+    labels = np.arange(40) % 2
+    right, constant = np.eye(2)[labels], np.eye(2)[np.zeros(40, dtype=int)]
+    assert TASK.gained((right, labels), (constant, labels))["kappa"] is None
+    assert TASK.gained((right, labels), (right, labels))["kappa"] == {"difference": 0, "low": 0, "high": 0}
 
 
 def test_what_is_not_finite_is_as_wrong_as_can_be():
