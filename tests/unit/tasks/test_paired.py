@@ -82,7 +82,26 @@ def test_between_patients_deviations_are_as_wide_as_students_t_says():
     assert found["accuracy"]["difference"] == pytest.approx(0.1)
     assert found["accuracy"]["high"] == pytest.approx(middle + 2.262157 * deviation)
     assert found["accuracy"]["low"] == pytest.approx(middle - 2.262157 * deviation)
-    assert found["balanced_accuracy"]["high"] == pytest.approx(0.1 + 2.262157 * deviation)  # of one class
+    assert found["balanced_accuracy"]["high"] == pytest.approx(middle + 2.262157 * deviation)  # of one class
+
+
+@pytest.mark.parametrize("n", [2, 5, 30])
+def test_of_one_class_balanced_accuracy_is_accuracy_with_its_interval(n):
+    right, old = one_hot(np.zeros(n, dtype=int)), one_hot(np.arange(n) % 3)
+    found = differences(right, old, np.zeros(n, dtype=int))
+    assert found["balanced_accuracy"] == pytest.approx(found["accuracy"])
+
+
+@pytest.mark.parametrize("sizes", [(9, 1), (4, 3, 2, 1), (8, 6, 4, 2)])
+def test_rare_classes_show_a_difference_of_equal_models_in_no_more_than_one_of_twenty_sites(sizes):
+    """Half of the cases differ, either way; without what is added to the centre 8 to 12 in a hundred show one."""
+    rng, labels, trials = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes), 500
+    shown = 0
+    for _ in range(trials):
+        better = rng.choice([0, 1, 2], size=len(labels), p=[0.5, 0.25, 0.25])
+        new, old = (one_hot((labels + (better == wrong)) % 4, 4) for wrong in (2, 1))
+        shown += verdict(differences(new, old, labels)["balanced_accuracy"]) != "no difference found"
+    assert shown / trials <= 0.06
 
 
 @pytest.mark.parametrize("one_class_each", [False, True])
