@@ -37,8 +37,9 @@ class Drawn(NamedTuple):
         return cls(values, n if owners is None else len(np.unique(owners)))
 
     def numbers(self) -> dict[str, Any]:
-        """The estimates by name, and ``intervals``."""
-        return {**estimates(self.values), "intervals": intervals(self.values, self.patients)}
+        """The estimates by name, and ``intervals``; none where all draws agree, which says nothing of the spread."""
+        found = {n: ends for n, ends in intervals(self.values, self.patients).items() if ends[1] > ends[0] + ALIKE}
+        return {**estimates(self.values), "intervals": found}
 
     def gains(self, old: Drawn, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
         """What these are better by than another model's on the same draws, with intervals.

@@ -88,6 +88,14 @@ def test_few_patients_give_no_interval(owners):
     assert told["intervals"] == {} and told["f1"] is not None
 
 
+def test_what_is_right_in_all_draws_has_no_interval_of_no_width():
+    """Three of three found do not say that all are."""
+    scores = np.where(few := np.arange(20) < 3, 0.9, np.linspace(0, 0.4, 20))
+    found = Drawn.of(further(of_positives(scores), few.astype(int), HALF, draws(20)), 20, None).numbers()
+    assert found["sensitivity"] == found["specificity"] == found["f1"] == 1
+    assert set(found["intervals"]) == {"brier", "ece"}
+
+
 def test_intervals_hold_about_as_often_as_they_say():
     rng, hits = np.random.default_rng(1), 0
     weights = draws(80)
