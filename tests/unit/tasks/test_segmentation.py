@@ -55,6 +55,13 @@ def test_a_case_by_hand():
     assert found["dice_ci95"] is None and found["hd95"] is None  # one case, and no spacing is known
 
 
+def test_masks_that_are_all_missed_tell_no_interval():
+    true = torch.zeros(3, 4, 4)
+    true[:, 0, 0] = 1
+    found = TASK.evaluate(Pixelwise(), images_of(torch.zeros(3, 4, 4), true), "test")
+    assert (found["dice"], found["dice_ci95"], found["dice_ci95_by"]) == (0, None, None)
+
+
 def test_a_class_that_the_network_does_not_tell_is_refused():
     with pytest.raises(UserError, match="a mask has the class 2; the network tells 2 classes, 0 to 1"):
         TASK.evaluate(Pixelwise(), images_of(torch.zeros(1, 4, 4), torch.full((1, 4, 4), 2)), "test")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases
-from medpfl.tasks.intervals import mean_gain, mean_interval
+from medpfl.tasks.intervals import ALIKE, mean_gain, mean_interval
 from medpfl.tasks.segmentation.judging import Judged, judge
 from medpfl.tasks.segmentation.outlines import outlined
 from medpfl.tasks.task import Measure, Task
@@ -170,7 +170,9 @@ def _by_case(found: Judged) -> dict[str, np.ndarray]:
 def _dice_interval(dice: np.ndarray, whose: np.ndarray | None = None) -> list[float] | None:
     there = np.isfinite(dice)
     ends = mean_interval(dice[there], None if whose is None else whose[there])
-    return ends and [max(0.0, ends[0]), min(1.0, ends[1])]
+    if ends is None or ends[1] - ends[0] <= ALIKE:  # of three masks that are all missed nobody knows how the next is
+        return None
+    return [max(0.0, ends[0]), min(1.0, ends[1])]
 
 
 def _mean_of_rows(values: np.ndarray) -> np.ndarray:
