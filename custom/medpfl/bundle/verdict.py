@@ -80,7 +80,7 @@ def lead(card: Mapping[str, Any]) -> str:
     if (gained := gains[measure.name]) is None:
         both = card["test"], card["verdict"]["alone"]
         known = all(of and of.get(measure.name) is not None for of in both)
-        why = "has no interval on these few test cases" if known else "could not be computed"
+        why = "has no interval on these test cases, which are few or all alike" if known else "could not be computed"
         return f"Whether taking part helps this site is not known: {measure.title} {why}."
     if in_use(card["verdict"]["used"]) == ALONE:
         return "This site uses the model that it trained alone: taking part changes nothing here."

@@ -152,7 +152,7 @@ def test_without_test_cases_nothing_is_known(missing):
         assert "<table>" not in page(said) and "Test cases: 570." in page(said)
     else:
         said["verdict"]["gain"]["accuracy"] = None
-        assert lead(said).endswith("not known: accuracy has no interval on these few test cases.")
+        assert lead(said).endswith("accuracy has no interval on these test cases, which are few or all alike.")
         said["verdict"]["alone"]["accuracy"] = None
         assert lead(said).endswith("not known: accuracy could not be computed.")
     assert section(said)
