@@ -119,7 +119,7 @@ class Mechanism:
     def displaced(self, others: Sequence[Mechanism]) -> str | None:
         """Why the run makes no sense with another mechanism that replaces what it does, in words; None if none does."""
         for what in self.replaces:
-            both = [other.switch for other in others if what in other.replaces]
+            both = [other.switch or other.name for other in others if what in other.replaces]
             if len(both) > 1:
                 return f"{' and '.join(both)} replace {_REPLACED[what]}, each in its own way: choose one"
         return None

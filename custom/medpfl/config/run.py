@@ -87,8 +87,8 @@ class RunConfig(RunFields):
             raise ValueError(
                 f"with everything personal there is nothing to mix by {self.resolved_mixing!r}: use --mixing identity"
             )
-        for part in (self.mixer, *self.mechanisms):
-            if reason := part.refuses(self) or part.displaced(self.mechanisms):
+        for part in self.parts:
+            if reason := part.refuses(self) or part.displaced(self.parts):
                 raise ValueError(reason)
         self._check_moves()
         masks = self.learned.labels == "mask"
@@ -98,7 +98,7 @@ class RunConfig(RunFields):
 
     def _check_moves(self) -> None:
         """A move at the server is of one model that all sites get."""
-        moving = [part for part in self.mechanisms if type(part).server_move is not Mechanism.server_move]
+        moving = [part for part in self.parts if type(part).server_move is not Mechanism.server_move]
         if moving and not self.common_mix:
             switch = moving[0].switch
             others = ", ".join(name for name, kind in mixings().items() if kind.common)
@@ -259,17 +259,17 @@ class RunConfig(RunFields):
     @property
     def resists_forgetting(self) -> bool:
         """Whether the method's aim is that local training forgets less, which is then measured."""
-        return any(part.resists_forgetting for part in self.mechanisms)
+        return any(part.resists_forgetting for part in self.parts)
 
     @property
     def further(self) -> str:
         """How much sites train on after the last round, in words; empty for nothing."""
-        return " and ".join(filter(None, (part.further() for part in self.mechanisms)))
+        return " and ".join(filter(None, (part.further() for part in self.parts)))
 
     @property
     def each_round(self) -> str:
         """What sites train in a round beside the local epochs, in words; empty for nothing."""
-        return " and ".join(filter(None, (part.each_round() for part in self.mechanisms)))
+        return " and ".join(filter(None, (part.each_round() for part in self.parts)))
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
@@ -277,7 +277,7 @@ class RunConfig(RunFields):
 
     def choices(self) -> dict[str, Any]:
         """What the method is made of, for the results."""
-        terms = [term for part in self.mechanisms if (term := part.objective(self))]
+        terms = [term for part in self.parts if (term := part.objective(self))]
         return {
             "personal": self.resolved_personal,
             **({"frozen": self.frozen} if self.frozen else {}),

@@ -19,6 +19,8 @@ from medpfl.core.parameters import State, StateError
 
 LARGEST = 1e30
 """What a number may be at most: its square, and sums of such, stay finite in float64."""
+Joined = Literal["by site", "mean"]
+"""What the server makes of what the sites send in a channel."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Channel:
     """One kind of tensors.
 
     Attributes:
-        name: they travel as ``name/...``.
+        name: they travel as ``name/...``; to the sites under the name of the mechanism, whose step gives them.
         to_server: from a site to the server; else from the server to the sites.
         entries: what may travel, all of it at once, by name without the channel's.
         tasks: in whose messages, or in the answers to which.
@@ -94,7 +96,7 @@ class Channel:
     tasks: tuple[Task, ...]
     what: str
     reveals: str = ""
-    joined: Literal["by site", "mean"] = "by site"
+    joined: Joined = "by site"
     once: bool = False
     from_round: int = 0
     in_each_step: bool = False

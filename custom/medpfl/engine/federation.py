@@ -25,6 +25,7 @@ from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.data.public_images import public_images
 from medpfl.data.sites import open_source
 from medpfl.data.source import DataSource, input_format
+from medpfl.engine.channels import channels_of
 from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
@@ -86,7 +87,7 @@ class Federation:
         """
         source, device = open_source(config, own), pick_device(config)
         config, model, split, start = first_model(config, source, start, limits)
-        channels = {c: part for part in config.parts for c in part.channels(config, model, split)}
+        channels = channels_of(config, model, split)
         # What a site calls its own is never public, whatever a job calls it.
         public = own is None and isinstance(source, PartitionedImages) and known_set(config.data.lower()) is not None
         shared, personal = split.shared_state(model), split.personal_state(model)
@@ -128,7 +129,7 @@ class Federation:
         pretrained = mixer.hello(parts) if pretraining else mixer.given(parts)
         judged = mixer.judged(parts, pretrained) if pretraining and pretrained is not None else None
         made, moves = {}, {}
-        for part in self.config.mechanisms if steps else ():
+        for part in self.config.parts if steps else ():
             with at_server(part, "what makes its step and its move", 0):
                 made[part], moves[part] = part.server_step(parts), part.server_move(parts)
         return Plan(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from medpfl.algorithms import algorithm, mechanisms
+from medpfl.algorithms import algorithm, mechanisms, mixings
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig
@@ -137,8 +137,9 @@ def _heads(plan: Plan) -> dict[str, Any] | None:
 
 def _shown(plan: Plan, state: ServerState) -> dict[str, dict[str, Any] | None]:
     """What mechanisms show at the end, under their names; None while the run goes on, and of those it has not."""
-    there = {part.name: part for part in plan.config.mechanisms}
-    showing = [name for name, kind in mechanisms().items() if kind.shown is not Mechanism.shown]
+    there = {part.name: part for part in plan.config.parts}
+    kinds: dict[str, type[Mechanism]] = {**mixings(), **mechanisms()}
+    showing = [name for name, kind in kinds.items() if kind.shown is not Mechanism.shown]
     done = state.phase == "done"
     return {name: there[name].shown(state) if done and name in there else None for name in showing}
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from medpfl.algorithms.mechanism import Step, Turn
+from medpfl.algorithms.mechanism import Mechanism, Step, Turn
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
@@ -252,11 +252,25 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
             continue
         if not isinstance(made, Step):
             raise UserError(f"{part.name}: its step at the server gave {type(made).__name__}, not a Step or None")
+        _require_declared(plan, part, made, state.round)
         state = replace(state, common={**state.common, part.name: made.common})
         if made.report is not None:
             record = {**state.history[-1], part.name: made.report}
             state = replace(state, history=(*state.history[:-1], record))
     return state
+
+
+def _require_declared(plan: Plan, part: Mechanism, made: Step, round_: int) -> None:
+    """UserError unless what a step gives is what its channel to the sites has, or nothing: they would not take it."""
+    channel = next((c for c, of in plan.channels.items() if of is part and not c.to_server), None)
+    if not made.common:
+        return
+    try:
+        if channel is None:
+            raise StateError("it gave tensors, and has no channel to the sites")
+        channel.check(named(channel.name, made.common))
+    except StateError as error:
+        raise UserError(f"{part.name}: its step at the server after round {round_}: {error}") from error
 
 
 def _with_validation(plan: Plan, state: ServerState, updates: Sequence[Update]) -> ServerState:

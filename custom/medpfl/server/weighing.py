@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing
+from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Weights
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State
 from medpfl.core.server_state import ServerState
+from medpfl.server.failing import at_server
 from medpfl.server.state import Plan
 
 
@@ -29,13 +30,17 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
         (N, M): rows sum to 1, or are all zero where a site has nobody to mix with.
 
     Raises:
-        UserError: what the mixing gives is no such matrix of all N sites.
+        UserError: the mixing fails, or what it gives is no such matrix of all N sites.
     """
     config = plan.config
     if not isinstance(config.mixer, MatrixMixing):
         return None
-    found = config.mixer.matrix(config, state)
-    _require_weights(found.matrix, config.sites, f"mixing {config.mixer.name} after round {state.round}")
+    with at_server(config.mixer, "its matrix", state.round):
+        found = config.mixer.matrix(config, state)
+    whose = f"mixing {config.mixer.name} after round {state.round}"
+    if not isinstance(found, Weights):
+        raise UserError(f"{whose}: its matrix gave {type(found).__name__}, not Weights")
+    _require_weights(found.matrix, config.sites, whose)
     weights = restrict(found.matrix, present)
     if not found.capped:
         return weights

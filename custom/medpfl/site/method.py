@@ -137,6 +137,7 @@ class Method:
             own = [c.name for c, part in self._channels.items() if part is mechanism and c.to_server]
             if strange := next((name for name in outcome.sends if name not in own), None):
                 raise StateError(f"{mechanism.name} sends in {strange!r}, which is none of its channels to the server")
+            _require_tensors(mechanism, outcome)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -187,6 +188,19 @@ def _checked(mechanism: Mechanism, part: Part) -> Part:
     if not isinstance(part, Part):
         raise StateError(f"{mechanism.name}: its begin gave {part!r}, not a Part")
     return part if part.term is None else replace(part, term=_Term(mechanism.name, part.term))
+
+
+def _require_tensors(mechanism: Mechanism, outcome: Outcome) -> None:
+    """StateError unless what is kept, and what is sent in a channel, are dictionaries of tensors."""
+    given = {f"what it sends in {name}": sent for name, sent in outcome.sends.items()}
+    if outcome.state is not None:
+        given["its state"] = outcome.state
+    for what, tensors in given.items():
+        if not isinstance(tensors, Mapping):
+            raise StateError(f"{mechanism.name}: {what} is {type(tensors).__name__}, not a dictionary of tensors")
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, Tensor):
+                raise StateError(f"{mechanism.name}: {what} has {name!r}, {type(tensor).__name__}, not a tensor")
 
 
 @dataclass

@@ -39,6 +39,11 @@ def trained(monkeypatch, begin):
             lambda *_: Part(end=lambda: Outcome(sends={"norms": {"a": torch.zeros(3)}})),
             "proximal sends in 'norms', which is none of its channels to the server",
         ),
+        (lambda *_: Part(end=lambda: Outcome(state={"a": 1.0})), "proximal: its state has 'a', float, not a tensor"),
+        (
+            lambda *_: Part(end=lambda: Outcome(state=torch.ones(2))),
+            "proximal: its state is Tensor, not a dictionary of tensors",
+        ),
     ],
 )
 def test_what_a_part_gives_wrongly(monkeypatch, begin, words):

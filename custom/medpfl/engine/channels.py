@@ -1,0 +1,54 @@
+"""The channels of a run, looked at before it begins: a method may be another package's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from torch import nn
+
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.config.run import RunConfig
+from medpfl.core.channels import Channel, Joined
+from medpfl.core.errors import UserError
+from medpfl.core.messages import Task
+from medpfl.core.near import did_you_mean
+from medpfl.core.parameters import ParameterSplit
+
+
+def channels_of(config: RunConfig, model: nn.Module, split: ParameterSplit) -> dict[Channel, Mechanism]:
+    """What travels besides the shared part, with the part of the method that each is of.
+
+    Args:
+        config: of the run.
+        model: of its architecture.
+        split: what is shared.
+
+    Raises:
+        UserError: a part's channels are none, or nothing would ever travel in one as it is declared.
+    """
+    found: dict[Channel, Mechanism] = {}
+    for part in config.parts:
+        declared = part.channels(config, model, split)
+        if not isinstance(declared, tuple) or not all(isinstance(channel, Channel) for channel in declared):
+            raise UserError(f"{part.name}: its channels gave {type(declared).__name__}, not a tuple of Channel")
+        for channel in declared:
+            if problem := next(_problems(channel, part, found), ""):
+                raise UserError(f"{part.name}: its channel {channel.name!r} {problem}")
+            found[channel] = part
+    return found
+
+
+def _problems(channel: Channel, part: Mechanism, others: dict[Channel, Mechanism]) -> Iterator[str]:
+    if not channel.name or "/" in channel.name:
+        yield "needs a name without /"
+    for other, owner in others.items():
+        if channel.name == other.name and (owner is not part or channel.to_server == other.to_server):
+            yield f"is there already, of {owner.name}" if owner is not part else "is there twice"
+    if not channel.to_server and channel.name != part.name:
+        yield f"leads to the sites: call it {part.name!r}, as its part of the method is called"
+    if strange := [task for task in channel.tasks if task not in get_args(Task)]:
+        known = get_args(Task)
+        yield f"goes with the task {strange[0]!r}{did_you_mean(strange[0], known)}: there are {', '.join(known)}"
+    if channel.joined not in get_args(Joined):
+        yield f"is joined {channel.joined!r}: use {' or '.join(map(repr, get_args(Joined)))}"

@@ -1,0 +1,130 @@
+"""A mixing may have all that a mechanism may: an objective, channels both ways, a step and a move at the server."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import config, run
+
+from medpfl.algorithms.mechanism import Moved, Step
+from medpfl.algorithms.mixing import Samples, Uniform
+from medpfl.algorithms.mixing_kinds import Weights
+from medpfl.core.channels import Channel, Entry
+from medpfl.core.errors import UserError
+from medpfl.engine.federation import Federation
+from medpfl.training.part import Outcome, Part
+
+COUNT = {"count": Entry((), (torch.float32,), least=0)}
+UP = Channel("samples", True, COUNT, ("train",), "a number", joined="mean")
+DOWN = Channel("samples", False, COUNT, ("train",), "the sites' mean of it", from_round=2)
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """FedAvg whose sites send their round's number, and get the mean of all sites' with the next; what each got."""
+    got = []
+
+    def begin(self, round_):
+        got.append((round_.when, {name: float(tensor) for name, tensor in round_.brought("samples").items()}))
+        return Part(end=lambda: Outcome(sends={"samples": {"count": torch.tensor(float(round_.when))}}))
+
+    monkeypatch.setattr(Samples, "begin", begin)
+    monkeypatch.setattr(Samples, "channels", lambda *_: (UP, DOWN))
+    monkeypatch.setattr(Samples, "server_step", lambda self, parts: lambda turn: Step(dict(turn.sent["samples"])))
+    return got
+
+
+def test_its_step_at_the_server_is_taken(counting):
+    run(config("fedavg", rounds=3))
+    assert (
+        sorted(counting, key=lambda each: each[0])
+        == [(1, {})] * 3 + [(2, {"count": 1.0})] * 3 + [(3, {"count": 2.0})] * 3
+    )
+
+
+def test_its_move_is_made(monkeypatch):
+    def move(before, mixed, kept):
+        return Moved({name: tensor * 0 + 2 for name, tensor in mixed.items()}, {})
+
+    monkeypatch.setattr(Samples, "server_move", lambda self, parts: move)
+    moved, _ = run(config("fedavg", rounds=1))
+    assert all(bool((tensor == 2).all()) for tensor in moved.shared["site-1"].values())
+
+
+def test_a_move_of_a_mixing_that_gives_each_site_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(Uniform, "server_move", lambda self, parts: None)
+    with pytest.raises(UserError, match="uniform moves one common model, and mixing 'uniform' gives each site its own"):
+        config("fedavg", mixing="uniform")
+
+
+def test_what_it_adds_is_in_the_results(monkeypatch):
+    monkeypatch.setattr(Samples, "objective", lambda self, run: "something of its own")
+    monkeypatch.setattr(Samples, "each_round", lambda self: "a second model")
+    monkeypatch.setattr(Samples, "further", lambda self: "an epoch")
+    monkeypatch.setattr(Samples, "resists_forgetting", True)
+    made = config("fedavg")
+    assert made.choices()["objective"] == "cross-entropy + something of its own"
+    assert (made.each_round, made.further, made.resists_forgetting) == ("a second model", "an epoch", True)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "words"),
+    [
+        (lambda *_: np.eye(3), "mixing samples after round 0: its matrix gave ndarray, not Weights"),
+        (lambda *_: Weights(torch.eye(3)), r"W must be an array of 3x3, not Tensor \[3, 3\]"),
+        (lambda self, run, state: state.kept["means"], r"samples: its matrix at the server failed .*KeyError: 'means'"),
+    ],
+)
+def test_a_wrong_matrix_is_said(monkeypatch, matrix, words):
+    monkeypatch.setattr(Samples, "matrix", matrix)
+    with pytest.raises(UserError, match=words):
+        run(config("fedavg"))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ({"counts": torch.ones(())}, "samples/counts is none of what travels as 'samples'"),
+        ({"count": torch.ones(2)}, r"samples/count has shape \[2\], expected \[\]"),
+        ({"count": torch.tensor(torch.nan)}, "samples/count has non-finite values"),
+    ],
+)
+def test_a_step_that_gives_something_else_than_its_channel_has_is_said(counting, monkeypatch, made, words):
+    monkeypatch.setattr(Samples, "server_step", lambda self, parts: lambda turn: Step(made))
+    with pytest.raises(UserError, match=f"samples: its step at the server after round 1: {words}"):
+        run(config("fedavg"))
+
+
+def test_a_step_without_a_channel_is_said(counting, monkeypatch):
+    monkeypatch.setattr(Samples, "channels", lambda *_: (UP,))
+    with pytest.raises(UserError, match="it gave tensors, and has no channel to the sites"):
+        run(config("fedavg"))
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"means": UP}, "its channels gave dict, not a tuple of Channel"),
+        (UP, "its channels gave Channel, not a tuple of Channel"),
+        ((UP, UP), "its channel 'samples' is there twice"),
+        ((Channel("a/b", True, COUNT, ("train",), ""),), "its channel 'a/b' needs a name without /"),
+        (
+            (Channel("means", False, COUNT, ("train",), ""),),
+            "its channel 'means' leads to the sites: call it 'samples'",
+        ),
+        (
+            (Channel("samples", True, COUNT, ("training",), ""),),
+            r"goes with the task 'training' \(did you mean train\?\): there are prepare, train",
+        ),
+        ((Channel("samples", True, COUNT, ("train",), "", joined="sum"),), "is joined 'sum': use 'by site' or 'mean'"),
+    ],
+)
+def test_a_channel_in_which_nothing_would_travel_is_refused(monkeypatch, declared, words):
+    monkeypatch.setattr(Samples, "channels", lambda *_: declared)
+    with pytest.raises(UserError, match=f"samples: .*{words}"):
+        Federation.of(config("fedavg"))
+
+
+def test_two_parts_cannot_have_one_channel(monkeypatch):
+    monkeypatch.setattr(Samples, "channels", lambda *_: (Channel("control", True, COUNT, ("train",), ""),))
+    with pytest.raises(UserError, match="control: its channel 'control' is there already, of samples"):
+        Federation.of(config("scaffold", mixing="samples"))
