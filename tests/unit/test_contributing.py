@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from medpfl import algorithms, tasks
 from medpfl.algorithms import mechanisms, mixings
+from medpfl.algorithms.mixing_kinds import MatrixMixing
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
 from medpfl.data.kinds import registry
@@ -93,6 +94,8 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
         (('switch = "gradient_bound"', 'switch = "gradients"'), "is turned on by 'gradients', which is none of its"),
         (('name = "', 'title = "'), "has no name: say name = "),
         (("def begin(", "def begn("), "has 'begn', which nothing calls; did you mean 'begin'"),
+        (('symbol="G"', 'symbol="mu"'), "the symbol 'mu' of its setting 'gradient_bound' is the name of another"),
+        (('symbol="G"', 'symbol="lr"'), "the symbol 'lr' of its setting 'gradient_bound' is the name of another"),
     ],
 )
 def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, changed, told):
@@ -101,6 +104,25 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
     with pytest.raises(UserError, match=told):
         algorithms.algorithms()
+
+
+@pytest.mark.parametrize(
+    ("has", "told"),
+    [
+        ({}, "Mine lacks matrix"),
+        ({"matrix": lambda self, run, state: None}, "Mine does not say what it is: say what = "),
+        ({"matrix": lambda self, run, state: None, "what": "", "name": None}, "Mine has no name"),
+        ({"begn": lambda self, round_: None}, "Mine has 'begn', which nothing calls"),
+    ],
+)
+def test_a_mixing_that_lacks_something_is_refused(has, told):
+    mine = type("Mine", (MatrixMixing,), {"name": "mine", **has})
+    method = algorithms.Algorithm("mine", "Mine", "", "", mixing=mine)
+    assert told in algorithms._problem(method, "mine")
+
+
+def test_this_packages_methods_would_be_taken():
+    assert [a.name for a in algorithms.OWN if algorithms._problem(a, a.name)] == []
 
 
 @pytest.mark.parametrize(

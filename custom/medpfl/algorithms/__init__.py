@@ -43,7 +43,7 @@ from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
 from medpfl.core.near import did_you_mean
-from medpfl.core.settings import named_fields
+from medpfl.core.settings import extra, named_fields
 from medpfl.training.settings import Training
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
@@ -95,12 +95,19 @@ def _problem(method: Algorithm, entry: str) -> str:
     for part in method.mechanisms:
         if not (isinstance(part, type) and issubclass(part, Mechanism)):
             return f"mechanisms must be classes of Mechanism, not {part!r}"
+    for part in (*method.mechanisms, method.mixing):
         if misspelt := _misspelt(part):
             return f"{part.__name__} has {misspelt[0]!r}, which nothing calls; did you mean {misspelt[1]!r}?"
         if not isinstance(getattr(part, "name", None), str):
             return f"{part.__name__} has no name: say name = '...' in it"
         if strange := [name for name in part.switches() if name not in named_fields(part.settings_class)]:
             return f"{part.__name__} is turned on by {strange[0]!r}, which is none of its settings"
+        if lacking := getattr(part, "__abstractmethods__", None):
+            return f"{part.__name__} lacks {', '.join(sorted(lacking))}"
+        if ambiguous := _ambiguous(part):
+            return ambiguous
+    if not isinstance(getattr(method.mixing, "what", None), str):
+        return f"{method.mixing.__name__} does not say what it is: say what = '...' in it, a line"
     kinds = (*method.mechanisms, *FOR_ALL, *LAST, method.mixing)
     known = {name for kind in kinds for name in named_fields(kind.settings_class)}
     known |= {name for _, name, _, _ in Formatter().parse(method.personal) if name}
@@ -113,6 +120,19 @@ def _problem(method: Algorithm, entry: str) -> str:
             if strange[0] in training:
                 there = "; what is of local training stands in 'training'"
             return f"{field!r} sets {strange[0]!r}, which is no setting of {whose}{there}"
+    return ""
+
+
+def _ambiguous(part: type[Mechanism]) -> str:
+    """Why a paper's symbol cannot stand for a setting: in every run it is the name of another one; empty if it can."""
+    listed = [kind.settings_class for a in OWN for kind in a.mechanisms if kind.listed and kind is not part]
+    taken = {name for kind in (Training, *listed) for name in named_fields(kind)}
+    for name, field in named_fields(part.settings_class).items():
+        if (symbol := extra(field, "symbol")) in taken and symbol != name:
+            return (
+                f"{part.__name__}: the symbol {symbol!r} of its setting {name!r} is the name of another setting, which "
+                f"--set {symbol}=... would mean: say it in the help, and leave the symbol out"
+            )
     return ""
 
 
