@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kits import FEDAP, FEDAVG, done, mistake, site, write
 
+from medpfl.algorithms.fedprox import Proximal
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
@@ -108,6 +109,25 @@ def test_review_refuses_what_the_site_would_refuse(kit, tmp_path):
     assert "its contract is not approved (site init --job approves it)" in result.output
     assert "one other site may weigh 1, and 0.3 is allowed" in result.output
     assert "it has 10 rounds, and the data may serve 3" in result.output
+
+
+def test_review_names_others_code_that_the_site_does_not_allow(tmp_path, monkeypatch):
+    """A method of another package: such a job is refused when it runs."""
+    monkeypatch.setattr(Proximal, "__module__", "theirs.prox")
+    job, local = export_job(make_config(algorithm="fedprox", sites=2, rounds=2), tmp_path / "job"), tmp_path / "local"
+    found = review(job)
+    assert "code of others that it names: method theirs.prox:Proximal" in list(found.lines(HOSPITAL))
+    why = 'it names code of others, which is allowed by "code": ["theirs.prox"] in local/medpfl.json'
+    assert found.refusals(HOSPITAL) == [why]
+    assert found.to_json(HOSPITAL)["named_code"] == ["theirs.prox:Proximal"]
+    local.mkdir()
+    assert review(job, local=local).refusals(HOSPITAL) == [why]
+    (local / "medpfl.json").write_text('{"code": ["theirs.prox"]}')
+    assert review(job, local=local).refusals(HOSPITAL) == []
+    module = job / "app" / "custom" / "theirs" / "prox.py"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    assert review(job).refusals(HOSPITAL) == ["it brings code (BYOC): app/custom/theirs/prox.py"]
 
 
 def test_review_names_foreign_classes_and_code(tmp_path):

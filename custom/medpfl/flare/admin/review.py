@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medpfl.config.named_code import named_code
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
@@ -14,7 +15,7 @@ from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
-from medpfl.site.local_file import permit_code, read_object
+from medpfl.site.local_file import FILE, permit_code, read_content, read_object
 from medpfl.site.policy import HOSPITAL
 from medpfl.site.unlike_training import unusual
 
@@ -52,6 +53,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     if local is not None:
         permit_code(local, config)
+    named = tuple(dict.fromkeys(named_code(config)))
     contract, joining = Contract(config, newcomers), newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
@@ -71,6 +73,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         classes=classes,
         foreign=tuple(foreign),
         code=tuple(str(file.relative_to(folder)) for file in code),
+        named=named,
+        unlisted=tuple(_unlisted(named, local, {file.relative_to(folder).parts[2:] for file in code})),
         unread=tuple(
             str(f.relative_to(folder)) for f in sorted(folder.rglob("*")) if not f.is_dir() and f not in known
         ),
@@ -84,6 +88,18 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         unusual=unusual(network),
         public=federation.public and not joining,
     )
+
+
+def _unlisted(
+    named: Sequence[tuple[str, str]], local: Path | None, brought: Collection[tuple[str, ...]]
+) -> Iterator[str]:
+    """The modules of others' code that a job names, does not bring, and the site does not list."""
+    listed = read_content(local / FILE).get("code", []) if local is not None else []
+    for module in dict.fromkeys(spec.partition(":")[0] for _, spec in named):
+        *folders, last = module.split(".")
+        files = (*folders, f"{last}.py"), (*folders, last, "__init__.py")
+        if module not in listed and not any(file in brought for file in files):
+            yield module
 
 
 def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:

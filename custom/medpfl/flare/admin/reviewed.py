@@ -48,6 +48,8 @@ class Review:
         classes: by ``sites`` and ``server``: the exact classes that it names.
         foreign: those that no job of this package needs.
         code: files that it brings.
+        named: others' code that it names: what each is, and ``module:name``.
+        unlisted: modules of it that the site does not allow.
         unread: further files: FLARE looks for configurations at any depth, and in other forms than JSON.
         gpus: the most that it asks of a site.
         launchers: what it says of other ways to start its process than FLARE's plain one.
@@ -69,6 +71,8 @@ class Review:
     classes: Mapping[str, tuple[str, ...]]
     foreign: tuple[str, ...]
     code: tuple[str, ...]
+    named: tuple[tuple[str, str], ...]
+    unlisted: tuple[str, ...]
     unread: tuple[str, ...]
     gpus: int
     launchers: tuple[str, ...]
@@ -131,6 +135,9 @@ class Review:
             )
         if self.code:
             found.append(f"it brings code (BYOC): {_some(self.code)}")
+        if self.unlisted:
+            listed = ", ".join(f'"{module}"' for module in self.unlisted)
+            found.append(f'it names code of others, which is allowed by "code": [{listed}] in local/medpfl.json')
         if self.launchers:
             found.append(f"it says how its process is to be started: {_some(self.launchers)}")
         return found
@@ -159,6 +166,7 @@ class Review:
             "use": self.config.resolved_use,
             "classes": {where: list(names) for where, names in self.classes.items()},
             "code": list(self.code),
+            "named_code": [spec for _, spec in self.named],
             "gpus": self.gpus,
             "leaves": [vars(kind) for kind in self.leaving],
             "bytes": self.bytes,
@@ -188,6 +196,8 @@ class Review:
         for where, names in self.classes.items():
             yield f"classes at the {where}: {', '.join(names) or 'none'}"
         yield f"code that it brings: {', '.join(self.code) or 'none'}"
+        if self.named:
+            yield f"code of others that it names: {', '.join(f'{what} {spec}' for what, spec in self.named)}"
         for kind in self.leaving:
             what = f"{len(kind.tensors)} tensors, {size(kind.bytes)}" if kind.tensors else "numbers alone"
             times = "once" if kind.times == 1 else f"{kind.times} times"
