@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from medpfl.core.errors import UserError
+from medpfl.core.reasons import Reason
+
+NO_FEATURES = Reason("{model} hands its last linear layer no row of features for each image")
 
 
 def logits(output: Any) -> Tensor:
@@ -24,3 +27,25 @@ def logits(output: Any) -> Tensor:
             "(B, classes, ...), or a tuple that starts with them"
         )
     return first
+
+
+def with_features(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of a batch, and what the model hands a layer for them: the features that it classifies, say.
+
+    Args:
+        model: in the mode that it is to have.
+        layer: of the model, such as :meth:`medpfl.core.parameters.ParameterSplit.classification_layer` gives.
+        x: (B, ...).
+
+    Raises:
+        UserError: the pass does not come to the layer, or comes with anything but a row of features for each sample.
+    """
+    given: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        output = logits(model(x))
+    finally:
+        handle.remove()
+    if not given or given[-1].ndim != 2 or len(given[-1]) != len(x):
+        raise UserError(NO_FEATURES(type(model).__name__))
+    return output, given[-1]

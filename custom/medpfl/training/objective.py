@@ -44,7 +44,7 @@ def _minimised(
     others = [each.made(x, y) for each in beside]
     scores, own = forward(torch.cat((x, *(images for images, _ in others))) if others else x)
     found = loss(scores[: len(y)], y)
-    minimised = found + own
+    minimised = found + (own(y) if callable(own) else own)
     first = len(y)
     for each, (_, labels) in zip(beside, others, strict=True):
         rows = slice(first, first + len(labels))

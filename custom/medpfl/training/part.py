@@ -11,7 +11,9 @@ from medpfl.core.parameters import State
 from medpfl.core.site_data import Batch
 from medpfl.training.loop import Epochs
 
-Forward = Callable[[Tensor], tuple[Tensor, Tensor | float]]
+Added = Tensor | float | Callable[[Tensor], Tensor]
+"""What a pass adds to the loss: a scalar, or a function of the labels of the site's own samples, the first rows."""
+Forward = Callable[[Tensor], tuple[Tensor, Added]]
 """From a batch of inputs to the model's logits and to what the model itself adds to the loss."""
 Term = Callable[[], Tensor]
 

@@ -109,6 +109,19 @@ def test_samples_beside_count_as_means_of_their_own_and_a_term_knows_its_rows():
     assert seen == [([0], [1, 1], slice(1, 3))]
 
 
+def test_a_pass_may_add_what_it_takes_labels_for():
+    """Of the site's own samples alone, whatever goes through the model beside them: log 2 twice, and 7 + 1 labels."""
+    model = linear()
+
+    def forward(x):
+        return model(x), lambda y: torch.tensor(7.0 + len(y))
+
+    beside = Beside(lambda x, y: (torch.cat((x, x)), torch.tensor([1, 1])), 1.0)
+    told, minimised = objective_of(model, [Part(forward=forward, beside=[beside])], LOSS)(X, Y)
+    assert told.item() == pytest.approx(math.log(2))
+    assert minimised.item() == pytest.approx(2 * math.log(2) + 8)
+
+
 def test_nesterov_looks_ahead_by_hand():
     model = linear()
     trained(model, Batches((X, Y)), SGD | {"momentum": 0.9, "nesterov": 1}, 1, generator(0))

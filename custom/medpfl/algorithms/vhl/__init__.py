@@ -40,6 +40,7 @@ from medpfl.core.parameters import ParameterSplit
 from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import Batch, endless_batches
+from medpfl.models.outputs import NO_FEATURES, with_features
 from medpfl.training.part import Beside, Part
 
 _TEMPERATURE = 0.07
@@ -47,7 +48,6 @@ _MOST = 2 * 10**9
 """Numbers of all virtual images, of a byte each, that a site makes."""
 TOO_MANY = Reason("virtual images would hold more than 2e9 numbers: take fewer virtual_images, or smaller pictures")
 NO_PICTURES = Reason("virtual images are pictures of channels, height and width: volumes, series and bags have none")
-NO_FEATURES = Reason("{model} hands its last linear layer no row of features for each image")
 
 
 class VirtualSettings(Settings):
@@ -96,12 +96,8 @@ class Virtual(Mechanism):
         _, layer = split.classification_layer(model)
         if self.settings.virtual_images * layer.out_features * x[0].numel() > _MOST:
             raise UserError(TOO_MANY())
-        given: list[Tensor] = []
-        _listen(layer, given)
         with torch.no_grad():
-            model(x)
-        if not given or given[0].ndim != 2 or len(given[0]) != len(x):
-            raise UserError(NO_FEATURES(type(model).__name__))
+            with_features(model, layer, x)
 
     def begin(self, round_: LocalRound) -> Part:
         """Batches of virtual images, as large as the site's own are."""
