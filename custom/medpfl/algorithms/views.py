@@ -195,8 +195,9 @@ class Moved(NamedTuple):
     kept: State
 
 
-ServerMove = Callable[[State, State, State], Moved]
+ServerMove = Callable[..., Moved]
 """What a mechanism makes of a mix that all sites get: from the common state before the round, the mix, and what its
-last move kept, empty before the first. It changes none of them."""
+last move kept, empty before the first. It changes none of them. One with a parameter ``share`` is told by it what share
+of the run's sites took part in the round."""
 ServerStep = Callable[[Turn], Step | None]
 """The server's side of a mechanism after a round but the last; None leaves what goes to the sites as it is."""

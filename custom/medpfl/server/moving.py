@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from medpfl.server.state import Plan
 
 
 def moved_states(
-    plan: Plan, state: ServerState, shared: Mapping[str, State]
+    plan: Plan, state: ServerState, shared: Mapping[str, State], present: int
 ) -> tuple[ServerState, Mapping[str, State]]:
     """The mix as the mechanisms move it, and the state with what they keep for that; both as they are without any.
 
@@ -24,6 +25,7 @@ def moved_states(
         plan: the run's.
         state: before the round.
         shared: by site, its next shared state: of all sites the same where a mechanism moves it.
+        present: how many sites took part in the round.
 
     Raises:
         UserError: a mechanism's move fails, or gives what is no finite shared state.
@@ -32,7 +34,8 @@ def moved_states(
         site, mixed = next(iter(shared.items()))
         before = state.shared.get(site, plan.initial_shared)
         with at_server(part, "its move", state.round + 1):
-            made = move(before, mixed, state.moved_by.get(part.name, {}))
+            told = {"share": present / plan.config.sites} if "share" in signature(move).parameters else {}
+            made = move(before, mixed, state.moved_by.get(part.name, {}), **told)
         if not isinstance(made, Moved):
             raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
         try:

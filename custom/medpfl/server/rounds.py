@@ -235,7 +235,7 @@ def _finish_round(
     weights = mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
-    state, shared = moved_states(plan, state, shared)
+    state, shared = moved_states(plan, state, shared, len(updates))
     round_ = state.round + 1
     phase: Phase = "validate" if round_ == config.rounds else "train"
     state = replace(state, phase=phase, round=round_, shared=shared, history=(*state.history, record))

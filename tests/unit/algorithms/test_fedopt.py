@@ -12,6 +12,7 @@ from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.mechanism import Moved, ServerParts
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import UserError
+from medpfl.core.messages import Failure
 from medpfl.core.parameters import ParameterSplit
 
 
@@ -139,6 +140,27 @@ def test_a_move_of_one_s_own_needs_one_common_model_too(monkeypatch):
     monkeypatch.setattr(Proximal, "server_move", lambda self, parts: lambda before, mixed, kept: Moved(mixed, {}))
     with pytest.raises(UserError, match="mu moves one common model, and mixing 'uniform' gives each site its own"):
         config("fedprox", mixing="uniform")
+
+
+def test_a_move_may_ask_for_the_share_of_sites_that_took_part(monkeypatch):
+    """A site of three does not answer in the second round."""
+    told = []
+
+    def move(before, mixed, kept, share):
+        told.append(share)
+        return Moved(mixed, {})
+
+    def away(sites):
+        handle = sites["site-3"].handle
+
+        def once(message, model):
+            return Failure("site-3", message.round, "away") if message.round == 2 else handle(message, model)
+
+        sites["site-3"].handle = once
+
+    monkeypatch.setattr(ServerOptimizer, "server_move", lambda self, parts: move)
+    run(config("fedavgm"), away)
+    assert told == [1, 2 / 3, 1]
 
 
 def test_what_makes_no_move_is_named(monkeypatch):
