@@ -1,9 +1,11 @@
-"""The penalty by hand, and both in a short run."""
+"""The penalty and W by hand, and all in short runs."""
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from own_package.class_means import ClassMeans, ClassMeansSettings, class_means
 from own_package.l2_sp import StartingPoint, StartingPointSettings
 from torch import nn
 
@@ -26,6 +28,39 @@ def test_the_penalty_by_hand():
     assert penalty.item() == pytest.approx(2.5)
     assert model.weight.grad.flatten().tolist() == pytest.approx([0.5, -1.5])
     assert part.end().state is first
+
+
+def test_weights_by_hand():
+    """Means 0 and 2 of the class that both have: d = 4, of width 4 exp(-1); the third has no class of theirs."""
+    sent = [([[0.0], [9.0]], [0.5, 0.0]), ([[2.0], [1.0]], [1.0, 0.0]), ([[0.0], [5.0]], [0.0, 1.0])]
+    kept = {f"site-{i}": {"means": torch.tensor(m), "shares": torch.tensor(s)} for i, (m, s) in enumerate(sent, 1)}
+    run = SimpleNamespace(site_names=[*kept, "site-4"], largest_weight=10)
+    state = SimpleNamespace(samples=dict.fromkeys(run.site_names, 5), kept={"class-means": kept})
+    found = ClassMeans(ClassMeansSettings(means_width=4)).matrix(run, state).matrix
+    near = np.exp(-1)
+    expected = [[1, near, 0, 0], [near, 1, 0, 0], [0, 0, 1 + near, 0], [(1 + near) / 4] * 4]
+    assert found == pytest.approx(np.array(expected) / (1 + near))
+
+
+def test_class_means_by_hand():
+    """Features are the inputs of a linear layer: of class 0 (1, 3) and (3, 5); of class 2 (0, 1); none of class 1."""
+    x, y = torch.tensor([[1.0, 3.0], [3.0, 5.0], [0.0, 1.0]]), torch.tensor([0, 0, 2])
+    model = nn.Sequential(nn.Linear(2, 3))
+    found = class_means(model, model[0], SimpleNamespace(batches=lambda part, size: [(x, y)]))
+    assert found["means"].tolist() == [[2, 4], [0, 0], [0, 1]]
+    assert found["shares"].tolist() == pytest.approx([2 / 3, 0, 1 / 3])
+
+
+def test_class_means_travel_both_ways_and_decide_the_mix():
+    """Eleven classes of 84 features, and shares, in float32, beside the model: to the sites from round 2 on."""
+    run = medpfl.run("class-means", sites=2, rounds=3, train_fraction=0.1, alone="no", settings={"means_align": 1})
+    plain = medpfl.run("fedavg", sites=2, rounds=3, train_fraction=0.1, alone="no")
+    assert not run.results["failures"]
+    more, less = ([r["sites"]["site-1"] for r in made.results["rounds"]] for made in (run, plain))
+    assert [a["sent_bytes"] - b["sent_bytes"] >= 4 * 11 * 85 for a, b in zip(more, less, strict=True)] == [True] * 3
+    assert [a["received_bytes"] > b["received_bytes"] for a, b in zip(more, less, strict=True)] == [False, True, True]
+    own = run.results["mixing"]["matrix"]
+    assert own[0][0] > 0.5 < own[1][1]
 
 
 def test_the_stronger_the_penalty_the_nearer_the_first_model():

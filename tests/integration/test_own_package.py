@@ -54,7 +54,9 @@ def test_every_command_has_both(commands, tmp_path):
         f"run fedbn --set anchor=0.5 {SMALL} --env inprocess --out {tmp_path}/added",
         f"compare fedavg l2-sp:anchor=1,model=group-norm-cnn {FEW} --seeds 1 --out {tmp_path}/compare",
         f"export l2-sp {OWN} --sites 2 --job {tmp_path}/job",
+        f"export class-means --sites 2 --job {tmp_path}/means",
     )
+    assert "each sends 18 tensors and its class-means" in " ".join(said.split())
     assert "anchor=0.1" in said
     assert "Li et al., ICML 2018" in said
     assert "weight of the penalty on moving away from the first model" in said
@@ -125,12 +127,13 @@ def test_its_own_tests_pass(installed):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE)]
     done = subprocess.run(command, capture_output=True, text=True, env=installed, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 @pytest.mark.slow
-def test_flares_simulator_gives_the_same(commands, tmp_path):
-    commands(*(f"run l2-sp {OWN} {SMALL} --env {env} --out {tmp_path}/{env} --track none" for env in ENGINES))
+@pytest.mark.parametrize("method", [f"l2-sp {OWN}", "class-means"], ids=["l2-sp", "class-means"])
+def test_flares_simulator_gives_the_same(commands, tmp_path, method):
+    commands(*(f"run {method} {SMALL} --env {env} --out {tmp_path}/{env} --track none" for env in ENGINES))
     here, there = (json.loads((tmp_path / env / "results.json").read_text()) for env in ENGINES)
     assert there["environment"]["env"] == "sim"
     assert not there["failures"]
