@@ -51,6 +51,16 @@ def test_class_means_by_hand():
     assert found["shares"].tolist() == pytest.approx([2 / 3, 0, 1 / 3])
 
 
+def test_what_makes_no_sense_is_refused_in_words():
+    """Masks have no classes' means, and no bound on updates covers them."""
+    for fields, words in (
+        ({"data": "sarcoma-sample"}, "class means are of one class a sample; segmentation has none"),
+        ({"settings": {"update_clip": 1}}, "class means would leave beside it as they are"),
+    ):
+        with pytest.raises(medpfl.UserError, match=words):
+            medpfl.run("class-means", sites=3, rounds=1, **fields)
+
+
 def test_class_means_travel_both_ways_and_decide_the_mix():
     """Eleven classes of 84 features, and shares, in float32, beside the model: to the sites from round 2 on."""
     run = medpfl.run("class-means", sites=2, rounds=3, train_fraction=0.1, alone="no", settings={"means_align": 1})

@@ -47,10 +47,12 @@ class ClassMeans(MatrixMixing):
     newcomer = Rule("the mean of the sites' models", "it has sent no class means")
 
     def refuses(self, run: Run) -> str | None:
-        """What has no classes."""
-        if run.resolved_personal == "everything":
-            return "class means weigh what is shared, and everything is personal"
-        return None if run.learned.one_class else f"class means are of one class a sample; {run.learned.name} has none"
+        """What has no classes, and what would leave unprotected."""
+        if not run.learned.one_class:
+            return f"class means are of one class a sample; {run.learned.name} has none"
+        if run.all_settings.get("update_clip"):
+            return "update_clip covers the update, and class means would leave beside it as they are"
+        return None
 
     def objective(self, run: Run) -> str:
         """Step 3."""
