@@ -171,9 +171,11 @@ def algorithm(name: str) -> Algorithm:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=2) or list(known)
-    own = "; a method of your own is found by an entry point of its package, docs/own.md" if ":" in name else ""
+    own = "one of another package is there where that is installed"
+    if ":" in name:
+        own = "a method of your own is found by an entry point of its package, docs/own.md"
     raise UserError(
-        f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them{own})"
+        f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them; {own})"
     )
 
 

@@ -130,6 +130,14 @@ def test_review_names_others_code_that_the_site_does_not_allow(tmp_path, monkeyp
     assert review(job).refusals(HOSPITAL) == ["it brings code (BYOC): app/custom/theirs/prox.py"]
 
 
+def test_a_method_that_is_not_installed_at_the_site_is_said(tmp_path):
+    job = export_job(make_config(algorithm="fedprox", sites=2, rounds=2), tmp_path / "job")
+    for file in job.glob("*/config/*.json"):
+        file.write_text(file.read_text().replace('"fedprox"', '"theirs"'))
+    with pytest.raises(UserError, match=r"unknown algorithm 'theirs': .*one of another package is there where that is"):
+        review(job)
+
+
 def test_review_names_foreign_classes_and_code(tmp_path):
     job = shutil.copytree(FEDAVG, tmp_path / "job")
     file = job / "app" / "config" / "config_fed_client.json"
