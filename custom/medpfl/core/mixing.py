@@ -121,6 +121,8 @@ def _filled(weights: np.ndarray, cap: float) -> np.ndarray:
     filled, full = weights.copy(), np.zeros(len(weights), dtype=bool)
     while (over := (filled > cap) & ~full).any():
         full |= over
+        if full.all():  # the sum is a rounding below that of all caps
+            return np.full_like(weights, cap)
         rest = weights[~full]
         share = rest / rest.sum() if rest.sum() > 0 else np.full(len(rest), 1 / len(rest))
         filled[full] = cap

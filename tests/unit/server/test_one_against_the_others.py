@@ -148,6 +148,13 @@ def test_a_cap_of_exactly_the_equal_share_is_the_uniform_matrix():
     np.testing.assert_allclose(mixing_matrix(plan, joined(plan, MEANS), range(3)), uniform_weights(3, 0.5))
 
 
+def test_a_cap_that_is_a_rounding_above_the_equal_share_caps_all():
+    others, cap = np.array([0.2012097206644221, *[0.10672755022024441] * 6]), 0.12022500314084121
+    assert 0 < 7 * cap - others.sum() < 1e-15
+    row = np.array([[1 - others.sum(), *others]])
+    np.testing.assert_allclose(cap_others(row, [0], cap), [[1 - others.sum(), *[cap] * 7]])
+
+
 distances = st.integers(2, 8).flatmap(lambda n: arrays(np.float64, (n, n), elements=st.floats(1e-12, 1e12)))
 
 
