@@ -76,8 +76,8 @@ NO_PAIR = Reason(
 NO_ROWS = Reason("a batch has not as many labels as inputs: of both the first dimension is the batch's")
 EMPTY = Reason("a batch has no samples: leave it out, a loss has no mean over none")
 ENDLESS = Reason(
-    "one of its loaders does not tell its length and has not ended after {number} batches: give one whose epoch ends, "
-    "a part of the stream (itertools.islice) for each reading"
+    "one of its loaders has not ended after {number} batches, and has no length that says so: give one whose epoch "
+    "ends, a part of the stream (itertools.islice) for each reading"
 )
 NOT_WHOLE = Reason("a batch has labels that are no whole numbers: mixed or smoothed ones are not trained on")
 SEVERAL = Reason("a batch has several labels a sample, and the task one class: several are --task multi-label")
@@ -88,25 +88,26 @@ BALANCED = Reason("loaders of one's own draw their samples themselves, so sampli
 _NARROW = (torch.bool, torch.uint8, torch.int8, torch.int16)
 """Kinds of numbers that images are stored in and no layer takes."""
 _MOST_UNTOLD = 100_000
-"""Batches in an epoch of a loader that does not tell how many it has; one of a stream without an end has more."""
+"""Batches in an epoch of a loader that does not tell of more; one of a stream without an end has more."""
 
 
 def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """A loader's batches; LoaderError at the first that no network could take, or where there is no end of them."""
-    return map(_pair, loader if _length(loader) is not None else _ending(loader))
+    return map(_pair, _ending(loader))
 
 
-def _length(loader: Iterable[Any]) -> int | None:
+def _length(thing: Iterable[Any]) -> int | None:
     try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:  # as torch's own over a stream, which has a len() that raises
+        return len(thing)  # type: ignore[arg-type]
+    except Exception:  # torch's own over a stream raises TypeError, and somebody else's may raise anything
         return None
 
 
 def _ending(loader: Iterable[Any]) -> Iterator[Any]:
+    most = max(_length(loader) or 0, _MOST_UNTOLD)
     for number, batch in enumerate(loader):
-        if number == _MOST_UNTOLD:
-            raise LoaderError(ENDLESS(_MOST_UNTOLD))
+        if number == most:
+            raise LoaderError(ENDLESS(most))
         yield batch
 
 
@@ -132,8 +133,10 @@ def told(loader: Iterable[Any]) -> int | None:
         return None
     if loader.collate_fn is not default_collate or isinstance(loader.dataset, IterableDataset):
         return None
-    drawn = len(loader.batch_sampler.sampler)
-    return drawn - drawn % loader.batch_sampler.batch_size if loader.batch_sampler.drop_last else drawn
+    drawn = _length(loader.batch_sampler.sampler)
+    if drawn is None or not loader.batch_sampler.drop_last:
+        return drawn
+    return drawn - drawn % loader.batch_sampler.batch_size
 
 
 def number_of_batches(loader: Iterable[Any]) -> int:
@@ -188,8 +191,11 @@ def used_up(loader: Iterable[Any] | None) -> bool:
 
 
 def drops(loader: Iterable[Any]) -> bool:
-    """Whether it leaves a last batch out that is not full, or may: of a stream nobody knows the length."""
+    """Whether it leaves a last batch out that is not full, or may where nobody knows the length."""
     if isinstance(getattr(loader, "dataset", None), IterableDataset):
         return bool(getattr(loader, "drop_last", False))
     batches = getattr(loader, "batch_sampler", None)
-    return bool(getattr(batches, "drop_last", False)) and len(batches.sampler) % batches.batch_size > 0
+    if not getattr(batches, "drop_last", False):
+        return False
+    drawn = _length(batches.sampler)
+    return drawn is None or drawn % batches.batch_size > 0

@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import pytest
@@ -266,14 +267,29 @@ class Endless:
             yield INPUTS, LABELS
 
 
+class Short(Endless):
+    def __len__(self):
+        return 3
+
+
+class EndlessSampler(Sampler):
+    def __init__(self):
+        pass
+
+    def __iter__(self):
+        return itertools.repeat(0)
+
+
 @pytest.mark.parametrize(
     "reading",
     [
         lambda: SiteLoaders(Endless()).samples("train"),
         lambda: SiteLoaders(Endless()).batches_in_epoch(3),
         lambda: list(SiteLoaders((), validation=Endless()).batches("validation", 3)),
+        lambda: SiteLoaders(Short()).samples("train"),
+        lambda: SiteLoaders(DataLoader(numbered(), 8, sampler=EndlessSampler())).samples("train"),
     ],
-    ids=["samples", "epoch", "validation"],
+    ids=["samples", "epoch", "validation", "more than its length", "sampler"],
 )
 def test_a_stream_without_an_end_is_refused(reading, monkeypatch):
     monkeypatch.setattr("medpfl.core.own_loaders._MOST_UNTOLD", 50)
@@ -286,6 +302,32 @@ def test_a_loader_that_tells_its_length_may_be_long(monkeypatch):
     monkeypatch.setattr("medpfl.core.own_loaders._MOST_UNTOLD", 50)
     data = SiteLoaders([(INPUTS, LABELS)] * 60)
     assert (data.samples("train"), data.batches_in_epoch(3)) == (180, 60)
+
+
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError, ValueError, AttributeError])
+def test_a_loader_whose_length_cannot_be_asked_for_is_read(error):
+    class Silent(list):
+        def __len__(self):
+            raise error
+
+    data = SiteLoaders(Silent([(INPUTS, LABELS)] * 4))
+    assert (data.samples("train"), data.batches_in_epoch(3)) == (12, 4)
+    assert len(list(data.training_batches(3, generator(0)))) == 4
+
+
+def test_of_a_sampler_without_a_length_samples_are_counted():
+    class Every(Sampler):
+        def __init__(self):
+            pass
+
+        def __iter__(self):
+            return iter(range(100))
+
+    whole, dropping = (SiteLoaders(DataLoader(numbered(), 8, sampler=Every(), drop_last=d)) for d in (False, True))
+    assert (whole.samples("train"), dropping.samples("train")) == (100, 96)
+    assert len(list(whole.batches("train", 8))) == 13
+    with pytest.raises(NotPlain, match="drops samples"):
+        dropping.batches("train", 8)
 
 
 def test_a_loader_in_order_serves_for_statistics():
