@@ -156,7 +156,21 @@ def settings_of(run: Results) -> dict[str, str]:
         config.pop(key, None)
     inner = Counter(name for value in config.values() if isinstance(value, dict) for name in value)
     twice = {name for name, times in inner.items() if times > 1}
-    return dict(_flat(config, twice)) | dict(_flat(run.get("choices") or {}))
+    return dict(_flat(config, twice)) | dict(_flat(_choices(run)))
+
+
+def _choices(run: Results) -> dict[str, Any]:
+    """What the method is made of, in the words of this version.
+
+    A method whose personal part is any batch norm was published here with the word for a network that has some: of such
+    a network both are the same.
+    """
+    from medpfl.algorithms import algorithms
+
+    choices, known = run.get("choices") or {}, algorithms().get(run["algorithm"])
+    if known and known.personal == "any-batch-norm" and not run["config"].get("personal"):
+        return choices | ({"personal": known.personal} if choices.get("personal") == "batch-norm" else {})
+    return choices
 
 
 def _flat(tree: dict[str, Any], twice: Collection[str] = (), above: str = "") -> Iterator[tuple[str, str]]:

@@ -114,6 +114,16 @@ def test_where_and_when_a_run_was_made_does_not_split_a_group(make_run):
     assert len(compare(runs)["groups"]) == 1
 
 
+def test_fedblend_of_an_earlier_version_is_the_same_method(make_run):
+    """It said ``batch-norm``, of networks that have some."""
+    earlier, now = (make_run("fedblend", FEDAP[seed], seed=seed) for seed in (0, 1))
+    earlier["choices"]["personal"] = "batch-norm"
+    assert list(by_label(compare([earlier, now]))) == ["FedBlend"]
+    asked = make_run("fedblend", FEDAP[1], personal="batch-norm")
+    asked["choices"]["personal"] = "batch-norm"
+    assert list(by_label(compare([earlier, asked]))) == ["FedBlend", "FedBlend (personal=batch-norm)"]
+
+
 def test_one_seed_has_no_spread(make_run):
     comparison = compare([make_run("fedap", FEDAP[0], LOCAL[0])])
     assert comparison["groups"][0]["accuracy"]["sd"] is None
