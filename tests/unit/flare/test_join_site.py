@@ -19,6 +19,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
 from medpfl.engine.federation import Federation
+from medpfl.flare.admin.review import review
 from medpfl.flare.job.export import portable
 from medpfl.flare.job.recipes import for_sites
 from medpfl.flare.transport.filter import AllowListFilter
@@ -47,6 +48,21 @@ def test_the_job_goes_to_the_newcomers_alone_and_lets_no_model_leave(tmp_path):
     [gate] = json.loads(text)["task_result_filters"]
     assert gate["filters"][0]["args"]["allowed"] == {"statistics/norm/mean": [6], "statistics/norm/variance": [6]}
     assert set(gate["tasks"]) == {"statistics", "join"}
+
+
+def test_review_names_others_code_that_gives_the_newcomers_data(tmp_path):
+    """A site refuses such a job when it runs."""
+    joining = Joining.of("fedbn", tmp_path, with_f(tmp_path, "fedbn"), SAID | {"names": ("east", "west")})
+    recipe_of(joining, experiment="first").export(str(tmp_path / "jobs"))
+    job = tmp_path / "jobs" / "join-fedbn"
+    for file in job.glob("*/config/*.json"):
+        content = json.loads(file.read_text())
+        for executor in content.get("executors", []):
+            executor["executor"]["args"]["newcomers"]["data"] = "theirs.tables:load"
+        file.write_text(json.dumps(content))
+    found = review(job)
+    assert ("data", "theirs.tables:load") in found.named
+    assert "theirs.tables" in found.unlisted
 
 
 @pytest.mark.parametrize(("algorithm", "task"), [("fedap", "statistics"), ("fedbn", "join")])

@@ -53,7 +53,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
     if local is not None:
         permit_code(local, config)
-    named = tuple(dict.fromkeys(named_code(config)))
+    named = tuple(dict.fromkeys((*named_code(config), *(named_code(newcomers) if newcomers else ()))))
     contract, joining = Contract(config, newcomers), newcomers is not None
     classes = {
         "sites": tuple(dict.fromkeys(name for content in at_sites for name in _classes(content))),
