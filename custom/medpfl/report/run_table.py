@@ -197,10 +197,7 @@ class _Shown:
 
     def _gain(self, gain: float | None) -> list[Text]:
         """A cell of the last column, in its colour, if there is that column."""
-        if not self.gains:
-            return []
-        text = change(self.begun, gain)
-        return [Text(text, style={"+": "green", "-": "red"}.get(text[0], ""))]
+        return [_coloured(self.begun, gain)] if self.gains else []
 
 
 def _head(measure: Measure) -> str:
