@@ -134,6 +134,15 @@ class Channel:
             raise StateError(f"what travels as {self.name!r} has different lengths, {sorted(free)}")
 
 
+def require_tensors(given: object, what: str) -> None:
+    """StateError, which says what it is, unless it is a dictionary of tensors: another package's code made it."""
+    if not isinstance(given, Mapping):
+        raise StateError(f"{what} is {type(given).__name__}, not a dictionary of tensors")
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise StateError(f"{what} has {name!r}, {type(tensor).__name__}, not a tensor")
+
+
 def like(state: State, **limits: float) -> dict[str, Entry]:
     """Entries for tensors of the names, shapes and types of a state's."""
     return {name: Entry(tuple(tensor.shape), (tensor.dtype,), **limits) for name, tensor in state.items()}

@@ -15,6 +15,9 @@ from medpfl.core.messages import Task
 from medpfl.core.near import did_you_mean
 from medpfl.core.parameters import ParameterSplit
 
+_CARRYING: tuple[Task, ...] = ("prepare", "train", "statistics", "join")
+"""Tasks with which more may travel than the shared part."""
+
 
 def channels_of(config: RunConfig, model: nn.Module, split: ParameterSplit) -> dict[Channel, Mechanism]:
     """What travels besides the shared part, with the part of the method that each is of.
@@ -47,8 +50,9 @@ def _problems(channel: Channel, part: Mechanism, others: dict[Channel, Mechanism
             yield f"is there already, of {owner.name}" if owner is not part else "is there twice"
     if not channel.to_server and channel.name != part.name:
         yield f"leads to the sites: call it {part.name!r}, as its part of the method is called"
-    if strange := [task for task in channel.tasks if task not in get_args(Task)]:
-        known = get_args(Task)
-        yield f"goes with the task {strange[0]!r}{did_you_mean(strange[0], known)}: there are {', '.join(known)}"
+    strange = [task for task in channel.tasks if task not in _CARRYING]
+    if strange or not channel.tasks:
+        task = f"the task {strange[0]!r}{did_you_mean(strange[0], _CARRYING)}" if strange else "no task"
+        yield f"goes with {task}: there are {', '.join(_CARRYING)}"
     if channel.joined not in get_args(Joined):
         yield f"is joined {channel.joined!r}: use {' or '.join(map(repr, get_args(Joined)))}"

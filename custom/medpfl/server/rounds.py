@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from medpfl.algorithms.mechanism import Mechanism, Step, Turn
+from medpfl.core.channels import require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
@@ -263,9 +264,10 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
 def _require_declared(plan: Plan, part: Mechanism, made: Step, round_: int) -> None:
     """UserError unless what a step gives is what its channel to the sites has, or nothing: they would not take it."""
     channel = next((c for c, of in plan.channels.items() if of is part and not c.to_server), None)
-    if not made.common:
-        return
     try:
+        require_tensors(made.common, "what it gave")
+        if not made.common:
+            return
         if channel is None:
             raise StateError("it gave tensors, and has no channel to the sites")
         channel.check(named(channel.name, made.common))

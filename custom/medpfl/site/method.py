@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.channels import Channel
+from medpfl.core.channels import Channel, require_tensors
 from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
@@ -137,7 +137,10 @@ class Method:
             own = [c.name for c, part in self._channels.items() if part is mechanism and c.to_server]
             if strange := next((name for name in outcome.sends if name not in own), None):
                 raise StateError(f"{mechanism.name} sends in {strange!r}, which is none of its channels to the server")
-            _require_tensors(mechanism, outcome)
+            for name, tensors in outcome.sends.items():
+                require_tensors(tensors, f"{mechanism.name}: what it sends in {name}")
+            if outcome.state is not None:
+                require_tensors(outcome.state, f"{mechanism.name}: its state")
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -188,19 +191,6 @@ def _checked(mechanism: Mechanism, part: Part) -> Part:
     if not isinstance(part, Part):
         raise StateError(f"{mechanism.name}: its begin gave {part!r}, not a Part")
     return part if part.term is None else replace(part, term=_Term(mechanism.name, part.term))
-
-
-def _require_tensors(mechanism: Mechanism, outcome: Outcome) -> None:
-    """StateError unless what is kept, and what is sent in a channel, are dictionaries of tensors."""
-    given = {f"what it sends in {name}": sent for name, sent in outcome.sends.items()}
-    if outcome.state is not None:
-        given["its state"] = outcome.state
-    for what, tensors in given.items():
-        if not isinstance(tensors, Mapping):
-            raise StateError(f"{mechanism.name}: {what} is {type(tensors).__name__}, not a dictionary of tensors")
-        for name, tensor in tensors.items():
-            if not isinstance(tensor, Tensor):
-                raise StateError(f"{mechanism.name}: {what} has {name!r}, {type(tensor).__name__}, not a tensor")
 
 
 @dataclass

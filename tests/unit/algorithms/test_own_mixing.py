@@ -86,6 +86,8 @@ def test_a_wrong_matrix_is_said(monkeypatch, matrix, words):
         ({"counts": torch.ones(())}, "samples/counts is none of what travels as 'samples'"),
         ({"count": torch.ones(2)}, r"samples/count has shape \[2\], expected \[\]"),
         ({"count": torch.tensor(torch.nan)}, "samples/count has non-finite values"),
+        ({"count": 1.0}, "what it gave has 'count', float, not a tensor"),
+        (torch.ones(2), "what it gave is Tensor, not a dictionary of tensors"),
     ],
 )
 def test_a_step_that_gives_something_else_than_its_channel_has_is_said(counting, monkeypatch, made, words):
@@ -115,6 +117,11 @@ def test_a_step_without_a_channel_is_said(counting, monkeypatch):
             (Channel("samples", True, COUNT, ("training",), ""),),
             r"goes with the task 'training' \(did you mean train\?\): there are prepare, train",
         ),
+        (
+            (Channel("samples", True, COUNT, ("validate",), ""),),
+            "'validate': there are prepare, train, statistics, join",
+        ),
+        ((Channel("samples", True, COUNT, (), ""),), "goes with no task: there are prepare, train, statistics, join"),
         ((Channel("samples", True, COUNT, ("train",), "", joined="sum"),), "is joined 'sum': use 'by site' or 'mean'"),
     ],
 )
