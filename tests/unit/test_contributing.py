@@ -142,6 +142,16 @@ def test_a_helper_of_a_name_like_a_hooks_is_none(installed, monkeypatch, helper)
     assert "fedbounded" in algorithms.algorithms()
 
 
+def test_a_mechanism_is_not_called_as_a_mixing_is(installed, monkeypatch):
+    """Each has its states, its channels and its step by its name: one's would be the other's."""
+    code = re.sub(r'^    name = "\w+"', '    name = "samples"', EXAMPLES["fedbounded"], count=1, flags=re.MULTILINE)
+    assert code != EXAMPLES["fedbounded"]
+    monkeypatch.setitem(EXAMPLES, "fedbounded", code)
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    with pytest.raises(UserError, match="are both called 'samples': give the other package's another name"):
+        mechanisms()
+
+
 def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):
     monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("gradient_bound", "mu"))
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")

@@ -191,7 +191,9 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     """All mechanisms by name, in the order in which they take effect: those for every method first."""
     own = [m for a in algorithms().values() for m in a.mechanisms if m not in LAST]
     found = _by_name((*FOR_ALL, *own, *LAST))
-    _require_own_settings((*found.values(), *mixings().values()))
+    parts = (*found.values(), *mixings().values())
+    _by_name(parts)  # what a part keeps and what travels for it is found by its name
+    _require_own_settings(parts)
     return found
 
 
