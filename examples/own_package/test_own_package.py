@@ -31,14 +31,19 @@ def test_the_penalty_by_hand():
 
 
 def test_weights_by_hand():
-    """Means 0 and 2 of the class that both have: d = 4, of width 4 exp(-1); the third has no class of theirs."""
+    """Means 0 and 2 of the class that both have: d = 4, of width 4 exp(-1); the third has no class of theirs.
+
+    The last two are mixed by samples: one sent nothing, and one says that it has no class, which must not end the run.
+    """
     sent = [([[0.0], [9.0]], [0.5, 0.0]), ([[2.0], [1.0]], [1.0, 0.0]), ([[0.0], [5.0]], [0.0, 1.0])]
     kept = {f"site-{i}": {"means": torch.tensor(m), "shares": torch.tensor(s)} for i, (m, s) in enumerate(sent, 1)}
-    run = SimpleNamespace(site_names=[*kept, "site-4"], largest_weight=10)
+    kept["site-5"] = {"means": torch.zeros(2, 1), "shares": torch.zeros(2)}
+    run = SimpleNamespace(site_names=[f"site-{i}" for i in range(1, 6)], largest_weight=10)
     state = SimpleNamespace(samples=dict.fromkeys(run.site_names, 5), kept={"class-means": kept})
     found = ClassMeans(ClassMeansSettings(means_width=4)).matrix(run, state).matrix
     near = np.exp(-1)
-    expected = [[1, near, 0, 0], [near, 1, 0, 0], [0, 0, 1 + near, 0], [(1 + near) / 4] * 4]
+    by_samples = [(1 + near) / 5] * 5
+    expected = [[1, near, 0, 0, 0], [near, 1, 0, 0, 0], [0, 0, 1 + near, 0, 0], by_samples, by_samples]
     assert found == pytest.approx(np.array(expected) / (1 + near))
 
 

@@ -113,7 +113,7 @@ class ClassMeans(MatrixMixing):
     def matrix(self, run: Run, state: ServerState) -> Weights:
         """Step 4."""
         weights, sent = by_samples(run, state), state.kept.get(self.name, {})
-        known = [i for i, site in enumerate(run.site_names) if site in sent]
+        known = [i for i, site in enumerate(run.site_names) if site in sent and sent[site]["shares"].any()]
         for i in known:
             own = sent[run.site_names[i]]
             near = [float(np.exp(-distance(own, sent[run.site_names[j]]) / self.settings.means_width)) for j in known]
