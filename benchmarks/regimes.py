@@ -93,7 +93,7 @@ METHODS = (
     "fedcurv", "vhl", "fedimpres",
     "fedbn:momentum=0.9,server_lr=1",
 )  # fmt: skip
-OF_VIT = ("alone", "fedavg", "vit-heads", "fedavg:server_lr=1")
+OF_VIT = ("fedavg", "vit-heads", "fedavg:server_lr=1")
 """In the regimes with a ViT, where all have momentum: FedBlend's federation is FedAvg with momentum at the server."""
 
 
@@ -229,10 +229,9 @@ def main() -> None:
         config_of(as_method(method), 0, known["organ-iid"])
     for seed in asked.seeds:
         for regime in asked.regimes:
-            of_vit = regime.endswith("-vit")
-            beside = (OF_VIT[:1] if of_vit else ALONE) if asked.alone is None else asked.alone
-            methods = (OF_VIT[1:] if of_vit else METHODS) if asked.methods is None else asked.methods
-            for method in (*beside, *methods):
+            beside, methods = (ALONE[:1], OF_VIT) if regime.endswith("-vit") else (ALONE, METHODS)
+            beside = beside if asked.alone is None else asked.alone
+            for method in (*beside, *(methods if asked.methods is None else asked.methods)):
                 path = asked.out / regime / f"seed-{seed}" / f"{method.replace(':', '_')}.npz"
                 if path.exists():
                     continue

@@ -311,8 +311,7 @@ def main() -> None:
         new = [*measured(asked.add), *measured_masks(asked.add)]
         new += [r._replace(row=own) for own in (PLAIN, FEDBLEND) for r in new if r.row == same_as(own, r.regime)]
         own_ = [*measured(asked.add, WITH_MOMENTUM, f"{ALONE}_{WITH}")]
-        of_vit = [r for r in new if r.regime.endswith("-vit")]
-        others = [r for r in new if r not in of_vit]
+        others, of_vit = ([r for r in new if r.regime.endswith("-vit") is vit] for vit in (False, True))
         for lines, file in ((others, FRESH if asked.fresh else FILE), (own_, MOMENTUM), (of_vit, VIT)):
             print(f"{len(lines)} lines added or replaced, {len(add(lines, file))} in {file.name}")
         return

@@ -148,10 +148,11 @@ class _Shown:
         if tight := max(map(len, names), default=0) > free:
             free += _INTERVAL
         rows: list[list[str | Text]] = []
+        known = len(class_names(self.results))
         for site, name in zip(sites, names, strict=True):
             entry = self.scores["sites"][site]
             values = [with_interval(m, entry).replace(" [", "\n[" if tight else " [") for m in self.measures]
-            classes = [classes_in(m, entry, len(class_names(self.results))) for m in self.counted]
+            classes = [classes_in(m, entry, known) for m in self.counted]
             tested = NONE if entry.get("n") is None else str(entry["n"])
             label, gain = Text(folded(name, max(1, free))), self._gain(self.gains.get(site))
             rows.append([label, tested, *values, *classes, *gain])

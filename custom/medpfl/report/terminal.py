@@ -23,15 +23,8 @@ from medpfl.report.compare_table import (
 )
 from medpfl.report.every_pair import TITLE, pair_rows
 from medpfl.report.headline import summary
-from medpfl.report.measures import (
-    change_head,
-    chief,
-    measures_of,
-    short_head,
-)
-from medpfl.report.reading import (
-    Results,
-)
+from medpfl.report.measures import change_head, chief, measures_of, short_head
+from medpfl.report.reading import Results
 from medpfl.report.run_table import plain_table, run_table
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.sweep import Swept, sweep_note, sweep_rows
