@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from medpfl.core.errors import UserError
 from medpfl.core.reasons import Reason
@@ -41,11 +42,22 @@ def with_features(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor
         UserError: the pass does not come to the layer, or comes with anything but a row of features for each sample.
     """
     given: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    handle = listen(layer, given)
     try:
         output = logits(model(x))
     finally:
         handle.remove()
-    if not given or given[-1].ndim != 2 or len(given[-1]) != len(x):
+    if not given or given[0].ndim != 2 or len(given[0]) != len(x):
         raise UserError(NO_FEATURES(type(model).__name__))
-    return output, given[-1]
+    return output, given[0]
+
+
+def listen(layer: nn.Module, given: list[Tensor]) -> RemovableHandle:
+    """Puts the input of the layer's next call into a list; listens once, whatever becomes of the pass."""
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        handle.remove()
+        given.extend((*inputs, *named.values())[:1])
+
+    handle = layer.register_forward_pre_hook(keep, with_kwargs=True)
+    return handle

@@ -27,6 +27,12 @@ def test_features_are_what_the_layer_is_given():
     assert not model.head._forward_pre_hooks
 
 
+def test_a_layer_that_is_called_by_keyword_is_heard():
+    model, x = Net(), torch.randn(4, 2)
+    model.forward = lambda x: model.head(input=3 * x)
+    assert torch.equal(with_features(model, model.head, x)[1], 3 * x)
+
+
 @pytest.mark.parametrize(
     ("layer", "x"), [("idle", torch.randn(4, 2)), ("head", torch.randn(4, 5, 2))], ids=["not come to", "several rows"]
 )

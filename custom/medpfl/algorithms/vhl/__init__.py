@@ -40,7 +40,7 @@ from medpfl.core.parameters import ParameterSplit
 from medpfl.core.reasons import Reason
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import Batch, endless_batches
-from medpfl.models.outputs import NO_FEATURES, with_features
+from medpfl.models.outputs import NO_FEATURES, listen, with_features
 from medpfl.training.part import Beside, Part
 
 _TEMPERATURE = 0.07
@@ -115,7 +115,7 @@ class Virtual(Mechanism):
                 )
                 batches = endless_batches(images, labels, size, order)
             features.clear()
-            _listen(layer, features)
+            listen(layer, features)
             images, labels = next(batches)
             return (images.to(x.device) - 127.5) / 127.5, labels.to(x.device)
 
@@ -150,16 +150,6 @@ def contrast(features: Tensor, labels: Tensor, temperature: float = _TEMPERATURE
         log_share = alike - alike.masked_fill(alone, -torch.inf).logsumexp(1, keepdim=True)
         same = (labels[:, None] == labels) & ~alone
         return -(log_share.where(same, 0).sum(1) / same.sum(1).clamp(min=1)).mean()
-
-
-def _listen(layer: nn.Module, given: list[Tensor]) -> None:
-    """Puts the input of the layer's next call into a list; listens once, whatever becomes of the pass."""
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        handle.remove()
-        given.append(inputs[0])
-
-    handle = layer.register_forward_pre_hook(keep)
 
 
 VHL = Algorithm(
