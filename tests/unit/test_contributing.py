@@ -30,7 +30,7 @@ EXAMPLES = {
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """Makes a module of an example, and with an entry point a package, as far as its metadata go."""
-    found = (algorithms.algorithms, mechanisms, mixings, registry._installed, tasks._installed)
+    found = (algorithms.algorithms, algorithms.origin, mechanisms, mixings, registry._installed, tasks._installed)
 
     def forget():
         for known in found:

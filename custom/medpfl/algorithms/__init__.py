@@ -229,7 +229,9 @@ def _require_own_settings(kinds: Sequence[type[Mechanism]]) -> None:
                 raise UserError(f"{both} both have a setting {name!r}: give the other package's another name")
 
 
+@cache  # all that is installed is read for it, and a run asks at every step
 def origin(name: str) -> str:
     """The module of another package that a method is from; empty for this package's own."""
-    own = {a.name for a in OWN}
-    return next((e.module for e in entry_points(group=GROUP) if name not in own and e.load().name == name), "")
+    if any(own.name == name for own in OWN):
+        return ""
+    return next((entry.module for entry in entry_points(group=GROUP) if entry.name == name), "")
