@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from medpfl.bundle.verdict import section
 from medpfl.core.plain import plain_problem
-from medpfl.core.version import __version__
+from medpfl.core.version import __version__, version
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 

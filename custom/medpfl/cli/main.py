@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ from medpfl.cli.lists import algorithms, models
 from medpfl.cli.run import export, run
 from medpfl.cli.site import site_app
 from medpfl.core.errors import Interrupted, TornFile, UserError, printable
-from medpfl.core.version import __version__
+from medpfl.core.version import __version__, version
 
 app = typer.Typer(
     no_args_is_help=True,

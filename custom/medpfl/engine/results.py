@@ -7,7 +7,6 @@ import os
 import platform
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from medpfl.core.differential_privacy import in_words
 from medpfl.core.gain import FEW
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
-from medpfl.core.version import __version__
+from medpfl.core.version import __version__, version
 from medpfl.core.whole_file import write_bytes
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from inspect import isclass, signature
 from typing import Any
 
@@ -40,6 +41,7 @@ OWN_TO_SOME = (*_ARGUMENTS, "weight_decay")
 """Settings that belong to the optimizer they were chosen for."""
 
 
+@cache
 def argument(optimizer: str, setting: str) -> str | None:
     """What an optimizer calls a setting; None if it has no such argument."""
     if (optimizer, setting) in _OTHERS:

@@ -7,7 +7,6 @@ Learning differentially private recurrent language models, ICLR 2018). Any metho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from torch import nn
@@ -20,6 +19,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Settings, Value, setting
+from medpfl.core.version import version
 
 
 class Bounds(Settings):

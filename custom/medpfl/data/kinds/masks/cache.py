@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.masked_data import Spacing
 from medpfl.core.statefile import read_state, write_state
+from medpfl.core.version import version
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.pair import Pair
