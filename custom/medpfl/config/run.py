@@ -224,6 +224,11 @@ class RunConfig(RunFields):
         """The settings in force, defaults included."""
         return self._accepted.in_full(self.settings)
 
+    def settings_unlike(self, given: Mapping[str, Value]) -> dict[str, tuple[Value | None, Value | None]]:
+        """Settings of which others gave something else, as ``(theirs, this run's)``; a default need not be given."""
+        mine, theirs = ({**self._accepted.without_any, **of} for of in (self.settings, given))
+        return {n: (theirs.get(n), mine.get(n)) for n in {**theirs, **mine} if theirs.get(n) != mine.get(n)}
+
     def settings_of_sites(self) -> dict[str, Value]:
         """What the user gave, without what is the server's business alone: paths of what messages are made of."""
         return {name: value for name, value in self.settings.items() if not self._accepted.at_server(name)}

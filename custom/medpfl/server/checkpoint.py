@@ -204,8 +204,12 @@ def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:
     # Not checked again: an earlier version may have allowed what is now refused.
     then = RunConfig.model_construct(**before).model_dump(mode="json", warnings=False)
     for name, value in config.model_dump(mode="json").items():
-        if name not in CIRCUMSTANCES and then[name] != value:
-            return f"{name} = {then[name]!r}, not {value!r}"
+        unlike = {} if name in CIRCUMSTANCES or then[name] == value else {name: (then[name], value)}
+        if name == "settings":
+            unlike = config.settings_unlike(then[name])
+        if unlike:
+            what, (was, now) = next(iter(unlike.items()))
+            return f"{what} = {was!r}, not {now!r}"
     return None
 
 

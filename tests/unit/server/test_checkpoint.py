@@ -82,7 +82,9 @@ def saved(tmp_path):
         ({"algorithm": "fedbn"}, "algorithm = 'fedavg', not 'fedbn'"),
         ({"seed": 1}, "seed = 0, not 1"),
         ({"rounds": 9}, "rounds = 3, not 9"),
-        ({"settings": {"lr": 0.2}}, "settings = {'lr': 0.1, 'batch_size': 4}, not {'lr': 0.2, 'batch_size': 4}"),
+        ({"settings": {"lr": 0.2}}, "lr = 0.1, not 0.2"),
+        ({"settings": {"prior": 1}}, "prior = 0.0, not 1"),
+        ({"settings": {"finetune_steps": 2}}, "finetune_steps = 0, not 2"),
         ({"data_args": {"train": 5}}, "data_args = {}, not {'train': 5}"),
     ],
 )
@@ -90,6 +92,11 @@ def test_other_settings_are_named(saved, other, named):
     with pytest.raises(UserError, match="resume with the same settings") as caught:
         load_checkpoint(saved, config(**other))
     assert named in str(caught.value)
+
+
+def test_a_default_that_is_given_is_no_other_setting(saved):
+    default = {name: config().all_settings[name] for name in ("momentum", "optimizer")}
+    assert load_checkpoint(saved, config(settings=default | {"finetune_steps": 0})).phase == "train"
 
 
 def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
