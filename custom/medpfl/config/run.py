@@ -225,8 +225,13 @@ class RunConfig(RunFields):
         return self._accepted.in_full(self.settings)
 
     def settings_unlike(self, given: Mapping[str, Value]) -> dict[str, tuple[Value | None, Value | None]]:
-        """Settings of which others gave something else, as ``(theirs, this run's)``; a default need not be given."""
-        mine, theirs = ({**self._accepted.without_any, **of} for of in (self.settings, given))
+        """Settings in force that are others' with what was given there, as ``(theirs, this run's)``; None for without.
+
+        Of the same method and choices. A default may be given or not.
+        """
+        known = accepted(algorithm(self.algorithm), self.personal, self.mixing, given)
+        theirs = {n: value for n, value in given.items() if n not in known.kinds} | known.in_full(given)
+        mine = self.all_settings
         return {n: (theirs.get(n), mine.get(n)) for n in {**theirs, **mine} if theirs.get(n) != mine.get(n)}
 
     def settings_of_sites(self) -> dict[str, Value]:

@@ -50,11 +50,6 @@ class Accepted:
         whole = {name for name, kind in self.kinds.items() if named_fields(kind)[name].annotation is int}
         return {name: int(v) if name in whole else v for name, v in {**self.defaults, **values}.items()}
 
-    @property
-    def without_any(self) -> dict[str, Value]:
-        """Values where the user gives none, of what is not in force too: what a switch is at when it is off."""
-        return {name: defaults(kind)[name] for name, kind in self.kinds.items()} | dict(self.defaults)
-
     def of(self, kind: type[Mechanism], given: Mapping[str, Value]) -> Settings:
         """A mechanism's own."""
         values = self.in_full(given)

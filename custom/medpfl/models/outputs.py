@@ -47,17 +47,24 @@ def with_features(model: nn.Module, layer: nn.Module, x: Tensor) -> tuple[Tensor
         output = logits(model(x))
     finally:
         handle.remove()
-    if not given or given[0].ndim != 2 or len(given[0]) != len(x):
+    if not given or given[-1].ndim != 2 or len(given[-1]) != len(x):
         raise UserError(NO_FEATURES(type(model).__name__))
-    return output, given[0]
+    return output, given[-1]
 
 
-def listen(layer: nn.Module, given: list[Tensor]) -> RemovableHandle:
-    """Puts the input of the layer's next call into a list; listens once, whatever becomes of the pass."""
+def listen(layer: nn.Module, given: list[Tensor], *, once: bool = False) -> RemovableHandle:
+    """Puts what a layer is called with into a list, by position or by name, until the handle is removed.
 
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
-        handle.remove()
-        given.extend((*inputs, *named.values())[:1])
+    Args:
+        layer: of a model that is about to be called.
+        given: gets the first tensor of each call.
+        once: of the next call alone, whatever becomes of the pass.
+    """
+
+    def keep(_: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        if once:
+            handle.remove()
+        given.extend([x for x in (*inputs, *named.values()) if isinstance(x, Tensor)][:1])
 
     handle = layer.register_forward_pre_hook(keep, with_kwargs=True)
     return handle

@@ -29,11 +29,11 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.engine.results import build_results, write_results
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
-from medpfl.runs.folder import RESULTS, finished_before, require_one_wish, require_own_folder
+from medpfl.runs.folder import RESULTS, checkpoint_in, finished_before, require_one_wish, require_own_folder
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
-from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint
+from medpfl.server.checkpoint import as_recorded, checkpoint_exists, load_checkpoint
 from medpfl.server.rounds import Plan, ServerState
 from medpfl.site.book import Book
 from medpfl.site.delivery import CARD, DETAIL
@@ -87,6 +87,8 @@ def run_experiment(
         raise UserError(f"--track {track}: FLARE's receivers do the tracking; use --env sim, poc or prod")
     require_own_folder(out)
     with run_folder(out):
+        if resume:
+            config = as_recorded(checkpoint_in(out), config)
         # What the file holds is part of what the run is: the folder has it, and not where the file was.
         begun = Federation.of(config) if config.init else None
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
@@ -247,7 +249,7 @@ def _in_flare(
         raise UserError("--threads: in a POC every site is a process of its own; leave it out")
     if threads and threads > sites:
         raise UserError(f"--threads {threads}: there are only {sites} sites to run side by side")
-    checkpoint = out / "state" / "server" / CHECKPOINT
+    checkpoint = checkpoint_in(out)
     start = 0.0
     if not checkpoint_exists(checkpoint) or load_checkpoint(checkpoint, federation.config).phase != "done":
         # Only these engines need FLARE, whose import takes a second.
@@ -278,7 +280,7 @@ def _restored(config: RunConfig, finished: Mapping[str, Any], out: Path) -> None
     if not (out / "history.csv").exists():
         write_text(out / "history.csv", history_csv(finished))
     if not (out / "models").exists():
-        _write_models(config, load_checkpoint(out / "state" / "server" / CHECKPOINT, config), out)
+        _write_models(config, load_checkpoint(checkpoint_in(out), config), out)
 
 
 def _write_models(config: RunConfig, state: ServerState, out: Path) -> None:

@@ -32,7 +32,7 @@ def require_own_folder(out: Path) -> None:
     Raises:
         UserError: the folder is no run's, and has something of such a name.
     """
-    if (out / LOCK).exists() or checkpoint_exists(_checkpoint(out)) or (out / JOB).exists() or _has_results(out):
+    if (out / LOCK).exists() or checkpoint_exists(checkpoint_in(out)) or (out / JOB).exists() or _has_results(out):
         return
     if taken := next((name for name in (*_FOLDERS, *_FILES) if (out / name).exists()), None):
         raise UserError(f"{out} is no run's folder, and a run would write over {taken} in it; choose another --out")
@@ -52,7 +52,8 @@ def _has_results(out: Path, *, finished: bool = False) -> bool:
     return True
 
 
-def _checkpoint(out: Path) -> Path:
+def checkpoint_in(out: Path) -> Path:
+    """Where the server of a run on this machine keeps its state."""
     return out / "state" / "server" / CHECKPOINT
 
 
@@ -97,7 +98,7 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
         UserError: it holds another run, or one that is not to be gone on with; or a finished run's state is gone, so
             that nobody can say whether it is the same.
     """
-    checkpoint, results = _checkpoint(out), out / RESULTS
+    checkpoint, results = checkpoint_in(out), out / RESULTS
     before = any((checkpoint_exists(checkpoint), results.exists(), (out / JOB).exists()))
     if (overwrite and (before or holds_simulation(out))) or (not before and _never_begun(out)):
         clear_folder(out)

@@ -21,11 +21,10 @@ from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.federation import Federation
-from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
 from medpfl.engine.results import write_json
 from medpfl.report.reading import load_results
-from medpfl.runs.folder import JOB, RESULTS, require_own_folder
+from medpfl.runs.folder import JOB, RESULTS, checkpoint_in, require_own_folder
 from medpfl.server.checkpoint import checkpoint_exists
 from medpfl.server.newcomer import Welcome, require_new
 from medpfl.site.answer import answer
@@ -176,7 +175,7 @@ def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -
 
 def checkpoint_of(run: Path) -> Path:
     """Where the server of a run on this machine keeps its state; UserError if there is none."""
-    file = run / "state" / "server" / CHECKPOINT
+    file = checkpoint_in(run)
     if (run / JOB).exists():
         raise UserError(f"--join {run}: it is a run at a real federation; give --env prod and --kit")
     if not checkpoint_exists(file):

@@ -71,7 +71,8 @@ def run_in_production(
     with run_folder(out):
         note = None if overwrite else _earlier(system, config, out, resume)
         if note:
-            config = _named_as(config, note)
+            # As it was said then, defaults or not: by these words its sites tell it.
+            config = _named_as(config, note).model_copy(update={"settings": note["config"]["settings"]})
             if resume and (results := _results_of(note["job"], out)):
                 return results
         else:

@@ -204,13 +204,25 @@ def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:
     # Not checked again: an earlier version may have allowed what is now refused.
     then = RunConfig.model_construct(**before).model_dump(mode="json", warnings=False)
     for name, value in config.model_dump(mode="json").items():
-        unlike = {} if name in CIRCUMSTANCES or then[name] == value else {name: (then[name], value)}
         if name == "settings":
-            unlike = config.settings_unlike(then[name])
-        if unlike:
-            what, (was, now) = next(iter(unlike.items()))
-            return f"{what} = {was!r}, not {now!r}"
+            if unlike := config.settings_unlike(then[name]):
+                what = min(unlike, key=lambda n: n not in {**then[name], **value})  # rather one that was given
+                was, now = ("off" if v is None else repr(v) for v in unlike[what])
+                return f"{what} = {was}, not {now}"
+        elif name not in CIRCUMSTANCES and then[name] != value:
+            return f"{name} = {then[name]!r}, not {value!r}"
     return None
+
+
+def as_recorded(path: Path, config: RunConfig) -> RunConfig:
+    """The same run with the settings that were given when it began, defaults or not: by these its sites tell it."""
+    for file in _generations(path) if checkpoint_exists(path) else []:
+        try:
+            given = read_state(file)[1]["config"]["settings"]
+        except TornFile:
+            continue
+        return config if config.settings_unlike(given) else config.model_copy(update={"settings": given})
+    return config
 
 
 def require_same_run(folder: Path, before: Mapping[str, Any], config: RunConfig) -> None:

@@ -94,9 +94,7 @@ def _agreed(config: RunConfig) -> dict[str, Any]:
     fields = config.model_dump(mode="json", exclude=_MAY_DIFFER)
     # How long a server waits is its own business, but not that the others receive one site's update as it is.
     through = {"lets_one_through": True} if config.lets_one_through else {}
-    unlike = config.settings_unlike({})  # a default that was given is agreed on without, too
-    settings = {name: value for name, value in config.settings_of_sites().items() if name in unlike}
-    return fields | through | {"settings": settings}
+    return fields | through | {"settings": config.settings_of_sites()}
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,12 @@ def test_a_layer_that_is_called_by_keyword_is_heard():
     assert torch.equal(with_features(model, model.head, x)[1], 3 * x)
 
 
+def test_of_several_calls_the_last_one_counts():
+    model, x = Net(), torch.randn(4, 2)
+    model.forward = lambda x: model.head(model.head(x)[:, :2])
+    assert torch.equal(with_features(model, model.head, x)[1], model.head(x)[:, :2])
+
+
 @pytest.mark.parametrize(
     ("layer", "x"), [("idle", torch.randn(4, 2)), ("head", torch.randn(4, 5, 2))], ids=["not come to", "several rows"]
 )

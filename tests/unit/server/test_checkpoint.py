@@ -5,7 +5,6 @@ import pytest
 from tiny import config, no_space, plan_of, same, sites_of
 
 from medpfl.config import named_code
-from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
@@ -13,6 +12,7 @@ from medpfl.engine.federation import Federation
 from medpfl.server.checkpoint import checkpoint_exists, difference, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
+from medpfl.training.settings import Training
 
 
 def states(run_config):
@@ -83,8 +83,8 @@ def saved(tmp_path):
         ({"seed": 1}, "seed = 0, not 1"),
         ({"rounds": 9}, "rounds = 3, not 9"),
         ({"settings": {"lr": 0.2}}, "lr = 0.1, not 0.2"),
-        ({"settings": {"prior": 1}}, "prior = 0.0, not 1"),
-        ({"settings": {"finetune_steps": 2}}, "finetune_steps = 0, not 2"),
+        ({"settings": {"prior": 1}}, "prior = off, not 1"),
+        ({"settings": {"finetune_steps": 2}}, "finetune_steps = off, not 2"),
         ({"data_args": {"train": 5}}, "data_args = {}, not {'train': 5}"),
     ],
 )
@@ -100,8 +100,7 @@ def test_a_default_that_is_given_is_no_other_setting(saved):
 
 
 def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
-    now = config().all_settings | {"momentum": 0.5}
-    monkeypatch.setattr(RunConfig, "all_settings", now)
+    monkeypatch.setattr(Training.model_fields["momentum"], "default", 0.5)
     with pytest.raises(UserError, match=r"momentum = 0\.0, which is 0\.5 by default now: put the default back"):
         load_checkpoint(saved, config())
 

@@ -154,15 +154,6 @@ def test_a_hello_after_training_begins_another_run():
     assert (record.run, record.last, record.repeats) == (2, 0, 0)
 
 
-def test_a_default_that_is_given_is_the_same_contract():
-    """As a run is the same: the job by which it goes on may say what the first one left out."""
-    given = {name: CONTRACT.config.all_settings[name] for name in ("momentum", "optimizer")}
-    same = CONTRACT.config.model_copy(update={"settings": CONTRACT.config.settings | given | {"finetune_steps": 0}})
-    assert Contract(same).hash == CONTRACT.hash
-    other = CONTRACT.config.model_copy(update={"settings": CONTRACT.config.settings | {"finetune_steps": 1}})
-    assert Contract(other).hash != CONTRACT.hash
-
-
 def test_the_hash_is_the_runs_and_not_the_machines():
     same = CONTRACT.config.model_copy(update={"device": "cuda", "timeout": 1.0, "min_sites": 2})
     assert Contract(same).hash == CONTRACT.hash

@@ -115,7 +115,7 @@ class Virtual(Mechanism):
                 )
                 batches = endless_batches(images, labels, size, order)
             features.clear()
-            listen(layer, features)
+            listen(layer, features, once=True)
             images, labels = next(batches)
             return (images.to(x.device) - 127.5) / 127.5, labels.to(x.device)
 
