@@ -116,8 +116,8 @@ def _command(title: str, method: str) -> str | None:
         return title.lower().replace(", ", " --set ")
     if method.startswith("alone"):
         return None
-    algorithm, _, setting = _written(method).partition(":")
-    words = [algorithm, *([f"--set {setting}"] if setting else [])]
+    algorithm, _, settings = _written(method).partition(":")
+    words = [algorithm, *(f"--set {setting}" for setting in settings.split(",") if setting)]
     if "fine-tuned" in title:
         words.append(f"--set finetune_steps={STEPS}")
     if rule := _rule(title):
