@@ -225,9 +225,9 @@ class RunConfig(RunFields):
         return self._accepted.in_full(self.settings)
 
     def settings_unlike(self, given: Mapping[str, Value]) -> dict[str, tuple[Value | None, Value | None]]:
-        """Settings in force that are others' with what was given there, as ``(theirs, this run's)``; None for without.
+        """By name the settings in force that are others where ``given`` was given, as ``(there, here)``; None for off.
 
-        Of the same method and choices. A default may be given or not.
+        Of the same method and choices; a default may be given or left out.
         """
         known = accepted(algorithm(self.algorithm), self.personal, self.mixing, given)
         theirs = {n: value for n, value in given.items() if n not in known.kinds} | known.in_full(given)
