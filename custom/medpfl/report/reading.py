@@ -33,11 +33,12 @@ def load_results(path: str | os.PathLike[str], *, finished: bool = True) -> Resu
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        if any((file.parent / f"{kind}.json").is_file() for kind in ("comparison", "sweep")):
-            raise UserError(
-                f"{file.parent} is a comparison's folder and no run's: its page is {file.parent / 'report.html'}; give "
-                f"its runs, {file.parent}/*/seed-*, for another"
-            ) from None
+        for kind, runs in (("comparison", "*/seed-*"), ("sweep", "*/*/seed-*")):
+            if (file.parent / f"{kind}.json").is_file():
+                raise UserError(
+                    f"{file.parent} is a {kind}'s folder and no run's: its page is {file.parent / 'report.html'}; give "
+                    f"its runs, {file.parent}/{runs}, for another"
+                ) from None
         raise UserError(
             f"{file}: no such file. Give the folder that a run wrote (its --out) or the results.json in it."
         ) from None

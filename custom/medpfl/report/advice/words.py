@@ -283,7 +283,7 @@ def _methods_table(answer: Answer) -> Table:
         table.add_row(title, f"{row.gain:+.1f}", f"{row.worst:+.1f}", f"{row.worse_off} of {row.sites}")
     below = ["In brackets: what a site can do by itself."] if any(not row.federated for row in shown) else []
     if left := len(answer.rows) - len(shown):
-        below.append(f"{left} more did less well on average; --json FILE has them.")
+        below.append(f"{left} more are not shown; --json FILE has them.")
     if answer.partial:
         # A row that begins with another's name is the same with something more.
         base = [n for n in answer.partial if not any(n.startswith(f"{other}, ") for other in answer.partial)]

@@ -52,7 +52,13 @@ class PartitionedImages:
             pooled=not c.official,
             holdout=c.holdout,
         )
-        return _named(partition, c)
+        return _named(partition, c, self._names_of_file())
+
+    def _names_of_file(self) -> list[str]:
+        """What the file calls the sites that it is divided by, site-1 first; empty where it is divided otherwise."""
+        if self.config.partition != "natural" or self.dataset.site_ids is None:
+            return []
+        return [str(name) for name in np.unique(self.dataset.site_ids)]
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -207,8 +213,11 @@ def _all_rows(site: SiteIndices) -> np.ndarray:
     return np.concatenate([getattr(site, part) for part in PARTS])
 
 
-def _named(partition: Partition, config: RunConfig) -> Partition:
-    """The partition with the run's names: site-1 is the first of them, and so on; further sites are held out."""
+def _named(partition: Partition, config: RunConfig, own: list[str]) -> Partition:
+    """The partition with the run's names: site-1 is the first of them, and so on; further sites are held out.
+
+    Names that are the file's ``own`` are of these sites, in whichever order they are given.
+    """
     usual = [f"site-{i + 1}" for i in range(config.sites + _number_held_out(config))]
     wanted = [*config.site_names, *usual[config.sites :]]
     found = {site.name for site in partition.sites}
@@ -224,6 +233,13 @@ def _named(partition: Partition, config: RunConfig) -> Partition:
         )
     if len(set(wanted)) < len(wanted):
         raise UserError(f"--sites {','.join(config.names)}: a centre that is held out has one of these names")
+    if any(name in own for name in config.names):
+        wanted[: config.sites] = own[: config.sites]
+        if set(config.names) != set(wanted[: config.sites]):
+            raise UserError(
+                f"--sites {','.join(config.names)}: {config.data} has the sites {', '.join(own)}; name the first "
+                f"{config.sites} as it does, or all otherwise, in the order of its names"
+            )
     names = dict(zip(usual, wanted, strict=True))
     return replace(partition, sites=[replace(site, name=names[site.name]) for site in partition.sites])
 
