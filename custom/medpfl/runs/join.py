@@ -155,7 +155,7 @@ def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -
     Raises:
         UserError: the run has not ended, is another algorithm's, or the new data do not fit it.
     """
-    file = checkpoint_of(run)
+    file = checkpoint_to_join(run)
     config, server = finished(file, f"--join {run}")
     joining = Joining.of(algorithm, run, config, said)
     require_own_folder(out)
@@ -173,8 +173,8 @@ def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -
         return joining.write(joined_results(welcome.plan, server, model, joining.epochs, found), out)
 
 
-def checkpoint_of(run: Path) -> Path:
-    """Where the server of a run on this machine keeps its state; UserError if there is none."""
+def checkpoint_to_join(run: Path) -> Path:
+    """The state of the server of a run on this machine; UserError if there is none that sites can join."""
     file = checkpoint_in(run)
     if (run / JOB).exists():
         raise UserError(f"--join {run}: it is a run at a real federation; give --env prod and --kit")

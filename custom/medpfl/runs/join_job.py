@@ -21,7 +21,7 @@ from medpfl.flare.job.join_recipe import JoinRecipe
 from medpfl.flare.launch.poc import poc
 from medpfl.flare.launch.simulator import require_no_space, run_simulator
 from medpfl.runs.folder import JOB, JOIN_JOB, require_own_folder
-from medpfl.runs.join import Joining, checkpoint_of
+from medpfl.runs.join import Joining, checkpoint_to_join
 
 _AGAIN = "the same command"
 
@@ -54,7 +54,7 @@ def join_here(
     Raises:
         UserError: as there; or the job ended early, and the message says why.
     """
-    config, _ = finished(checkpoint_of(run), f"--join {run}")
+    config, _ = finished(checkpoint_to_join(run), f"--join {run}")
     joining = Joining.of(algorithm, run, config, said)
     if joining.newcomers is None:
         raise UserError(f"--env {env}: held-out centres join in one process; leave it out, or give data with --data")

@@ -21,7 +21,7 @@ from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.newcomers import JOINED
 from medpfl.flare.transport.join_controller import JoinController
 from medpfl.flare.transport.trust import REHEARSAL
-from medpfl.runs.join import Joining, checkpoint_of, join
+from medpfl.runs.join import Joining, checkpoint_to_join, join
 from medpfl.server.checkpoint import checkpoint_config
 from medpfl.server.newcomer import Welcome
 from medpfl.server.rounds import ServerState
@@ -76,7 +76,7 @@ def joined(folder, algorithm, **said):
 )
 def test_the_controller_gives_the_figures_of_one_process_and_leaves_the_checkpoint(tmp_path, algorithm):
     finished(tmp_path, with_f(tmp_path, algorithm))
-    checkpoint = checkpoint_of(tmp_path)
+    checkpoint = checkpoint_to_join(tmp_path)
     before = {file: file.read_bytes() for file in checkpoint.parent.glob("*.safetensors")}
     joining, controller = joined(tmp_path, algorithm)
     results = joining.write(json.loads((controller.run_folder / JOINED).read_text()), tmp_path / "job")
@@ -149,7 +149,7 @@ def test_other_start_weights_than_the_runs_are_refused_as_such(tmp_path):
 def test_another_f_than_the_runs_is_refused(tmp_path):
     finished(tmp_path, with_f(tmp_path, "fedap"))
     save_file({key: tensor + 1 for key, tensor in Net().state_dict().items()}, tmp_path / "f.safetensors")
-    controller = Here(tmp_path, Joining.of("fedap", tmp_path, checkpoint_config(checkpoint_of(tmp_path)), SAID))
+    controller = Here(tmp_path, Joining.of("fedap", tmp_path, checkpoint_config(checkpoint_to_join(tmp_path)), SAID))
     controller.run()
     assert "f.safetensors is not the model under which the run's sites took their statistics" in controller.said[-1]
     with pytest.raises(UserError, match="restore the file"):

@@ -9,7 +9,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
 from medpfl.engine.federation import Federation
-from medpfl.server.checkpoint import checkpoint_exists, difference, load_checkpoint, save_checkpoint
+from medpfl.server.checkpoint import as_recorded, checkpoint_exists, difference, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
 from medpfl.training.settings import Training
@@ -97,6 +97,15 @@ def test_other_settings_are_named(saved, other, named):
 def test_a_default_that_is_given_is_no_other_setting(saved):
     default = {name: config().all_settings[name] for name in ("momentum", "optimizer")}
     assert load_checkpoint(saved, config(settings=default | {"finetune_steps": 0})).phase == "train"
+
+
+def test_a_run_goes_on_in_the_words_in_which_it_began(saved):
+    """Sites hash what was given; another run is left as it is, to be refused."""
+    said = config().settings | {"momentum": 0.0, "finetune_steps": 0}
+    assert as_recorded(saved, config(settings=said)).settings == config().settings
+    other = config(settings={"lr": 0.2})
+    assert as_recorded(saved, other) == other
+    assert as_recorded(saved.with_name("none"), other) == other
 
 
 def test_a_default_that_has_changed_since_is_named(saved, monkeypatch):
