@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, in_use, verdict
+from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, NOTHING, in_use, verdict
 from medpfl.core.measure import Measure
 
 KEPT = (
@@ -89,6 +89,8 @@ def lead(card: Mapping[str, Any]) -> str:
         f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
         f"{measure.ends(gained)}"
     )
+    if abs(gained["difference"]) < NOTHING:
+        return f"No difference was found at this site: {by}."
     return {
         "gains": f"Taking part helps this site: {by}.",
         "loses": f"Taking part harms this site: {by}.",

@@ -17,7 +17,8 @@ from medpfl.report.words import site_name
 
 _WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
-    f"{CONTAINS_0} Uses: what share each model has in the prediction; as published is the method's own; "
+    f"{CONTAINS_0} A difference below 0.0005 (0.05 points) counts as none. Uses: what share each model has in the "
+    "prediction; as published is the method's own; "
     "partly fine-tuned has weights between those before and after fine-tuning."
 )
 

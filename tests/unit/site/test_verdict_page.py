@@ -204,3 +204,11 @@ def test_where_means_of_cases_are_judged_it_is_said_what_few_do_to_their_interva
     of_masks["verdict"] = of_masks["verdict"] | {"gain": gains}
     assert "misses the true difference in about one case of 20" in shares and "of Dice" not in shares
     assert "Of a mean over few patients (of Dice, say, over fewer than 20)" in means(of_masks)
+
+
+def test_a_difference_that_rounds_to_nothing_is_no_harm():
+    """Of two patients that differ by as little the interval is narrow enough to leave 0 out."""
+    none = lead(card(-0.00012, -0.00008))
+    assert none == (
+        "No difference was found at this site: accuracy 0.0 points against training alone, 95 % interval [0.0, 0.0]."
+    )

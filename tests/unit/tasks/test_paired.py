@@ -30,6 +30,8 @@ def test_what_it_is_called():
     assert verdict({"difference": 0.2, "low": 0.1, "high": 0.3}) == "gains"
     assert verdict({"difference": -0.2, "low": -0.3, "high": -0.1}) == "loses"
     assert verdict({"difference": 0.0, "low": 0.0, "high": 0.0}) == "no difference found"
+    assert verdict({"difference": -0.00001, "low": -0.00002, "high": -0.000005}) == "no difference found"
+    assert verdict({"difference": 0.0006, "low": 0.0005, "high": 0.0007}) == "gains"
     assert verdict(None) is None
 
 
