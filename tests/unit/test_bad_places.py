@@ -69,6 +69,18 @@ def test_a_comparison_writes_over_nothing_of_others(refused, tmp_path):
     assert (tmp_path / "mine" / "report.html").read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", ["comparison", "sweep"])
+def test_a_comparison_and_a_sweep_do_not_write_over_each_other(refused, tmp_path, kind):
+    """The run's folder that a sweep has too, of what is the same at all values, makes it no comparison's."""
+    (tmp_path / "mine" / "fedbn").mkdir(parents=True)
+    other = "sweep" if kind == "comparison" else "comparison"
+    (tmp_path / "mine" / f"{other}.json").write_text("{}")
+    sweep = ("--sweep", "lr=0.1,0.2") if kind == "sweep" else ()
+    message = refused("compare", "fedbn", *SMALL, "--seeds", "1", *sweep, "--out", "mine")
+    assert f"holds a {other}, and a {kind} would write over its report.html" in message
+    assert {p.name for p in (tmp_path / "mine").iterdir()} == {"fedbn", f"{other}.json"}
+
+
 def test_sites_that_join_write_over_nothing_of_others(refused, finished, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "join.json").write_text("mine")

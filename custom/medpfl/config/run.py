@@ -195,6 +195,16 @@ class RunConfig(RunFields):
         return self.mixing or algorithm(self.algorithm).mixing.name
 
     @property
+    def choices_by_default(self) -> dict[str, str]:
+        """By field: what an empty choice stands for, in this run."""
+        own = algorithm(self.algorithm)
+        return {
+            "personal": own.personal.format(**self.all_settings),
+            "mixing": own.mixing.name,
+            "use": own.use if self.has_rival else "received",
+        }
+
+    @property
     def mixes(self) -> bool:
         """Whether the sites' models reach each other; where not, each site selects its own round."""
         return self.resolved_mixing != "identity"
@@ -212,12 +222,12 @@ class RunConfig(RunFields):
     @property
     def resolved_use(self) -> Literal["received", "best", "blend"]:
         """What a site uses, in force."""
-        return (self.use or algorithm(self.algorithm).use) if self.has_rival else "received"
+        return self.use or self.choices_by_default["use"]
 
     @property
     def resolved_personal(self) -> str:
         """The personal part in force, as :func:`medpfl.core.declarations.parse_declaration` reads it."""
-        return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
+        return self.personal or self.choices_by_default["personal"]
 
     @cached_property
     def all_settings(self) -> dict[str, Value]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from medpfl.algorithms import LOCAL, algorithm, mechanisms
 from medpfl.config.run import RunConfig
@@ -31,8 +31,7 @@ from medpfl.runs.folder import JOB, RESULTS, holds_simulation
 logger = logging.getLogger(__name__)
 
 _FORMS = ("json", "md", "csv", "tex")
-_TABLES = ("report.html", *(f"{kind}.{form}" for kind in ("comparison", "sweep") for form in _FORMS))
-"""What a comparison or a sweep leaves beside its runs' folders."""
+Kind = Literal["comparison", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def run_comparison(runs: Sequence[tuple[str, RunConfig]], out: Path, how: How) -
     for name, config in runs:
         if (twin := first.setdefault(in_full(config), name)) != name:
             raise UserError(f"{name} and {twin} are the same run; give each once")
-    results, unfinished = all_results(runs, out, how)
+    results, unfinished = all_results(runs, out, how, "comparison")
     out_of_it = {of["run"] for of in unfinished}
     named = [(name, found) for (name, _), found in zip(runs, results, strict=True) if found and name not in out_of_it]
     ended = [found for _, found in named]
@@ -233,23 +232,24 @@ def _others(runs: Sequence[tuple[str, RunConfig]], out: Path) -> list[str]:
 
 def in_full(config: RunConfig) -> str:
     """What a run is, with what was left out for the default as if it had been given."""
-    resolved = {"settings": config.all_settings, "personal": config.resolved_personal, "mixing": config.resolved_mixing}
-    return json.dumps(config.model_dump(mode="json") | resolved | {"use": config.resolved_use}, sort_keys=True)
+    given = config.model_dump(mode="json")
+    choices = {name: given[name] or default for name, default in config.choices_by_default.items()}
+    return json.dumps(given | choices | {"settings": config.all_settings}, sort_keys=True)
 
 
 def all_results(
-    runs: Sequence[tuple[str, RunConfig]], out: Path, how: How
+    runs: Sequence[tuple[str, RunConfig]], out: Path, how: How, kind: Kind
 ) -> tuple[list[dict[str, Any] | None], list[Unfinished]]:
     """The results of every run, in order, one made after another, None of those that ended early; and which these are.
 
-    The arguments are those of :func:`run_comparison`.
+    The arguments are those of :func:`run_comparison`, and which kind of tables the folder gets.
 
     Raises:
         UserError: a run cannot be made, or of every folder's runs one ended early.
     """
-    _require_place(runs, out)
+    _require_place(runs, out, kind)
     _try_out(runs, out, how.overwrite)
-    for name in _TABLES if how.overwrite else ():
+    for name in _tables(kind) if how.overwrite else ():
         (out / name).unlink(missing_ok=True)
     forgotten = any(config.resists_forgetting for _, config in runs) if how.forgotten is None else how.forgotten
     results: list[dict[str, Any] | None] = []
@@ -287,13 +287,21 @@ def _missing(results: dict[str, Any]) -> str:
     return "; ".join(f"{name} has no test: {last.get(name, 'no answer')}" for name in results.get("unanswered", ()))
 
 
-def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path) -> None:
-    """UserError if the folder is a run's, or no comparison's and has something that a comparison would write over."""
+def _tables(kind: Kind) -> list[str]:
+    """What a comparison or a sweep leaves beside its runs' folders."""
+    return ["report.html", *(f"{kind}.{form}" for form in _FORMS)]
+
+
+def _require_place(runs: Sequence[tuple[str, RunConfig]], out: Path, kind: Kind) -> None:
+    """UserError if the folder is something else's, and has what the tables of such a kind would write over."""
     if holds_simulation(out) or (out / JOB).exists():
-        raise UserError(f"{out} holds a run; a comparison has one folder for each: choose another --out")
+        raise UserError(f"{out} holds a run; a {kind} has one folder for each: choose another --out")
+    other: Kind = "sweep" if kind == "comparison" else "comparison"
+    if (out / f"{other}.json").exists():
+        raise UserError(f"{out} holds a {other}, and a {kind} would write over its report.html; choose another --out")
     begun = any((out / name).is_dir() for name, _ in runs)
-    if not begun and (taken := next((name for name in _TABLES if (out / name).exists()), None)):
-        raise UserError(f"{out} is no comparison's folder, and one would write over its {taken}; choose another --out")
+    if not begun and (taken := next((name for name in _tables(kind) if (out / name).exists()), None)):
+        raise UserError(f"{out} is no {kind}'s folder, and one would write over its {taken}; choose another --out")
 
 
 def _try_out(runs: Sequence[tuple[str, RunConfig]], out: Path, overwrite: bool) -> None:

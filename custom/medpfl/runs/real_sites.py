@@ -22,7 +22,7 @@ from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
 from medpfl.report.reading import Results, load_results
 from medpfl.runs.folder import JOB, RESULTS, clear_folder, holds_simulation, require_one_wish, require_own_folder
-from medpfl.server.checkpoint import difference, require_same_run
+from medpfl.server.checkpoint import difference, in_the_words_of, require_same_run
 
 
 def run_in_production(
@@ -71,8 +71,7 @@ def run_in_production(
     with run_folder(out):
         note = None if overwrite else _earlier(system, config, out, resume)
         if note:
-            # As it was said then, defaults or not: by these words its sites tell it.
-            config = _named_as(config, note).model_copy(update={"settings": note["config"]["settings"]})
+            config = in_the_words_of(note["config"], _named_as(config, note))
             if resume and (results := _results_of(note["job"], out)):
                 return results
         else:

@@ -142,7 +142,7 @@ def run_sweep(
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
-    results, unfinished = all_results(list(every.values()), out, how)
+    results, unfinished = all_results(list(every.values()), out, how, "sweep")
     made = dict(zip(every, results, strict=True))
     at_each = [_by_method(runs, made) for runs in plan]
     found = swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished)

@@ -203,26 +203,38 @@ def difference(before: Mapping[str, Any], config: RunConfig) -> str | None:
     """
     # Not checked again: an earlier version may have allowed what is now refused.
     then = RunConfig.model_construct(**before).model_dump(mode="json", warnings=False)
+    by_default = config.choices_by_default
     for name, value in config.model_dump(mode="json").items():
         if name == "settings":
             if unlike := config.settings_unlike(then[name]):
                 what = min(unlike, key=lambda n: n not in {**then[name], **value})  # rather one that was given
                 was, now = ("off" if v is None else repr(v) for v in unlike[what])
                 return f"{what} = {was}, not {now}"
-        elif name not in CIRCUMSTANCES and then[name] != value:
-            return f"{name} = {then[name]!r}, not {value!r}"
+        elif name not in CIRCUMSTANCES:
+            was, now = (chosen or by_default.get(name, chosen) for chosen in (then[name], value))
+            if was != now:
+                return f"{name} = {was!r}, not {now!r}"
     return None
 
 
 def as_recorded(path: Path, config: RunConfig) -> RunConfig:
-    """The same run with the settings that were given when it began, defaults or not: by these its sites tell it."""
+    """The same run in the words in which it began, defaults given or not (:func:`in_the_words_of`)."""
     for file in _generations(path) if checkpoint_exists(path) else []:
         try:
-            given = read_state(file)[1]["config"]["settings"]
+            return in_the_words_of(read_state(file)[1]["config"], config)
         except TornFile:
             continue
-        return config if config.settings_unlike(given) else config.model_copy(update={"settings": given})
     return config
+
+
+def in_the_words_of(before: Mapping[str, Any], config: RunConfig) -> RunConfig:
+    """The same run with the settings and choices that were given then: by these its sites tell it from others.
+
+    Another run is left as it is.
+    """
+    if difference(before, config):
+        return config
+    return config.model_copy(update={n: before[n] for n in ("settings", *config.choices_by_default) if n in before})
 
 
 def require_same_run(folder: Path, before: Mapping[str, Any], config: RunConfig) -> None:

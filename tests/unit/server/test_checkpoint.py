@@ -84,6 +84,8 @@ def saved(tmp_path):
         ({"rounds": 9}, "rounds = 3, not 9"),
         ({"settings": {"lr": 0.2}}, "lr = 0.1, not 0.2"),
         ({"settings": {"prior": 1}}, "prior = off, not 1"),
+        ({"use": "blend", "alone": "yes"}, "not 'blend'"),
+        ({"personal": "batch-norm"}, "personal = 'nothing', not 'batch-norm'"),
         ({"settings": {"finetune_steps": 2}}, "finetune_steps = off, not 2"),
         ({"data_args": {"train": 5}}, "data_args = {}, not {'train': 5}"),
     ],
@@ -97,12 +99,13 @@ def test_other_settings_are_named(saved, other, named):
 def test_a_default_that_is_given_is_no_other_setting(saved):
     default = {name: config().all_settings[name] for name in ("momentum", "optimizer")}
     assert load_checkpoint(saved, config(settings=default | {"finetune_steps": 0})).phase == "train"
+    assert load_checkpoint(saved, config(**config().choices_by_default)).phase == "train"
 
 
 def test_a_run_goes_on_in_the_words_in_which_it_began(saved):
     """Sites hash what was given; another run is left as it is, to be refused."""
     said = config().settings | {"momentum": 0.0, "finetune_steps": 0}
-    assert as_recorded(saved, config(settings=said)).settings == config().settings
+    assert as_recorded(saved, config(settings=said, **config().choices_by_default)) == config()
     other = config(settings={"lr": 0.2})
     assert as_recorded(saved, other) == other
     assert as_recorded(saved.with_name("none"), other) == other
