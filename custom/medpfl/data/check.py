@@ -46,4 +46,8 @@ def check_deep(
     data = str(name_or_path)
     if wrong := absent(data):
         return [Finding("error", wrong)]
-    return kind_of(data, {}).check_deep(data, data_args or {}, page, progress)
+    kind = kind_of(data, {})
+    found = [] if kind.is_here(data) else kind.check(data, data_args or {})
+    if any(finding.level == "error" for finding in found):
+        return found
+    return kind.check_deep(data, data_args or {}, page, progress)

@@ -243,3 +243,23 @@ def test_check_of_a_broken_file(tmp_path):
 def test_a_check_of_a_path_where_nothing_is_says_so_whatever_else_is_said(tmp_path):
     for found in (check("no/folder", {"size": 64}), check_deep("no/folder", tmp_path / "page.html", {"size": 64})):
         assert [(one.level, one.message) for one in found] == [("error", "no/folder: there is no such file or folder")]
+
+
+def test_a_folder_by_name_that_holds_nothing_to_train_on_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path))
+    (tmp_path / "ward" / "series").mkdir(parents=True)
+    for found in (check("ward"), check_deep("ward", tmp_path / "page.html")):
+        assert [f.level for f in found] == ["error"]
+        assert f"{tmp_path / 'ward'} has neither a label table nor images of classes or with masks" in found[0].message
+    [found] = check_deep("wrad", tmp_path / "page.html")
+    assert "no file or folder of that name" in found.message
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_an_empty_folder_is_said_to_be_empty(tmp_path):
+    (tmp_path / "ward").mkdir()
+    [found] = check(str(tmp_path / "ward"))
+    assert found.message.endswith("ward: the folder is empty")
+    (tmp_path / "ward" / "notes.txt").write_text("")
+    [found] = check(str(tmp_path / "ward"))
+    assert f"`medpfl data inventory {tmp_path / 'ward'}` lists what is there" in found.message

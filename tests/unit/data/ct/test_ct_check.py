@@ -107,7 +107,7 @@ def test_removed_patient_ids_are_noticed(tmp_path):
 
 
 def test_an_empty_folder_and_a_wrong_manifest(tmp_path):
-    assert "neither manifest.json" in _words(tmp_path, "error")[0]
+    assert "the folder is empty" in _words(tmp_path, "error")[0]
     (tmp_path / "manifest.json").write_text("{")
     assert "line 1" in _words(tmp_path, "error")[0]
 

@@ -140,6 +140,9 @@ def test_a_spreadsheet_instead_of_the_manifests_table(tmp_path):
 
 
 def test_an_empty_folder_and_no_folder(tmp_path):
+    with pytest.raises(UserError, match="the folder is empty"):
+        open_manifest(tmp_path)
+    (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match=r"neither manifest.json nor labels.csv or datalist.json"):
         open_manifest(tmp_path)
     with pytest.raises(UserError, match="there is no such file or folder"):
@@ -194,7 +197,7 @@ def test_a_folder_that_is_given_is_meant_whatever_is_in_it(home):
     (home / "work" / "mine").mkdir()
     for data in ("mine", "./mine", str(home / "work" / "mine")):
         assert ScanKind().is_here(data)
-        with pytest.raises(UserError, match=r"mine: neither manifest.json nor labels.csv"):
+        with pytest.raises(UserError, match=r"mine: the folder is empty"):
             Options(data=data).config("fedavg")
     (home / "data" / "mine").mkdir()
     (home / "data" / "mine" / "labels.csv").touch()

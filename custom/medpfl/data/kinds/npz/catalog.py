@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -77,6 +78,11 @@ def find(name_or_path: str | Path) -> Path:
             if (found := folder / f"{stem}.npz").is_file():
                 return found
     if name not in _EMBEDDED and name not in ELSEWHERE and split_name(name)[0] not in MEDMNIST:
+        if there := places(str(name_or_path)):
+            raise UserError(
+                f"{name_or_path}: {there[0]} has neither a label table nor images of classes or with masks: "
+                f"`medpfl data check {shlex.quote(str(there[0]))}` says what it lacks"
+            )
         known = ", ".join([*_EMBEDDED, *MEDMNIST])
         raise UserError(
             f"{name_or_path}: there is no file or folder of that name, and no data set (looked in {looked_in()}): give "

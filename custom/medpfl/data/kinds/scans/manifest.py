@@ -12,6 +12,8 @@ A folder without a manifest will do if it, or each of its sub-folders, holds ``l
 from __future__ import annotations
 
 import json
+import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,17 +144,7 @@ def open_manifest(path: str | Path, classes: tuple[str, ...] = ()) -> Manifest:
         return _read(path / MANIFEST)
     centres = [(path.resolve().name, ".")] if _source(path) else [(f.name, f.name) for f in _centre_folders(path)]
     if not centres:
-        hints = [_instead(path), *(f"{f.name}: {hint}" for f in _folders(path) if (hint := _instead(f)))]
-        hints = list(filter(None, hints))
-        raise UserError(
-            f"{path}: neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; "
-            + (
-                hints[0]
-                if hints
-                else "a table has the columns series and label, one row for each CT series"
-                "; pictures (.png, .jpg, ...) need no table, but a folder for each class"
-            )
-        )
+        raise UserError(f"{path}: {_lacking(path)}")
     return _from_folders(path, centres, classes)
 
 
@@ -174,6 +166,21 @@ def unused_folders(path: Path) -> list[str]:
         for folder in _folders(path)
         if not (folder.name.startswith(".") or _source(folder))
     ]
+
+
+def _lacking(path: Path) -> str:
+    """What a folder without centres needs."""
+    with suppress(OSError):
+        if not any(path.iterdir()):
+            return "the folder is empty"
+    hints = [_instead(path), *(f"{f.name}: {hint}" for f in _folders(path) if (hint := _instead(f)))]
+    needed = (
+        "a table has the columns series and label, one row for each CT series; pictures (.png, .jpg, ...) need no table, "
+        "but a folder for each class; a mask is called as its image with _mask, _seg or _label added; `medpfl data "
+        f"inventory {shlex.quote(str(path))}` lists what is there"
+    )
+    hint = next(filter(None, hints), needed)
+    return f"neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; {hint}"
 
 
 def _instead(folder: Path) -> str:
