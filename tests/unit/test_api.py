@@ -65,6 +65,8 @@ def test_the_models_are_those_that_the_sites_use():
     assert labels.tolist() == data.labels["test"].tolist() and probabilities.shape == (len(labels), 3)
     assert (probabilities.argmax(1) == labels).mean() == pytest.approx(tested["accuracy"])
     assert len(run.predictions("south-2", "train")[1]) == len(data.labels["train"])
+    with pytest.raises(medpfl.UserError, match="no site 'east': it has north-1, south-2"):
+        run.predictions("east")
     with pytest.raises(KeyError, match="no model of 'east': there are north-1, south-2"):
         run.models["east"]
     none = medpfl.run("fedavg", **OWN | {"data_args": {"validation": 0}})

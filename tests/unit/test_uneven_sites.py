@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from tiny import config, run
 from typer.testing import CliRunner
 
@@ -98,10 +99,15 @@ def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
 
 def test_a_run_that_could_test_nowhere_ends_before_training(uneven, tmp_path):
     common = ["run", "fedavg", "--env", "inprocess", "--device", "cpu", "--out", str(tmp_path / "out"), "--data"]
+    pictures, whose = tmp_path / "pictures", "--data-arg=patient=(p[0-9])_"
+    for i in range(12):
+        (pictures / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (28, 28), 20 * i).save(pictures / "ab"[i % 2] / f"p{i % 3}_{i}.png")
     for data, options, remedy in (
         (uneven(0), ["--partition", "fedimpres-0.005"], "--partition fedimpres-0.005 fix have none"),
         (uneven(12), ["--sites", "3", "--fractions", "0.5,0.5,0"], "--fractions 0.5,0.5,0 leaves none"),
         (uneven(0), ["--sites", "3", "--official"], "leave --official out"),
+        (pictures, ["--sites", "3", "--partition", "iid", whose], "more patients are needed, or fewer --sites"),
     ):
         done = CliRunner().invoke(app, [*common, str(data), *options])
         assert isinstance(done.exception, UserError), done.output

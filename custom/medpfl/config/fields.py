@@ -130,13 +130,13 @@ class RunFields(BaseModel):
         "",
         "Start weights: a .safetensors, .pt or .pth file, or a MONAI bundle's folder.",
         TRAINING,
-        words="random",
+        words="random weights",
     )
     adapters: str = option(
         "",
         "lora:RANK trains low-rank adapters of a transformer and its output layer, and nothing else of it.",
         TRAINING,
-        words="none",
+        words="no adapters",
     )
     rounds: int = option(20, "Rounds of training and mixing.", words="20, or the method's", ge=1, le=10**6)
     local_epochs: int = option(

@@ -26,14 +26,24 @@ def judged_classes(labels: Mapping[Part, Iterable[int]], classes: int) -> dict[s
     return {part: {str(c): int(n) for c, n in enumerate(found)} for part, found in counts.items()}
 
 
-def before_a_run(learned: Task, described: Mapping[str, Any], select_by: str = AUTO) -> list[str]:
+def before_a_run(
+    learned: Task, described: Mapping[str, Any], select_by: str = AUTO, *, mixes: bool = True
+) -> list[str]:
     """What to say before a run that cannot teach, or whose figures will say little.
 
     Args:
         learned: the task.
         described: the ``data`` part of results.json; sites without numbers of classes by part are passed over.
         select_by: the run's.
+        mixes: whether the sites' models reach each other.
     """
+    alone = []
+    if mixes and len(described.get("sites") or {}) == 1:
+        alone = ["There is one site, whose model is mixed with no other: what it gains is its own training's."]
+    return [*alone, *_of_classes(learned, described, select_by)]
+
+
+def _of_classes(learned: Task, described: Mapping[str, Any], select_by: str) -> list[str]:
     if not learned.one_class:
         return []
     known = {name: of for name, site in (described.get("sites") or {}).items() if (of := site.get("judged_classes"))}
@@ -68,8 +78,13 @@ def require_test_cases(described: Mapping[str, Any], config: RunConfig) -> None:
         given = ",".join(f"{share:g}" for share in config.fractions)
         remedy = f"--fractions {given} leaves none: give test a share, e.g. 0.5,0.1,0.4"
     elif all(site.get("patients") == 1 for site in sites):
-        by = f"by --data-arg patient={config.data_args['patient']} " if config.data_args.get("patient") else ""
-        remedy = f"{by}each site has one patient, who trains: --data-arg patient=... says whose a file is"
+        if whose := config.data_args.get("patient"):
+            each = f"by --data-arg patient={whose} each site has one patient, who trains"
+            remedy = f"{each}: more patients are needed, or fewer --sites"
+        else:
+            remedy = "each site has one patient, who trains: --data-arg patient=... says whose a file is"
+    elif all(site["train"] == 1 for site in sites):
+        remedy = "each site has one case, and trains on it: more cases are needed, or fewer --sites"
     else:
         remedy = (
             f"the parts that the data or --partition {config.partition} fix have none: give data with test cases, or "

@@ -102,7 +102,7 @@ def run_experiment(
         federation.source.prepare()
         described = federation.source.describe()
         require_test_cases(described, config)
-        for words in before_a_run(config.learned, described, config.select_by):
+        for words in before_a_run(config.learned, described, config.select_by, mixes=config.mixes):
             logger.warning("%s", words)
         if isinstance(federation.source, PartitionedImages):
             federation.source.partition.save(out / "partition.json")

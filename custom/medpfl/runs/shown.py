@@ -17,6 +17,7 @@ from torch import nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
+from medpfl.core.near import did_you_mean
 from medpfl.core.site_data import Part
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
@@ -143,9 +144,10 @@ class Run(_Kept):
             of scans a patient.
 
         Raises:
-            KeyError: there is no such site.
-            UserError: the data are not here, or the site has no such samples.
+            UserError: there is no such site, the data are not here, or the site has no such samples.
         """
+        if site not in self.models:
+            raise UserError(f"no site {site!r}{did_you_mean(site, self.models)}: it has {', '.join(self.models)}")
         model, data = self.models[site], open_source(self._config).site(site, torch.device("cpu"))
         if not data.samples(part):
             raise UserError(f"{site} has no {part} samples")

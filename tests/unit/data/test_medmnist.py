@@ -75,6 +75,7 @@ WRONG = {
     "no images": ({"train_images": np.zeros(30, U8)}, "square"),
     "pixels of the wrong type": ({"val_images": np.zeros((9, 8, 8))}, "val_images is float64; uint8"),
     "labels of the wrong type": ({"val_labels": np.zeros((9, 1))}, "val_labels is float64"),
+    "labels in words": ({"val_labels": np.array(["ill"] * 9)}, "val_labels is text"),
     "objects": ({"val_labels": np.array([None] * 9)}, "val_labels is not a plain array"),
     "lengths": ({"test_labels": np.zeros((11, 1), U8)}, "test has 12 images and 11 labels"),
     "sizes": ({"test_images": np.zeros((12, 9, 9), U8)}, "test_images are 9×9, train_images 8×8"),

@@ -39,8 +39,17 @@ def test_a_large_class_and_few_cases_are_said_with_what_follows():
 
 
 def test_what_is_not_known_or_no_class_gets_no_word():
-    assert before_a_run(PLAIN, {"sites": {}}) == before_a_run(PLAIN, {"sites": {"a": {"test": 4}}}) == []
-    assert before_a_run(TASKS["multi-label"], described(([1], [1]))) == []
+    two = {"sites": {"a": {"test": 4}, "b": {"test": 4}}}
+    assert before_a_run(PLAIN, {"sites": {}}) == before_a_run(PLAIN, two) == []
+    assert before_a_run(TASKS["multi-label"], described(*[([1], [1])] * 2)) == []
+
+
+def test_one_site_is_no_federation():
+    one = {"sites": {"a": {"test": 4}}}
+    assert before_a_run(PLAIN, one) == [
+        "There is one site, whose model is mixed with no other: what it gains is its own training's."
+    ]
+    assert before_a_run(PLAIN, one, mixes=False) == []
 
 
 def test_a_hospital_learns_it_of_its_own_data():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medpfl.config.run import RunConfig
-from medpfl.report.words import size
+from medpfl.report.words import count, size
 from medpfl.site.many_patients import balances
 from medpfl.site.policy import SitePolicy
 
@@ -187,7 +187,8 @@ class Review:
         yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
         told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
         yield f"data: what the site calls {self.data.data!r}{told}"
-        yield f"{config.rounds} rounds of {config.local_epochs} epochs{f', {self.gpus} GPUs' if self.gpus else ''}"
+        gpus = f", {count(self.gpus, 'GPU')}" if self.gpus else ""
+        yield f"{count(config.rounds, 'round')} of {count(config.local_epochs, 'epoch')}{gpus}"
         yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
         yield f"settings: {json.dumps(config.all_settings)}"
         yield f"training images are changed by: {config.augment}"

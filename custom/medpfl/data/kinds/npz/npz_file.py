@@ -137,7 +137,7 @@ def _labels(path: Path, archive: zipfile.ZipFile, part: str) -> np.ndarray:
         return labels
     if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
         raise UserError(
-            f"{path}: {part}_labels is {array.dtype} {_by(array.shape)}; (n,) or (n, 1) integers are needed"
+            f"{path}: {part}_labels is {_kind(array)} {_by(array.shape)}; (n,) or (n, 1) integers are needed"
         )
     return array.reshape(-1).astype(np.int64)
 
@@ -152,9 +152,13 @@ def _site_ids(path: Path, archive: zipfile.ZipFile, present: set[str], sizes: li
     for key, array, size in zip(keys, arrays, sizes, strict=True):
         if array.shape != (size,) or array.dtype.kind not in "iuU":
             raise UserError(
-                f"{path}: {key} is {array.dtype} {_by(array.shape)}; text or integers, ({size},), are needed"
+                f"{path}: {key} is {_kind(array)} {_by(array.shape)}; text or integers, ({size},), are needed"
             )
     return np.concatenate([array.astype(str) for array in arrays])
+
+
+def _kind(array: np.ndarray) -> str:
+    return "text" if array.dtype.kind == "U" else str(array.dtype)
 
 
 def _small_array(path: Path, archive: zipfile.ZipFile, key: str) -> np.ndarray:

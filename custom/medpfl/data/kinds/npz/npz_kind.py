@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,8 +106,10 @@ class NpzKind(Kind):
         name = Path(config.data).stem
         if official_md5(name) != open_dataset(config.data).md5:
             raise UserError(
-                f"{config.data}: a job cannot carry a path, and this is not an official data set's file; export with a "
-                "name of `medpfl data list` and put the file into $MEDPFL_DATA as NAME.npz where the job runs"
+                f"{config.data}: a job cannot carry a path, and this is not an official data set's file. Where each "
+                f"site has images under a name, say it and what they are: --data {shlex.quote(name)} --sites A,B,... "
+                "--data-arg classes=X,Y,... --data-arg size=PIXELS --data-arg channels=grey (or rgb); a set of "
+                "`medpfl data list` needs its name alone, and lies in $MEDPFL_DATA as NAME.npz where the job runs"
             )
         return config.model_copy(update={"data": name})
 

@@ -65,7 +65,7 @@ def in_words(inventory: Inventory) -> list[str]:
         + (f"; {nifti:,} of them NIfTI, which does not say that it is CT" if nifti else "")
         + (f"; {no_ct:,} of them no CT by their values" if no_ct else ""),
         ", ".join(f"{forms[form]:,} {words}" for form, words in _FORMS.items() if forms[form])
-        + (f"; {inventory.others:,} other files" if inventory.others else ""),
+        + (f"; {_count(inventory.others, 'other file')}" if inventory.others else ""),
     ]
     if mr := [one for one in found if one.mr]:
         lines.append(

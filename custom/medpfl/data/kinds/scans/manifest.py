@@ -175,9 +175,9 @@ def _lacking(path: Path) -> str:
             return "the folder is empty"
     hints = [_instead(path), *(f"{f.name}: {hint}" for f in _folders(path) if (hint := _instead(f)))]
     needed = (
-        "a table has the columns series and label, one row for each CT series; pictures (.png, .jpg, ...) need no table, "
-        "but a folder for each class; a mask is called as its image with _mask, _seg or _label added; `medpfl data "
-        f"inventory {shlex.quote(str(path))}` lists what is there"
+        "a table has the columns series and label, one row for each CT series; pictures (.png, .jpg, ...) need no "
+        "table, but a folder for each class; a mask is called as its image with _mask, _seg or _label added; `medpfl "
+        f"data inventory {shlex.quote(str(path))}` lists what is there"
     )
     hint = next(filter(None, hints), needed)
     return f"neither {MANIFEST} nor {TABLE} or {DATALIST} is in it or in its folders; {hint}"
