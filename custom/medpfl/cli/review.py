@@ -22,7 +22,7 @@ def review(
 
     Nothing of the job is run. Exit code 1 if the site's policy refuses it.
     """
-    from medpfl.flare.admin.review import require_job
+    from medpfl.flare.admin.review import not_for, require_job
     from medpfl.flare.admin.review import review as read
     from medpfl.site.local_file import local_of, read_policy
     from medpfl.site.policy import HOSPITAL
@@ -30,10 +30,11 @@ def review(
     local = None if kit is None else local_of(kit)
     policy = HOSPITAL if local is None else read_policy(local, rehearsal=False)
     found = read(require_job(job), policy.network, local)
+    notes = not_for(found, kit) if kit else []
     if as_json:
-        print(json.dumps(found.to_json(policy), indent=1))
+        print(json.dumps(found.to_json(policy) | {"notes": notes}, indent=1))
     else:
-        print("\n".join(map(printable, found.lines(policy))))
+        print("\n".join(map(printable, (*found.lines(policy), *(f"but {note}" for note in notes)))))
     if found.refusals(policy):
         raise typer.Exit(1)
 

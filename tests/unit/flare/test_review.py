@@ -34,6 +34,21 @@ def test_review_says_what_a_job_would_do(kit):
     assert "this site's policy takes it" in text
 
 
+def test_review_says_of_a_policy_that_takes_it_what_else_the_site_lacks(kit, tmp_path):
+    fields = {"sites": 2, "names": ("south-hospital", "east-hospital"), "rounds": 2}
+    own = {"data": "chest-ct", "data_args": {"classes": "ill,well"}, "partition": "natural"}
+    job = export_job(make_config(algorithm="fedavg", **fields, **own), tmp_path / "job")
+    text = site("review", job, "--kit", kit).output
+    assert text.endswith(
+        "this site's policy takes it\nbut it is not for this site, north-hospital\n"
+        "but this site has no data that it calls 'chest-ct': it has none\n"
+    )
+    assert len(json.loads(site("review", job, "--kit", kit, "--json").output)["notes"]) == 2
+    write(kit, "medpfl.json", {"data": {"chest-ct": "/data/ct"}})
+    assert "it calls 'chest-ct'" not in site("review", job, "--kit", kit).output
+    assert json.loads(site("review", FEDAP, "--kit", kit, "--json").output)["notes"] == []
+
+
 def test_review_says_what_leaves_of_the_model_trained_alone(tmp_path):
     policy, config = SitePolicy(), make_config(algorithm="fedblend", sites=2, rounds=2)
     job = export_job(config, tmp_path / "job")

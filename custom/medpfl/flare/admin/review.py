@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.job_def import ALL_SITES
+
 from medpfl.config.named_code import named_code
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
@@ -15,7 +17,7 @@ from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
-from medpfl.site.local_file import FILE, permit_code, read_content, read_object
+from medpfl.site.local_file import FILE, local_of, permit_code, read_content, read_object
 from medpfl.site.policy import HOSPITAL
 from medpfl.site.unlike_training import unusual
 
@@ -88,6 +90,23 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         unusual=unusual(network),
         public=federation.public and not joining,
     )
+
+
+def not_for(found: Review, kit: Path) -> list[str]:
+    """What keeps a job from being run at a site that its policy does not say: whom it is for, and which data it takes.
+
+    Args:
+        found: of the job.
+        kit: the site's.
+    """
+    client, notes = kit / "startup" / "fed_client.json", []
+    name = read_object(client)["client"]["fqsn"].rpartition(".")[2] if client.is_file() else ""
+    if name and not {name, ALL_SITES} & set(found.sites):
+        notes.append(f"it is not for this site, {name}")
+    data = read_content(local_of(kit) / FILE)["data"]
+    if not found.public and found.data.data not in data:
+        notes.append(f"this site has no data that it calls {found.data.data!r}: it has {', '.join(data) or 'none'}")
+    return notes
 
 
 def _unlisted(
