@@ -102,7 +102,7 @@ def folded(name: str, width: int) -> str:
 def site_name(results: Results, site: str) -> str:
     """The site, and the centre of the data that it stands for."""
     centre = results["data"]["sites"].get(site, {}).get("centre")
-    return f"{site} ({centre})" if centre else site
+    return f"{site} ({centre})" if centre and centre != site else site
 
 
 def further(results: Results) -> list[str]:

@@ -39,6 +39,19 @@ def test_other_names_are_given_in_the_order_of_the_files(file):
     assert sizes(file, "berlin", "paris") == {"berlin": 12, "paris": 24}
 
 
+def centres(file, *names, **fields):
+    config = make_config(algorithm="fedbn", data=str(file), sites=2, names=names, **fields)
+    return {name: told.get("centre") for name, told in open_source(config).describe()["sites"].items()}
+
+
+def test_results_say_which_of_the_files_sites_each_is(file):
+    """The published sample of masks does too; a divided file has none."""
+    assert centres(file, partition="natural") == {"site-1": "north", "site-2": "south"}
+    assert centres(file, "south", "north", partition="natural") == {"north": "north", "south": "south"}
+    assert centres(file, "berlin", "paris", partition="natural") == {"berlin": "north", "paris": "south"}
+    assert centres(file, partition="iid") == {"site-1": None, "site-2": None}
+
+
 def test_some_of_the_files_names_and_others_are_refused(file):
     with pytest.raises(UserError, match=r"own\.npz has the sites north, south; name the first 2 as it does"):
         sizes(file, "south", "paris")

@@ -152,8 +152,10 @@ class PartitionedImages:
 
     def describe(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
+        centres = dict(zip((s.name for s in self.partition.sites), self._names_of_file(), strict=False))
         sites = {
             s.name: {
+                **({"centre": centres[s.name]} if s.name in centres else {}),
                 "train": len(s.train),
                 "validation": len(s.validation),
                 "test": len(s.test),
