@@ -198,8 +198,10 @@ class RunConfig(RunFields):
     def choices_by_default(self) -> dict[str, str]:
         """By field: what an empty choice stands for, in this run."""
         own = algorithm(self.algorithm)
+        # With a personal part of the user's own the settings of the method's may have no meaning.
+        settings = accepted(own, None, self.mixing, {}).in_full({}) if self.personal else self.all_settings
         return {
-            "personal": own.personal.format(**self.all_settings),
+            "personal": own.personal.format(**settings),
             "mixing": own.mixing.name,
             "use": own.use if self.has_rival else "received",
         }
@@ -222,12 +224,12 @@ class RunConfig(RunFields):
     @property
     def resolved_use(self) -> Literal["received", "best", "blend"]:
         """What a site uses, in force."""
-        return self.use or self.choices_by_default["use"]
+        return (self.use or algorithm(self.algorithm).use) if self.has_rival else "received"
 
     @property
     def resolved_personal(self) -> str:
         """The personal part in force, as :func:`medpfl.core.declarations.parse_declaration` reads it."""
-        return self.personal or self.choices_by_default["personal"]
+        return self.personal or algorithm(self.algorithm).personal.format(**self.all_settings)
 
     @cached_property
     def all_settings(self) -> dict[str, Value]:

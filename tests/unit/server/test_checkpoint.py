@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tiny import config, no_space, plan_of, same, sites_of
 
+from medpfl.algorithms import algorithms
 from medpfl.config import named_code
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
@@ -217,3 +218,16 @@ def test_what_may_differ_when_a_run_goes_on():
     earlier = {k: v for k, v in before.items() if k not in ("names", "pooling")} | {"of_another_version": 1}
     assert difference(earlier, run) is None
     assert difference(earlier, config("fedavg", names=("a", "b", "c"))) == "names = [], not ['a', 'b', 'c']"
+
+
+@pytest.mark.parametrize("algorithm", [name for name, known in algorithms().items() if not known.shares_nothing])
+def test_a_choice_of_ones_own_and_the_methods_are_told_apart(algorithm):
+    """Also where the method's personal part is made of settings that have no meaning with another one."""
+    published = config(algorithm, settings={}, rounds=20)
+    other = config(algorithm, settings={}, rounds=20, personal="top:1")
+    by_default = published.choices_by_default
+    chosen = {"personal": by_default["personal"], "mixing": by_default["mixing"], "use": by_default["use"]}
+    assert (published.resolved_personal, published.resolved_mixing, published.resolved_use) == tuple(chosen.values())
+    assert other.choices_by_default == by_default
+    if by_default["personal"] != "top:1":
+        assert difference(published.model_dump(mode="json"), other).startswith("personal = ")
