@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from medpfl.core.balanced import balanced_order
 from medpfl.core.own_loaders import (
     BALANCED,
     NOT_IN_ORDER,
@@ -127,8 +128,7 @@ class ImageTensors:
         """See :class:`SiteData`. A last batch of a single image joins the batch before it: batch norm needs two."""
         images, labels = self.images["train"], self.labels["train"]
         if balanced:
-            chances = 1.0 / torch.bincount(labels.cpu())[labels.cpu()]
-            order = torch.multinomial(chances, len(labels), replacement=True, generator=generator)
+            order = balanced_order(labels.cpu(), generator)
         else:
             order = torch.randperm(self.samples("train"), generator=generator)
         there, begin = order.to(images.device), 0  # at once: a copy for each batch would make the device wait

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
 from tiny import config, run, same
 from torch.nn.functional import cross_entropy
 
+from medpfl.core.balanced import balanced_order
 from medpfl.core.errors import UserError
-from medpfl.core.seeding import generator
+from medpfl.core.seeding import Chance, generator
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.tasks import TASKS, Task
 from medpfl.training.trainer import Trainer, class_weights
@@ -115,3 +118,24 @@ def test_the_label_prior_makes_up_for_frequencies_already(name):
 def test_loaders_draw_their_own():
     with pytest.raises(UserError, match="draw their samples themselves, so sampling=balanced cannot"):
         SiteLoaders([]).training_batches(4, generator(0), balanced=True)
+
+
+def test_in_one_order_every_sample_is_met_within_the_rounds_that_it_takes():
+    """A real site's order is the same in every round: what a draw left out would be left out in all of them."""
+    labels, seen, chance = torch.tensor([0] * 900 + [1] * 70 + [2] * 30), set(), Chance(3, one_order=True)
+    for round_ in range(1, 4):  # 900 in three rounds of a third of 1,000
+        drawn = balanced_order(labels, chance.order("north", round_, "shuffle"))
+        assert torch.bincount(labels[drawn]).tolist() == [334, 333, 333]
+        assert set(drawn[labels[drawn] > 0].tolist()) == set(range(900, 1000))
+        seen |= set(drawn.tolist())
+    assert len(seen) == 1000
+    again = balanced_order(labels, chance.order("north", 4, "shuffle"))
+    assert again.tolist() == balanced_order(labels, chance.order("north", 1, "shuffle")).tolist()
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(0, 9))
+def test_in_one_order_classes_are_as_frequent_as_can_be(found, turn):
+    labels = torch.tensor(found)
+    drawn = balanced_order(labels, Chance(0, one_order=True).order("a", turn, "shuffle"))
+    counts = torch.bincount(labels[drawn], minlength=6)[labels.unique()]
+    assert len(drawn) == len(labels) and counts.max() - counts.min() <= 1

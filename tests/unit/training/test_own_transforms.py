@@ -96,3 +96,22 @@ def test_wrong_arguments_and_other_shapes():
     crop = {"transforms": [{"_target_": "RandSpatialCropd", "keys": "image", "roi_size": [2, 2]}]}
     with pytest.raises(UserError, match=r"make image of shape \[1, 4, 4\] one of \[1, .*keep the shape"):
         Own(crop)(torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.long), generator(0))
+
+
+@pytest.mark.parametrize(("axis", "dimension"), [(0, 2), (1, 3), (2, 4)])
+def test_a_volume_with_a_class_has_its_own_axes(axis, dimension):
+    """As one with a mask: (C, D, H, W), not one of slices that are channels."""
+    volumes = torch.rand(2, 1, 5, 6, 7)
+    flip = {"transforms": [{"_target_": "RandFlipd", "keys": "image", "prob": 1.0, "spatial_axis": axis}]}
+    changed, _ = Own(flip)(volumes, torch.zeros(2, dtype=torch.long), generator(0))
+    assert torch.equal(changed, volumes.flip(dimension))
+
+
+def test_labels_between_two_classes_are_refused():
+    mask = torch.zeros(1, 16, 16, dtype=torch.long)
+    mask[:, 4:12, 4:12] = 3
+    turn = {"_target_": "RandRotated", "keys": ["image", "label"], "prob": 1.0, "range_x": 0.5}
+    with pytest.raises(UserError, match="make labels between two classes, as interpolation does: give label the mode"):
+        Own({"transforms": [turn]})(mask[:, None].float(), mask, generator(0))
+    right = {**turn, "mode": ["bilinear", "nearest"]}
+    assert set(Own({"transforms": [right]})(mask[:, None].float(), mask, generator(0))[1].unique().tolist()) == {0, 3}

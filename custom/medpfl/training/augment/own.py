@@ -80,14 +80,22 @@ class Own:
         self.transform = Compose([_made(step) for step in spec["transforms"]])
 
     def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """See :class:`medpfl.training.augment.presets.Preset`; of a bag all slices are changed alike, as channels."""
+        """See :class:`medpfl.training.augment.presets.Preset`; of a bag all slices are changed alike, as channels.
+
+        Slices are grey or of three colours: what has another number where they have their channels is a volume.
+        """
         self.transform.set_random_state(seed=int(torch.randint(2**31, (), generator=generator)))
         if y.ndim != x.ndim - 1:
-            bags = x.ndim == 5
+            bags = x.ndim == 5 and x.shape[2] in (1, 3)
             samples = [self._changed({"image": s}) for s in (x.flatten(1, 2) if bags else x)]
             return torch.stack([s["image"] for s in samples]).view_as(x), y
         samples = [self._changed({"image": s, "label": mask[None]}) for s, mask in zip(x, y, strict=True)]
         images, masks = (torch.stack([s[key] for s in samples]) for key in _KEYS)
+        if masks.is_floating_point() and not torch.equal(masks, masks.round()):
+            raise UserError(
+                "augment: the transforms make labels between two classes, as interpolation does: give label the mode "
+                "nearest, e.g. mode: [bilinear, nearest] for keys: [image, label]"
+            )
         return images, masks[:, 0].to(y.dtype)
 
     def _changed(self, sample: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from medpfl.core.errors import UserError
+
 
 @dataclass(frozen=True)
 class Ranges:
@@ -92,6 +94,8 @@ class Preset:
             y: classes (B,), or masks (B, H, W) or (B, D, H, W) of whole numbers, which move as the images do.
             generator: on the CPU, whatever the device: every engine draws the same.
         """
+        if x.ndim < 4:
+            raise UserError(f"augment: presets change images, and samples here are of shape {list(x.shape[1:])}")
         ranges, draws = self.ranges, torch.rand(len(x), 9, generator=generator)
         masked = y.ndim == x.ndim - 1
         if ranges.moves:
