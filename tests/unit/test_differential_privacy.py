@@ -77,6 +77,7 @@ def test_off_by_default():
         ("fedap", {**EPSILON, "statistics_delta": 2}, "statistics_delta must be above 0 and at most 1"),
         ("local", {"update_clip": 1}, "update_clip: with everything personal no update leaves a site"),
         ("local", NOISE, "with everything personal no update leaves a site"),
+        ("fedbn", {"update_noise": 1e-9, "update_clip": 1}, "update_noise=1e-09 protects nothing: give 0.001 at least"),
         ("fedbn", {"update_noise": 1}, "update_noise without update_clip protects nothing"),
         ("f-fedap", NOISE, "f-FedAP sends running batch-norm statistics beside it as they are"),
     ],

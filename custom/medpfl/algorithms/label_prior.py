@@ -41,7 +41,7 @@ class PriorSettings(Settings):
 
     prior: float = setting(0.0, "weight of the log class frequencies in training; 0 is off", symbol="tau", ge=0, le=10)
     prior_smoothing: float = setting(
-        1.0, "samples that every class counts more; with 0 a site never predicts a class it has not seen", ge=0
+        1.0, "samples that every class counts more; with 0 a site hardly predicts a class it has not seen", ge=0
     )
 
 

@@ -68,10 +68,10 @@ class ControlVariates(Mechanism):
             return "control variates count the steps, and with precision=fp16 some are dropped: use bf16 or fp32"
         if run.all_settings.get("update_clip"):
             return "update_clip covers the update, and control variates would leave beside it as they are"
-        if run.resolved_mixing not in ("equal", "samples"):
+        if run.resolved_mixing != "equal":
             return (
-                f"control variates are joined by their mean, and mixing {run.resolved_mixing!r} joins models "
-                "otherwise: use --mixing equal or samples"
+                "control variates are joined by their mean, by which steps lead to what is best for all sites alike, "
+                f"and mixing {run.resolved_mixing!r} joins models otherwise: use mixing=equal"
             )
         if "heads:" in run.resolved_personal:
             return "control variates are of whole parameters, and with heads:P parts of some are personal"

@@ -78,7 +78,8 @@ def epsilon_of_updates(noise: float, rounds: int) -> float:
     accountant = RDPAccountant()
     accountant.history = [(noise / SENSITIVITY, 1.0, rounds)]
     # From below the default's orders, for little noise, to far above them, for much.
-    return float(accountant.get_epsilon(DELTA, alphas=(1 + np.geomspace(1e-4, 1e6, 2000)).tolist()))
+    found = accountant.get_epsilon(DELTA, alphas=(1 + np.geomspace(1e-4, 1e6, 2000)).tolist())
+    return max(0.0, float(found))  # of very much noise the conversion from Renyi's orders says less than nothing
 
 
 def in_words(privacy: Mapping[str, Any]) -> list[str]:

@@ -96,7 +96,7 @@ def pairs(loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     return map(_pair, _ending(loader))
 
 
-def _length(thing: Iterable[Any]) -> int | None:
+def _length(thing: Iterable[Any] | None) -> int | None:
     try:
         return len(thing)  # type: ignore[arg-type]
     except Exception:  # torch's own over a stream raises TypeError, and somebody else's may raise anything
@@ -197,5 +197,5 @@ def drops(loader: Iterable[Any]) -> bool:
     batches = getattr(loader, "batch_sampler", None)
     if not getattr(batches, "drop_last", False):
         return False
-    drawn = _length(batches.sampler)
-    return drawn is None or drawn % batches.batch_size > 0
+    drawn, size = _length(getattr(batches, "sampler", None)), getattr(batches, "batch_size", None)
+    return drawn is None or not size or drawn % size > 0

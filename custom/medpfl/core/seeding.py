@@ -71,9 +71,6 @@ class Chance:
         found, one = Order(), self.one_order and isinstance(when, int)
         found.manual_seed(derive_seed(self.seed, site, *([] if one else [when]), purpose))
         if one:
-            found.turn, found.even, found.changes = (
-                int(when),
-                True,
-                generator(self.seed, site, when, purpose, "changes"),
-            )
+            found.turn, found.even = int(when), True
+            found.changes = generator(self.seed, site, when, purpose, "changes")
         return found

@@ -29,6 +29,8 @@ OPTIMIZER = "optimizer"
 """What optimizers left in a round, where they do not start afresh in each."""
 FINISHED, USED = "finished", "used"
 """What mechanisms have made of the model at the end; what the site has chosen to use, where it had a choice."""
+SENT = "sent"
+"""What left with noise in a round, and the question that it answered."""
 DATA, BEST = "data", "best"
 """What the site's data were when the run began; the round that the site has selected by itself, and its measure."""
 

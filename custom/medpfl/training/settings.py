@@ -15,7 +15,7 @@ class Training(Settings):
     batch_size: int = setting(32, "samples in a step", gt=0)
     momentum: float = setting(0.0, "momentum of SGD or RMSprop", ge=0)
     nesterov: int = setting(0, "1 looks ahead along the momentum", ge=0, le=1)
-    weight_decay: float = setting(0.0, "L2 penalty on all parameters; decoupled in AdamW", ge=0, le=1e38)
+    weight_decay: float = setting(0.0, "L2 penalty on all parameters; decoupled in AdamW and Adafactor", ge=0, le=1e38)
     optimizer: Literal[OPTIMIZERS] = setting("sgd", "torch's: sgd, adam, adamw, rmsprop, ...")
     beta1: float = setting(0.9, "decay of the mean gradient, in optimizers with betas", ge=0, lt=1)
     beta2: float = setting(0.999, "decay of the mean squared gradient, likewise", ge=0, lt=1)

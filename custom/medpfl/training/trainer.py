@@ -131,6 +131,8 @@ class Trainer:
             return f"class_weights=balanced: the loss of {learned.name} takes no weights"
         if self.keeps and settings.optimizer == "sgd" and not settings.momentum:
             return "optimizer_state=kept: SGD without momentum has no state to keep; give momentum, or leave it fresh"
+        if self.keeps and settings.optimizer in ("rprop", "asgd"):
+            return f"optimizer_state=kept: {settings.optimizer}'s state is its rate, and not a round's: leave it fresh"
         return optimizers.problem(settings) or schedule.problem(settings, self.rounds)
 
 

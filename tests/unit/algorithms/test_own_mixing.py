@@ -132,6 +132,6 @@ def test_a_channel_in_which_nothing_would_travel_is_refused(monkeypatch, declare
 
 
 def test_two_parts_cannot_have_one_channel(monkeypatch):
-    monkeypatch.setattr(Samples, "channels", lambda *_: (Channel("control", True, COUNT, ("train",), ""),))
-    with pytest.raises(UserError, match="control: its channel 'control' is there already, of samples"):
-        Federation.of(config("scaffold", mixing="samples"))
+    monkeypatch.setattr(Samples, "channels", lambda *_: (Channel("curvature", True, COUNT, ("train",), ""),))
+    with pytest.raises(UserError, match="curvature: its channel 'curvature' is there already, of samples"):
+        Federation.of(config("fedcurv", mixing="samples"))

@@ -99,6 +99,10 @@ def test_controls_count_in_the_traffic():
         ({"settings": {"update_clip": 1, "update_noise": 1}}, "would leave beside it as they are"),
         ({"personal": "heads:0.5"}, "parts of some are personal"),
         ({"mixing": "median"}, "joins models otherwise"),
+        (
+            {"mixing": "samples"},
+            "best for all sites alike, and mixing 'samples' joins models otherwise",
+        ),
         ({"settings": {"update_clip": 1}}, "would leave beside it as they are"),
     ],
 )

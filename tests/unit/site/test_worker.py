@@ -6,6 +6,7 @@ from tiny import Net, config, images, plan_of, same, sites_of, without_channels
 
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import StateError
+from medpfl.core.seeding import Chance
 from medpfl.engine.federation import Federation
 from medpfl.server.rounds import ServerState, advance, messages
 from medpfl.site.answer import answer
@@ -337,3 +338,18 @@ def test_the_proximal_term_holds_the_site_near():
         return sum((update.tensors[n] - start[n]).square().sum().item() for n in ("fc1.weight", "fc2.weight"))
 
     assert distance(5.0) < 0.5 * distance(0.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_under_noise_the_same_question_gets_the_first_answer(noise):
+    """Else whoever repeats it averages the noise away where training does not repeat, as here with another order."""
+    lone = Lone(settings={"update_clip": 1.0, "update_noise": noise})
+    lone.ask("prepare", 0, split=lone.federation.split.description())
+    lone.site.secret = bytes(32)
+    first = lone.ask("train", 1).tensors
+    lone.site.chance = Chance(99)
+    again, other = lone.ask("train", 1).tensors, lone.ask("train", 1, lone.shared(0.5)).tensors
+    assert same(first, again) == bool(noise)
+    assert not same(first, other)
+    lone.ask("prepare", 0, split=lone.federation.split.description())
+    assert not same(first, lone.ask("train", 1).tensors)

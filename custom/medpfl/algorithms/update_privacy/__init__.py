@@ -21,12 +21,17 @@ from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.settings import Settings, Value, setting
 from medpfl.core.version import version
 
+LEAST_NOISE = 0.001
+"""Less is no protection, and its account, or the grid that it is rounded to, beyond a float or a whole number."""
+
 
 class Bounds(Settings):
     """0 is off."""
 
     update_clip: float = setting(0.0, "bound S of an update's L2 norm; 0 is off", symbol="S", ge=0)
-    update_noise: float = setting(0.0, "standard deviation of the noise in each entry, in units of S; 0 is off", ge=0)
+    update_noise: float = setting(
+        0.0, "standard deviation of the noise in each entry, in units of S; 0 is off", ge=0, le=1e5
+    )
 
 
 class UpdatePrivacy(Mechanism):
@@ -55,6 +60,8 @@ class UpdatePrivacy(Mechanism):
             return (
                 "update_noise without update_clip protects nothing: an update without a bound needs noise without one"
             )
+        if 0 < self.settings.update_noise < LEAST_NOISE:
+            return f"update_noise={self.settings.update_noise:g} protects nothing: give {LEAST_NOISE:g} at least"
         return None
 
     def channels(self, run: Run, model: nn.Module, split: ParameterSplit) -> tuple[Channel, ...]:
