@@ -265,3 +265,26 @@ def test_where_a_method_has_its_own_rival_the_gain_over_it_has_a_column(lambdas)
     for point in found["groups"][1]["points"]:
         point["trained_otherwise"] = {"momentum": 0.9}
     assert "they are judged by: FedAP with momentum=0.9. Part of the differences" in sweep_note(found)
+
+
+def test_local_training_of_two_networks_cannot_be_told_apart_over_a_sweep_of_networks(tmp_path):
+    """It would be there at some values alone, and every method after it under the name of the one before."""
+    fields = {"sites": 2, "rounds": 1, "out": tmp_path / "none", "sweep": "model=lenet5,vit-tiny"}
+    with pytest.raises(UserError, match="--sweep model: with a variant that has a model of its own, local training"):
+        medpfl.compare(["fedavg:model=vit-tiny", "fedprox"], seeds=1, **fields)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_sweep_of_data_from_a_function_has_its_sites(tmp_path):
+    own = {"data": "tiny:site_data", "model": "tiny:Net", "settings": {"batch_size": 4}, "rounds": 1}
+    found = medpfl.compare(["fedavg"], seeds=1, out=tmp_path, sweep="sites=2,3", **own).results
+    assert [len(point["runs"]["0"]) for point in found["groups"][0]["points"]] == [2, 3]
+    assert len((tmp_path / "sweep.csv").read_text().splitlines()) > 5
+
+
+@pytest.mark.parametrize("sweep", [["lr", 1], {"lr": [0.1]}])
+def test_a_sweep_is_text(sweep):
+    with pytest.raises(UserError, match="give text as the command line takes it"):
+        medpfl.compare(["fedavg"], sweep=sweep)
+    with pytest.raises(UserError, match="algorithms are text"):
+        medpfl.compare([1])

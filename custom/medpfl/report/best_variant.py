@@ -34,7 +34,7 @@ def advice(comparison: Comparison) -> list[str]:
         f"and {and_which}by the worst site ({_told(measure, _worst(by_worst))} there; "
         f"{percent(_gain(by_worst)['below'])} of sites are {_below(measure)})."
     )
-    answer = f"Should a site take part? {_answer(judged, by_mean, by_worst, measure, len(comparison['seeds']))}."
+    answer = f"Should a site take part? {_answer(judged, by_mean, measure, len(comparison['seeds']))}."
     answer += "".join(_yardsticks(judged, measure))
     if more := [f"{group['label']} ({group['each_round']})" for group in judged if group.get("each_round")]:
         train = "trains" if len(more) == 1 else "train"
@@ -75,9 +75,7 @@ def _unequal(groups: list[dict[str, Any]]) -> str:
     )
 
 
-def _answer(
-    paired: list[dict[str, Any]], by_mean: dict[str, Any], by_worst: dict[str, Any], measure: Measure, seeds: int
-) -> str:
+def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], measure: Measure, seeds: int) -> str:
     """By the method that gains most on average of those whose worst site surely does not lose."""
     if _mean(by_mean) <= 0:
         return "By these figures not: with no method do sites do better on average than alone"
@@ -86,10 +84,12 @@ def _answer(
     if not (ahead := [group for group in paired if _surely(_gain(group), _gain(group), seeds)]):
         return f"That cannot be told: {_within(measure, by_mean['label'], _gain(by_mean), 'sites gain', 'gain')}"
     by_mean = max(ahead, key=_mean)
-    if _surely(_gain(by_worst)["worst"], _gain(by_worst), seeds, -1):
-        return f"By these figures on average, with {by_mean['label']}; but with every method the worst site loses"
     if not (safe := [group for group in ahead if _loses_nowhere(_gain(group), seeds)]):
-        by_worst = max(ahead, key=lambda group: (_worst(group), _mean(group)))
+        losing = [group for group in paired if _surely(_gain(group)["worst"], _gain(group), seeds, -1)]
+        if not (untold := [group for group in ahead if group not in losing]):
+            every = "every method" if len(losing) == len(paired) else "every method that gains"
+            return f"By these figures on average, with {by_mean['label']}; but with {every} the worst site loses"
+        by_worst = max(untold, key=lambda group: (_worst(group), _mean(group)))
         least = _gain(by_worst)["worst"]
         does, its = ("gains", "gain") if least["mean"] >= 0 else ("loses", "loss")
         within = _within(measure, by_worst["label"], least, f"it {does}", its)
@@ -128,9 +128,9 @@ def _gain(group: dict[str, Any]) -> Any:
 
 
 def _as_long_alone(group: dict[str, Any]) -> bool:
-    """Whether it is judged by what trains on at the end as it does."""
+    """Whether it is judged by what trains on at the end as it does, or by what is better still."""
     best = group.get("to_best_alone")
-    return best.get("further") == group.get("further") if best else bool(group.get("to_own_rival"))
+    return bool(group.get("to_own_rival") or (best and best.get("further") == group.get("further")))
 
 
 def _yardsticks(judged: list[dict[str, Any]], measure: Measure) -> Iterator[str]:

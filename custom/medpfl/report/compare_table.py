@@ -153,10 +153,12 @@ def comparison_note(comparison: Comparison) -> str:
         + (", averaged over seeds." if len(seeds) > 1 else "."),
     ]
     short = [m.title for m in chief(measures)]
-    if any(where == "new" for where, _ in _together(comparison)):
+    together = {where for where, _ in _together(comparison)}
+    if "new" in together:
+        held_out = f"; held-out {short[-1]}: the same at centres that took no part in training"
         sentences.append(
-            f"New {listed(short)}: the average prediction of all sites' models on all sites' test data; held-out "
-            f"{short[-1]}: the same at centres that took no part in training."
+            f"New {listed(short)}: the average prediction of all sites' models on all sites' test data"
+            f"{held_out if 'held_out' in together else ''}."
         )
     if any(group.get("to_own_rival") for group in comparison["groups"]):
         sentences.append(

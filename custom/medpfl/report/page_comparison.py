@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -29,7 +29,7 @@ Level = tuple[str, float] | None
 def comparison_section(comparison: Comparison, groups: Groups) -> Section:
     """The verdict, the table and the figures of a comparison, and what the sites hold under each seed."""
     local = _local_level(comparison, first(comparison))
-    return Section("", _verdict(comparison, local), list(_parts(comparison, groups, local)))
+    return Section("", _verdict(comparison), list(_parts(comparison, groups, local)))
 
 
 def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Part]:
@@ -89,7 +89,7 @@ def _selecting(groups: Groups, first: Measure) -> Measure:
     return by.pop() if len(by) == 1 else first
 
 
-def _verdict(comparison: Comparison, local: Level) -> str:
+def _verdict(comparison: Comparison) -> str:
     measure = first(comparison)
     means = [
         (group, mean) for group in comparison["groups"] if (mean := group["measures"][measure.name]["mean"]) is not None
@@ -103,17 +103,25 @@ def _verdict(comparison: Comparison, local: Level) -> str:
     text = f"{best['label']} {reaches} {measure.said(mean)}"
     if best["worst"]["mean"] is not None:
         text += f" ({measure.said(best['worst']['mean'])} at its worst site)"
-    if best["algorithm"] == "local" and len(ranked) > 1:
+    if best["algorithm"] == "local" and any(group["algorithm"] != "local" for group, _ in ranked):
         text += ": here no federated method does better than each site training alone"
-    elif local and best["algorithm"] != "local":
-        text += f"; sites that train alone reach {measure.said(local[1])}"
+    elif best["algorithm"] != "local" and (reached := _alone_beside(best, measure.name)) is not None:
+        text += f"; sites that train alone reach {measure.said(reached)}"
     return " ".join([f"{text}.", *advice(comparison)])
+
+
+def _alone_beside(group: Mapping[str, Any], measure: str) -> float | None:
+    """What local training of the same network reaches."""
+    reached = alone(group["to_local"], measure)
+    return reached and reached["mean"]
 
 
 def _local_level(comparison: Comparison, measure: Measure) -> Level:
     if measure == LOSS:  # of tests there is none
         return None
     name = measure.name
+    if len({group["to_local"]["baseline"] for group in comparison["groups"] if group["to_local"]}) > 1:
+        return None  # each network has its own
     for group in comparison["groups"]:
         of_local = group["measures"][name] if group["algorithm"] == "local" else alone(group["to_local"], name)
         if of_local and of_local["mean"] is not None:

@@ -136,7 +136,8 @@ def _sites(run: Results) -> dict[str, dict[str, float | None]]:
     """By site its test measures at the selected round."""
     scores = selected(run)
     by_measure = {m.name: site_scores(scores, m.name) for m in all_measures(run)}
-    return {site: {name: of.get(site) for name, of in by_measure.items()} for site in run["data"]["sites"]}
+    sites = run["data"]["sites"] or (scores or {}).get("sites", {})  # of a function's data nobody knows more
+    return {site: {name: of.get(site) for name, of in by_measure.items()} for site in sites}
 
 
 def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:

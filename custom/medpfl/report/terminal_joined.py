@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -58,11 +59,13 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     if left_out:
         console.print(f"Only in join.json: {', '.join(m.title for m in left_out)}.", highlight=False)
     begun = measures[0]
-    adapted, alone = (joined["mean"][which][begun.name] for which in ("adapted", "alone"))
-    if None not in (adapted, alone):
+    sites = joined["sites"].values()
+    told = [[(site[which] or {}).get(begun.name) for which in ("adapted", "alone")] for site in sites]
+    if both := [begun.gain(*pair) for pair in told if None not in pair]:
         sign = "" if begun.better == "higher" else f" ({BETTER})"
-        gain = begun.told(begun.gain(adapted, alone))
-        console.print(f"Adapted against alone, mean {begun.title}: {gain}{sign}", highlight=False)
+        over = "" if len(both) == len(told) else f", over the {len(both)} of {len(told)} sites that tell of both"
+        gain = f"{begun.told(fmean(both))}{sign}{over}"
+        console.print(f"Adapted against alone, mean {begun.title}: {gain}", highlight=False)
     if few := {name: n for name, n in tested.items() if n < SMALL}:
         console.print(Text(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
     for note in joined.get("notes", ()):

@@ -180,6 +180,10 @@ def compare(
         raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. [{algorithms!r}]")
     if not algorithms:
         raise UserError("compare([]): give a method at least; local training is compared with it")
+    if wrong := next((text for text in algorithms if not isinstance(text, str)), None):
+        raise UserError(f"compare([{wrong!r}]): algorithms are text, e.g. ['fedavg', 'fedap:lambda=0.8']")
+    if sweep is not None and not isinstance(sweep, str):
+        raise UserError(f"sweep={sweep!r}: give text as the command line takes it, e.g. 'lambda=0,0.5,1'")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"seeds={seeds!r}: how many, from 0; 3 stands for 0, 1 and 2")
     for name in ("seed", "personal", "mixing"):

@@ -270,10 +270,11 @@ def all_results(
                     watch=watch,
                 )
                 why = _missing(found)
+                again = f"; remove {out / name / f'seed-{config.seed}'} to have it made again" if why else ""
             except RunEnded as error:
-                why = str(error)
+                why, again = str(error), ""
         if why:
-            logger.warning("%s ended early, the others go on: %s", title, why)
+            logger.warning("%s ended early, the others go on: %s%s", title, why, again)
             unfinished.append({"run": name, "seed": config.seed, "why": why})
         results.append(None if why else found)
     if {name for name, _ in runs} == {of["run"] for of in unfinished}:

@@ -140,6 +140,11 @@ def run_sweep(
         UserError: a run cannot be made, the folder holds runs with other settings, or no method's runs came to an end.
     """
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
+    if len({tuple(dict.fromkeys(name for name, _ in runs)) for runs in points}) > 1:
+        raise UserError(
+            "--sweep model: with a variant that has a model of its own, local training of both would be there at some "
+            "values alone: sweep the model of all, or name models in variants"
+        )
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}
     results, unfinished = all_results(list(every.values()), out, how, "sweep")

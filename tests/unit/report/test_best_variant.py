@@ -261,3 +261,31 @@ def test_what_is_trained_further_is_judged_by_local_training_that_is_too(make_ru
     assert equal["groups"][0]["to_local"]["baseline"] == "Local training (finetune_epochs=5)"
     assert "Trained further" not in comparison_note(equal)
     assert "Trained further" not in comparison_note(compare([make_run("fedavg", FEDAVG[0]), plain]))
+
+
+def test_what_has_its_own_rival_is_judged_though_training_alone_otherwise_is_better(make_run):
+    """The rival has the same steps, and the better one that all are judged by is a harder test."""
+    gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
+    runs = []
+    for seed in range(3):
+        plus = 0.001 * seed
+        runs += [make_run(n, {"a": a + plus, "b": a}, seed=seed) for n, a in (("local", 0.81), ("fedavg", 0.83))]
+        blend = make_run("fedblend", {"a": 0.86 + plus, "b": 0.86}, seed=seed) | {"further": "200 steps"}
+        rival = make_run("local", {"a": 0.8, "b": 0.8}, seed=seed)["final"]
+        told = {"sites": {site: {"gain": gain} for site in "ab"}}
+        runs.append(blend | {"reference": {"final": rival}, "verdict": told})
+    text = " ".join(advice(compare(runs)))
+    assert "Left out of this" not in text
+    assert "FedBlend is best by the mean over sites (+5.0 points)" in text and "yes, with FedBlend" in text
+
+
+def test_a_loss_that_is_certain_is_not_said_to_be_within_the_seeds_spread(make_run):
+    """FedAP gains and surely harms one site; FedBN's worst site is not sure to lose, but nor is its gain."""
+    runs = []
+    for seed, (fedbn, worst) in enumerate(((-0.05, 0.02), (0.1, -0.06), (0.0, 0.02))):
+        runs.append(make_run("local", {"a": 0.8, "b": 0.8}, seed=seed))
+        runs.append(make_run("fedap", {"a": 0.95 + 0.001 * seed, "b": 0.75}, seed=seed))
+        runs.append(make_run("fedbn", {"a": 0.8 + fedbn, "b": 0.8 + worst}, seed=seed))
+    text = " ".join(advice(compare(runs)))
+    assert "on average, with FedAP; but with every method that gains the worst site loses." in text
+    assert "within what seeds" not in text

@@ -14,6 +14,7 @@ from medpfl.report.compare_table import (
     notes_of,
     write_comparison,
 )
+from medpfl.report.page import write_report
 from medpfl.report.pairing import grouped
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table
@@ -337,3 +338,25 @@ def test_how_long_a_server_waited_does_not_tell_runs_apart(make_run):
     }
     with pytest.raises(UserError, match="is there twice with the same settings"):
         grouped([two[0], two[0]])
+
+
+def test_each_network_is_beside_its_own_local_training(make_run, tmp_path):
+    """The best method's, not the first one's; and no dashed line, which would be one network's."""
+    values = (("local", "lenet5", 0.5), ("fedavg", "lenet5", 0.6), ("local", "fcn-1d", 0.8), ("fedavg", "fcn-1d", 0.81))
+    runs = [make_run(name, {"a": a, "b": a}, model=model) for name, model, a in values]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert "has the highest mean accuracy, 0.810 (0.810 at its worst site); sites that train alone reach 0.800" in text
+    assert "the dashed line the mean of local training" not in text
+
+
+def test_local_variants_alone_beat_no_method(make_run, tmp_path):
+    runs = [make_run("local", {"a": a, "b": a}, settings={"lr": lr}) for lr, a in ((0.1, 0.7), (0.2, 0.8))]
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert "has the highest mean accuracy, 0.800" in text and "no federated method does better" not in text
+
+
+def test_the_note_speaks_of_no_column_that_is_not_there(make_run):
+    run = make_run("fedap", FEDAP[0]) | {
+        "new": {"models": 2, "pooled": {"accuracy": 0.7, "auroc": 0.8, "n": 9}, "held_out": {}}
+    }
+    assert "held-out" not in comparison_note(compare([run, make_run("local", LOCAL[0])]))

@@ -155,6 +155,16 @@ def test_joined_sites_with_few_test_samples_are_named():
     assert "caution" not in printed(joined_of(north=100, south=400))
 
 
+def test_adapted_and_alone_are_compared_at_the_sites_that_tell_of_both():
+    joined = joined_of(north=400, south=400)
+    joined["sites"]["north"]["adapted"]["accuracy"] = 0.9
+    joined["sites"]["south"]["adapted"] = {"accuracy": 0.5, "auroc": 0.5, "n": 400}
+    joined["sites"]["south"]["alone"] = None
+    joined["mean"]["adapted"] = {"accuracy": 0.7, "auroc": 0.7}
+    text = " ".join(printed(joined).split())
+    assert "Adapted against alone, mean accuracy: +10.0 points, over the 1 of 2 sites that tell of both" in text
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_what_a_joined_site_uses_fits_into_the_line(width):
     joined = joined_of(north=400)
