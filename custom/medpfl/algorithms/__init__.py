@@ -197,7 +197,7 @@ def mechanisms() -> Mapping[str, type[Mechanism]]:
     return found
 
 
-RESERVED = {"personal", "model", "received", "optimizer", "finished", "used", "data", "best", "init"}
+RESERVED = {"personal", "model", "received", "sent", "optimizer", "finished", "used", "data", "best", "init"}
 RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished", "alone_optimizer"}
 """Names under which a site keeps states of its own (:mod:`medpfl.site.store`, :mod:`medpfl.site.rival`,
 :mod:`medpfl.site.start`): no part of a method is called so."""
