@@ -270,7 +270,7 @@ def test_where_a_method_has_its_own_rival_the_gain_over_it_has_a_column(lambdas)
 def test_local_training_of_two_networks_cannot_be_told_apart_over_a_sweep_of_networks(tmp_path):
     """It would be there at some values alone, and every method after it under the name of the one before."""
     fields = {"sites": 2, "rounds": 1, "out": tmp_path / "none", "sweep": "model=lenet5,vit-tiny"}
-    with pytest.raises(UserError, match="--sweep model: with a variant that has a model of its own, local training"):
+    with pytest.raises(UserError, match="a sweep of model with a variant that names one: local training of both"):
         medpfl.compare(["fedavg:model=vit-tiny", "fedprox"], seeds=1, **fields)
     assert not (tmp_path / "none").exists()
 

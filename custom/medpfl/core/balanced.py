@@ -9,25 +9,20 @@ from medpfl.core.seeding import Order
 
 
 def balanced_order(labels: Tensor, order: torch.Generator) -> Tensor:
-    """Which samples an epoch has, (n,) int64, as many as there are.
+    """Which samples an epoch has, (m,) int64.
 
-    Drawn with replacement, each class that is there as often as every other. Where an order is the same in every round
-    the draw would be too, and a sample that is not drawn once would never be: there a common class is dealt out to as
-    many rounds as it takes to meet each sample, and a rare class' samples come several times in every round.
+    Drawn with replacement, as many as there are, each class that is there as often as every other. Where an order is
+    the same in every round a draw would be too, and what it left out would never be met: there every sample of a class
+    comes as often as every other, whole times, so that its class is within a third as frequent as the most frequent
+    one, and the epoch is longer. No sample weighs more than another of its class, and no round has others than another.
 
     Args:
         labels: (n,) int64, on the CPU.
         order: random numbers of the epoch.
     """
-    turn = order.turn if isinstance(order, Order) else None
-    if turn is None:
-        chances = 1.0 / torch.bincount(labels)[labels]
-        return torch.multinomial(chances, len(labels), replacement=True, generator=order)
-    classes, drawn = labels.unique(), []
-    for i, of_class in enumerate(classes):
-        own = torch.nonzero(labels == of_class).flatten()
-        wanted = len(labels) // len(classes) + (i < len(labels) % len(classes))
-        rounds = -(-len(own) // wanted)
-        dealt = own[turn % rounds :: rounds]  # every so many, so that a patient's samples are dealt out too
-        drawn.append(dealt.repeat(-(-wanted // len(dealt)))[:wanted])
-    return torch.cat(drawn)[torch.randperm(len(labels), generator=order)]
+    counts = torch.bincount(labels)
+    if not (isinstance(order, Order) and order.even):
+        return torch.multinomial(1.0 / counts[labels], len(labels), replacement=True, generator=order)
+    times = (counts.max() / counts.clamp(min=1)).round().long()
+    repeated = torch.arange(len(labels)).repeat_interleave(times[labels])
+    return repeated[torch.randperm(len(repeated), generator=order)]

@@ -29,7 +29,6 @@ class Order(torch.Generator):
         changes: random numbers for what is done to samples, augmentation and where patches lie; None where they go on
             in the same.
         even: batches are as alike in size as can be.
-        turn: the round, where the order is the same in every one; None elsewhere.
         batch: which training samples, (B,) int64, the batch has that is trained on; None while there is none. Whoever
             gives batches says it.
         given: of samples of which nobody knows which they are, how many there were so far.
@@ -37,7 +36,6 @@ class Order(torch.Generator):
 
     changes: torch.Generator | None = None
     even: bool = False
-    turn: int | None = None
     batch: torch.Tensor | None = None
     given: int = 0
 
@@ -71,6 +69,5 @@ class Chance:
         found, one = Order(), self.one_order and isinstance(when, int)
         found.manual_seed(derive_seed(self.seed, site, *([] if one else [when]), purpose))
         if one:
-            found.turn, found.even = int(when), True
-            found.changes = generator(self.seed, site, when, purpose, "changes")
+            found.even, found.changes = True, generator(self.seed, site, when, purpose, "changes")
         return found

@@ -87,7 +87,7 @@ def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], measure: Meas
     if not (safe := [group for group in ahead if _loses_nowhere(_gain(group), seeds)]):
         losing = [group for group in paired if _surely(_gain(group)["worst"], _gain(group), seeds, -1)]
         if not (untold := [group for group in ahead if group not in losing]):
-            every = "every method" if len(losing) == len(paired) else "every method that gains"
+            every = "every method" if len(losing) == len(paired) else "every method that surely gains"
             return f"By these figures on average, with {by_mean['label']}; but with {every} the worst site loses"
         by_worst = max(untold, key=lambda group: (_worst(group), _mean(group)))
         least = _gain(by_worst)["worst"]

@@ -142,8 +142,8 @@ def run_sweep(
     points = [configs_of(algorithms, seeds, sweep.fields(value, fields), said_in) for value in sweep.values]
     if len({tuple(dict.fromkeys(name for name, _ in runs)) for runs in points}) > 1:
         raise UserError(
-            "--sweep model: with a variant that has a model of its own, local training of both would be there at some "
-            "values alone: sweep the model of all, or name models in variants"
+            "a sweep of model with a variant that names one: local training of both would be there at some values "
+            "alone; leave model out of --sweep, or the variants' models"
         )
     plan = _folders(sweep.sweeping, points)
     every = {(name, config.seed): (name, config) for runs in plan for name, config in runs}

@@ -224,7 +224,8 @@ class Site:
         if (asked := before.get(_QUESTION)) is not None and torch.equal(asked, question):
             return {name: tensor for name, tensor in before.items() if name != _QUESTION}
         self.store.put(SENT, message.round, leaving | {_QUESTION: question})
-        self.store.keep(SENT, (message.round,))
+        kept = self.store.rounds(SENT)
+        self.store.keep(SENT, [round_ for round_ in kept if round_ >= max(kept) - 1])  # earlier ones are asked no more
         return leaving
 
     def _validate(self, message: Message, model: nn.Module) -> tuple[State, dict[str, Any]]:

@@ -11,6 +11,7 @@ from nvflare.apis.job_def import ALL_SITES
 from medpfl.config.named_code import named_code
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.permitted_code import is_function
 from medpfl.engine.federation import Federation
 from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
@@ -100,11 +101,12 @@ def not_for(found: Review, kit: Path) -> list[str]:
         kit: the site's.
     """
     client, notes = kit / "startup" / "fed_client.json", []
-    name = read_object(client)["client"]["fqsn"].rpartition(".")[2] if client.is_file() else ""
+    told = read_object(client).get("client") if client.is_file() else None
+    name = str(told.get("fqsn", "")).rpartition(".")[2] if isinstance(told, dict) else ""
     if name and not {name, ALL_SITES} & set(found.sites):
         notes.append(f"it is not for this site, {name}")
     data = read_content(local_of(kit) / FILE)["data"]
-    if not found.public and found.data.data not in data:
+    if not (found.public or is_function(found.data.data) or found.data.data in data):
         notes.append(f"this site has no data that it calls {found.data.data!r}: it has {', '.join(data) or 'none'}")
     return notes
 
