@@ -18,6 +18,16 @@ def advised(make_run, seeds=2, **accuracy):
     return " ".join(advice(compare(runs)))
 
 
+def blended(make_run, accuracy, alone, **config):
+    """A run of FedBlend beside its own rival, which has so much at each site and as many steps."""
+    gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
+    return make_run("fedblend", accuracy, **config) | {
+        "further": "200 steps",
+        "reference": {"final": make_run("local", dict.fromkeys(accuracy, alone), **config)["final"]},
+        "verdict": {"sites": {site: {"gain": gain} for site in accuracy}},
+    }
+
+
 def test_the_best_by_mean_and_the_best_by_the_worst_site(make_run):
     text = advised(make_run, fedap=(0.9, 0.78), fedbn=(0.82, 0.81))
     assert (
@@ -191,11 +201,7 @@ def test_all_are_judged_by_the_best_that_sites_reach_alone(make_run):
     for seed in range(3):
         plus = 0.001 * seed
         runs += [make_run(n, {"a": a + plus, "b": a}, seed=seed) for n, a in (("local", 0.8), ("fedavg", 0.85))]
-        blend = make_run("fedblend", {"a": 0.92 + plus, "b": 0.92}, seed=seed) | {"further": "200 steps"}
-        rival = make_run("local", {"a": 0.89, "b": 0.89}, seed=seed)["final"]
-        gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
-        sites = {"sites": {site: {"gain": gain} for site in "ab"}}
-        runs.append(blend | {"reference": {"final": rival}, "verdict": sites})
+        runs.append(blended(make_run, {"a": 0.92 + plus, "b": 0.92}, 0.89, seed=seed))
     comparison = compare(runs)
     best = {group["algorithm"]: group["to_best_alone"] for group in comparison["groups"]}
     assert best["local"] is None and best["fedblend"] is None  # its own rival is the best
@@ -212,13 +218,7 @@ def test_all_are_judged_by_the_best_that_sites_reach_alone(make_run):
 def test_what_is_trained_further_may_be_judged_by_another_methods_rival(make_run):
     """FedAvg with as many steps more and without a rival of its own."""
     longer = make_run("fedavg", {"a": 0.91, "b": 0.91}, settings={"finetune_steps": 200}) | {"further": "200 steps"}
-    blend = make_run("fedblend", {"a": 0.92, "b": 0.92}) | {"further": "200 steps"}
-    gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
-    blend |= {
-        "reference": {"final": make_run("local", {"a": 0.89, "b": 0.89})["final"]},
-        "verdict": {"sites": {site: {"gain": gain} for site in "ab"}},
-    }
-    runs = [longer, blend, make_run("local", {"a": 0.8, "b": 0.8})]
+    runs = [longer, blended(make_run, {"a": 0.92, "b": 0.92}, 0.89), make_run("local", {"a": 0.8, "b": 0.8})]
     assert "Left out of this" not in " ".join(advice(compare(runs)))
     runs[0] |= {"further": "300 steps"}
     assert "Left out of this: FedAvg" in " ".join(advice(compare(runs)))
@@ -265,15 +265,11 @@ def test_what_is_trained_further_is_judged_by_local_training_that_is_too(make_ru
 
 def test_what_has_its_own_rival_is_judged_though_training_alone_otherwise_is_better(make_run):
     """The rival has the same steps, and the better one that all are judged by is a harder test."""
-    gain = {"accuracy": {"difference": 0.03, "low": 0.01, "high": 0.05}}
     runs = []
     for seed in range(3):
         plus = 0.001 * seed
         runs += [make_run(n, {"a": a + plus, "b": a}, seed=seed) for n, a in (("local", 0.81), ("fedavg", 0.83))]
-        blend = make_run("fedblend", {"a": 0.86 + plus, "b": 0.86}, seed=seed) | {"further": "200 steps"}
-        rival = make_run("local", {"a": 0.8, "b": 0.8}, seed=seed)["final"]
-        told = {"sites": {site: {"gain": gain} for site in "ab"}}
-        runs.append(blend | {"reference": {"final": rival}, "verdict": told})
+        runs.append(blended(make_run, {"a": 0.86 + plus, "b": 0.86}, 0.8, seed=seed))
     text = " ".join(advice(compare(runs)))
     assert "Left out of this" not in text
     assert "FedBlend is best by the mean over sites (+5.0 points)" in text and "yes, with FedBlend" in text
