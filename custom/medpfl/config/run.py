@@ -197,14 +197,8 @@ class RunConfig(RunFields):
     @property
     def choices_by_default(self) -> dict[str, str]:
         """By field: what an empty choice stands for, in this run."""
-        own = algorithm(self.algorithm)
-        # With a personal part of the user's own the settings of the method's may have no meaning.
-        settings = accepted(own, None, self.mixing, {}).in_full({}) if self.personal else self.all_settings
-        return {
-            "personal": own.personal.format(**settings),
-            "mixing": own.mixing.name,
-            "use": own.use if self.has_rival else "received",
-        }
+        emptied = {name: self.model_copy(update={name: None}) for name in ("personal", "mixing", "use")}
+        return {name: getattr(config, f"resolved_{name}") for name, config in emptied.items()}
 
     @property
     def mixes(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from medpfl.core.gain import CONTAINS_0, MISSES, MISSES_MORE, in_use
+from medpfl.core.gain import CONTAINS_0, MISSES, MISSES_MORE, NOTHING, in_use
 from medpfl.core.measure import Measure
 from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
@@ -17,9 +17,9 @@ from medpfl.report.words import site_name
 
 _WHAT = "what the model that a site uses gains over the one that it trained alone, on the same test cases"
 _NOTE = (
-    f"{CONTAINS_0} A difference below 0.0005 (0.05 points) counts as none. Uses: what share each model has in the "
-    "prediction; as published is the method's own; "
-    "partly fine-tuned has weights between those before and after fine-tuning."
+    f"{CONTAINS_0} A difference below {NOTHING:g} ({100 * NOTHING:g} points) counts as none. Uses: what share each "
+    "model has in the prediction; as published is the method's own; partly fine-tuned has weights between those before "
+    "and after fine-tuning."
 )
 
 
