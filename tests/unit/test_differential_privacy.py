@@ -5,8 +5,6 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from opacus.accountants import RDPAccountant
-from opacus.accountants.analysis.gdp import delta_eps_mu
 
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.differential_privacy import (
@@ -24,13 +22,21 @@ EPSILON = {"statistics_epsilon": 3}
 NOISE = {"update_clip": 1, "update_noise": 2}
 
 
-@given(st.floats(0.01, 50), st.floats(1e-9, 0.1))
-def test_the_noise_is_the_least_that_is_private(epsilon, delta):
+@pytest.fixture(scope="module")
+def accountants():
+    """Opacus', imported by those who ask them: it takes seconds."""
+    import opacus.accountants.analysis.gdp
+
+    return opacus.accountants
+
+
+@given(epsilon=st.floats(0.01, 50), delta=st.floats(1e-9, 0.1))
+def test_the_noise_is_the_least_that_is_private(accountants, epsilon, delta):
     scale = noise_multiplier(epsilon, delta)
     assert gaussian_delta(epsilon, scale) <= delta
     assert gaussian_delta(epsilon, scale * 0.999) > delta
     # Gaussian differential privacy has the same curve in another form (Dong, Roth and Su 2019), here from Opacus.
-    assert delta_eps_mu(eps=epsilon, mu=1 / scale) == pytest.approx(delta, rel=1e-6)
+    assert accountants.analysis.gdp.delta_eps_mu(eps=epsilon, mu=1 / scale) == pytest.approx(delta, rel=1e-6)
 
 
 def test_less_noise_than_the_textbook_mechanism():
@@ -45,9 +51,9 @@ def test_least_patients_by_hand():
 
 @pytest.mark.filterwarnings("ignore:Optimal order")
 @pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (2.0, 20), (20.0, 20), (200.0, 300), (0.1, 5)])
-def test_epsilon_of_updates_is_the_accountants_and_no_less_than_the_exact_one(noise, rounds):
+def test_epsilon_of_updates_is_the_accountants_and_no_less_than_the_exact_one(accountants, noise, rounds):
     epsilon = epsilon_of_updates(noise, rounds)
-    accountant = RDPAccountant()
+    accountant = accountants.RDPAccountant()
     for _ in range(rounds):  # one data set in place of another: twice the bound
         accountant.step(noise_multiplier=noise / 2, sample_rate=1.0)
     library = accountant.get_epsilon(DELTA)  # over a coarser grid of orders

@@ -142,6 +142,12 @@ def test_official_names():
         official("heartmnist3d")
 
 
+def test_reading_the_table_makes_nothing_in_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert _table.__wrapped__() == _table()
+    assert not list(tmp_path.iterdir())
+
+
 def _kind(task):
     return "m" if task.startswith("multi-label") else task[0] if task.startswith("ordinal") else ""
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,17 +15,18 @@ from medpfl.models.pamap2_cnn import Pamap2CNN
 @pytest.mark.parametrize(
     ("network", "shape", "flat", "batch_norms"),
     [
-        (LeNet5BN(num_classes=11), (1, 28, 28), 256, 2),
-        (LeNet5BN(in_channels=3, num_classes=4, size=(64, 32)), (3, 64, 32), 16 * 13 * 5, 2),
-        (LeNet5BN(num_classes=2, size=16), (1, 16, 16), 16, 2),
-        (AlexNetBN(num_classes=4), (3, 224, 224), 9216, 7),
-        (AlexNetBN(in_channels=1, num_classes=4, size=63), (1, 63, 63), 9216, 7),
-        (Pamap2CNN(num_classes=18), (27, 1, 200), 1408, 2),
-        (Pamap2CNN(in_channels=9, num_classes=6, size=(1, 28)), (9, 1, 28), 32, 2),
-        (ImpressionCNN(num_classes=8), (3, 32, 32), 8192, 4),
+        (partial(LeNet5BN, num_classes=11), (1, 28, 28), 256, 2),
+        (partial(LeNet5BN, in_channels=3, num_classes=4, size=(64, 32)), (3, 64, 32), 16 * 13 * 5, 2),
+        (partial(LeNet5BN, num_classes=2, size=16), (1, 16, 16), 16, 2),
+        (partial(AlexNetBN, num_classes=4), (3, 224, 224), 9216, 7),
+        (partial(AlexNetBN, in_channels=1, num_classes=4, size=63), (1, 63, 63), 9216, 7),
+        (partial(Pamap2CNN, num_classes=18), (27, 1, 200), 1408, 2),
+        (partial(Pamap2CNN, in_channels=9, num_classes=6, size=(1, 28)), (9, 1, 28), 32, 2),
+        (partial(ImpressionCNN, num_classes=8), (3, 32, 32), 8192, 4),
     ],
 )
 def test_networks_are_those_of_the_papers(network, shape, flat, batch_norms):
+    network = network()
     assert network.fc1.in_features == flat
     assert sum(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in network.modules()) == batch_norms
     last = [m for m in network.modules() if isinstance(m, nn.Linear)][-1]
@@ -36,13 +39,14 @@ def test_networks_are_those_of_the_papers(network, shape, flat, batch_norms):
 @pytest.mark.parametrize(
     ("network", "channels", "linear"),
     [
-        (LeNet5BN(num_classes=11), [1, 6, 16], [256, 120, 84, 11]),
-        (Pamap2CNN(num_classes=18), [27, 16, 32], [1408, 64, 18]),
-        (ImpressionCNN(num_classes=8), [3, 64, 64, 128], [8192, 2048, 512, 8]),
-        (AlexNetBN(num_classes=3), [3, 64, 192, 384, 256, 256], [9216, 4096, 4096, 3]),
+        (partial(LeNet5BN, num_classes=11), [1, 6, 16], [256, 120, 84, 11]),
+        (partial(Pamap2CNN, num_classes=18), [27, 16, 32], [1408, 64, 18]),
+        (partial(ImpressionCNN, num_classes=8), [3, 64, 64, 128], [8192, 2048, 512, 8]),
+        (partial(AlexNetBN, num_classes=3), [3, 64, 192, 384, 256, 256], [9216, 4096, 4096, 3]),
     ],
 )
 def test_widths(network, channels, linear):
+    network = network()
     convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
     dense = [m for m in network.modules() if isinstance(m, nn.Linear)]
     assert [convs[0].in_channels, *(m.out_channels for m in convs)] == channels

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from medpfl.core.reasons import Reason
 from medpfl.site.words import POLICY, UNKNOWN, _known, listed
 
 ROOT = Path(medpfl.__file__).parent
-FILES = {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text()) for file in ROOT.rglob("*.py")}
 NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
 
 
@@ -111,9 +111,15 @@ def _is_typed(argument):
     return isinstance(argument, ast.JoinedStr | ast.Constant) and not isinstance(getattr(argument, "value", ""), int)
 
 
+@cache
+def files():
+    """The package's modules, parsed, by their paths."""
+    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text()) for file in ROOT.rglob("*.py")}
+
+
 def reasons():
     """File, name and reason, of all that the package's modules have."""
-    for file, tree in FILES.items():
+    for file, tree in files().items():
         named = [n for n in tree.body if isinstance(n, ast.Assign) and _name(getattr(n.value, "func", n)) == "Reason"]
         module = "medpfl." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in (node.targets[0].id for node in named):
@@ -121,7 +127,7 @@ def reasons():
 
 
 def nodes(*kinds):
-    return [(file, node) for file, tree in FILES.items() for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [(file, node) for file, tree in files().items() for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _name(node):

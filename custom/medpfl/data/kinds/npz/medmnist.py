@@ -5,9 +5,9 @@ Addresses and checksums are not repeated here: they come from the medmnist packa
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
-import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -172,13 +172,10 @@ def image_shape(name: str) -> tuple[int, int] | None:
 
 @cache
 def _table() -> dict[str, dict]:
-    # The package itself imports pandas and torchvision, seconds of work for a table: only its info.py is run.
+    # Read, not imported: the package imports pandas and torchvision, and makes a folder in the user's home.
     package = importlib.util.find_spec("medmnist")
     if package is None or package.origin is None:
         raise UserError("the medmnist package, which lists addresses and checksums, is missing: pip install medmnist")
-    spec = importlib.util.spec_from_file_location("_medmnist_info", Path(package.origin).with_name("info.py"))
-    module = importlib.util.module_from_spec(spec)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where it cannot make a folder in the user's home, which is not used here
-        spec.loader.exec_module(module)
-    return module.INFO
+    lines = ast.parse(Path(package.origin).with_name("info.py").read_text(encoding="utf-8")).body
+    (table,) = (line.value for line in lines if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "INFO")
+    return ast.literal_eval(table)
