@@ -199,7 +199,8 @@ def test_what_is_run_where_no_algorithm_is_named_is_this_packages_own():
 
 
 def test_what_is_piped_begins_with_the_answer(medpfl, tmp_path):
-    done = medpfl("run", "--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--env", "inprocess", "--out", tmp_path)
+    small = ("--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--set", "finetune_steps=2")
+    done = medpfl("run", *small, "--env", "inprocess", "--out", tmp_path)
     assert done.stdout.split("\n")[0].startswith("Taking part ")
     assert "fedblend: testing" in done.stderr
 
