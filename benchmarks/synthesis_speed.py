@@ -12,7 +12,8 @@ from time import perf_counter
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from medpfl.algorithms.fedimpres.synthesis import Synthesis, synthesise
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
+from medpfl.algorithms.fedimpres.synthesis import synthesise
 from medpfl.models import build_model
 
 REPEATS = 3
@@ -25,14 +26,14 @@ def main() -> None:
     model = build_model("impression-cnn", in_channels=3, num_classes=8, image_size=32).to(device)
     model(torch.randn(32, 3, 32, 32, device=device))  # running statistics
     start = torch.randn(160, 3, 32, 32)
-    synthesise(model, start[:16], Synthesis(admm_iterations=1, inner_steps=1))  # warms up
+    synthesise(model, start[:16], ImpressionSettings(admm_iterations=1, inner_steps=1))  # warms up
     seconds = []
     for _ in range(REPEATS):
         began = perf_counter()
-        synthesise(model, start, Synthesis())
+        synthesise(model, start, ImpressionSettings())
         seconds.append(perf_counter() - began)
     with FlopCounterMode(display=False) as counter:
-        synthesise(model, start, Synthesis())
+        synthesise(model, start, ImpressionSettings())
     flop = counter.get_total_flops()
     speed = _matrix_speed(device)
     each = ", ".join(f"{s:.1f}" for s in seconds)

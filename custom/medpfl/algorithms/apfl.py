@@ -31,6 +31,7 @@ from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
 from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
 from medpfl.training.part import Outcome, Part
+from medpfl.training.steps import Steps
 
 _ALPHA = "alpha/"
 """alpha among the entries of v; no module's entry has a / in its name."""
@@ -114,8 +115,8 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     """
     common, of_own = work.model.train(), dict(own.train().named_parameters())
     trainer, memory = work.trainer, work.memory
-    of_common = trainer.steps(common, list(common.parameters()), work.before_step, work.after_step, memory)
-    of_mixture = trainer.steps(own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
+    of_common = Steps(trainer, common, list(common.parameters()), work.before_step, work.after_step, memory)
+    of_mixture = Steps(trainer, own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
     total: Tensor | float = 0.0
     count = 0
     for _ in range(work.number):

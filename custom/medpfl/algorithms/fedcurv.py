@@ -35,6 +35,7 @@ from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run, Server
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.channels import Channel, like
 from medpfl.core.errors import UserError
+from medpfl.core.layers import evaluating
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
@@ -165,13 +166,12 @@ def fisher_information(model: nn.Module, names: Sequence[str], data: SiteData, l
         return loss(logits(functional_call(model, every | values, (x[None],))), y[None])
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0), chunk_size=max(1, _TOGETHER // size))
-    total, n, was_training = {name: torch.zeros_like(p) for name, p in parameters.items()}, 0, model.training
-    model.eval()
-    for x, y in data.batches("train", 32):
-        for name, gradients in each(parameters, x, y).items():
-            total[name] += gradients.square().sum(0)
-        n += len(y)
-    model.train(was_training)
+    total, n = {name: torch.zeros_like(p) for name, p in parameters.items()}, 0
+    with evaluating(model):
+        for x, y in data.batches("train", 32):
+            for name, gradients in each(parameters, x, y).items():
+                total[name] += gradients.square().sum(0)
+            n += len(y)
     return {name: squares / n for name, squares in total.items()}
 
 

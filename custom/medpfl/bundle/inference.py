@@ -182,7 +182,7 @@ def _volumes(where: Path) -> list[dict[str, Any]]:
 
 def _nifti(where: Path) -> list[tuple[str, Path]]:
     """The NIfTI files at a path, each with what tells it from the others: its path below the folder."""
-    from medpfl.data.kinds.scans.label_table import is_nifti
+    from medpfl.data.files import is_nifti
 
     if where.is_file():
         return [(where.name, where)]

@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from medpfl.bundle.inference import in_one_line, require_folder
 from medpfl.core.errors import UserError
+from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
 from medpfl.tasks.segmentation.judging import most_probable, predicted
 
@@ -70,13 +71,9 @@ class Segmentation:
         device = next(self.network.parameters()).device
         image = torch.as_tensor(item["image"]).as_subclass(torch.Tensor).float().to(device)
         slices = image if self.window is None and image.dim() == 4 else image[None]
-        was_training = self.network.training
-        self.network.eval()
-        with torch.inference_mode():
+        with evaluating(self.network), torch.inference_mode():
             case = Case(slices, torch.zeros(0), None)
-            found = most_probable(predicted(self.network, case, self.window)).to(torch.uint8).cpu()
-        self.network.train(was_training)
-        return found
+            return most_probable(predicted(self.network, case, self.window)).to(torch.uint8).cpu()
 
     def _segmented(self, number: int) -> dict[str, Any]:
         item = self.dataset[number]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from medpfl.cli import options as opt
+from medpfl.cli.consoles import console, say
 from medpfl.config.fields import DATA, OPTIONS, flag_of
 from medpfl.core.errors import UserError
 from medpfl.core.settings import extra
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
     from medpfl.report.advice.known import Measure
 
-console = Console(emoji=False)
 _TAKEN = {"data", "sites", "seed", "task", *(name for name, field in OPTIONS.items() if extra(field, "panel") == DATA)}
 _OTHERS = tuple(name for name in OPTIONS if name not in _TAKEN)
 
@@ -96,7 +95,7 @@ def advise(
     write(advice_to_json(sites, features, found, notes, known))
     print_advice(sites, features, found, notes, console)
     if to is not None:
-        console.print(f"JSON: {to}", highlight=False, markup=False, soft_wrap=True)
+        say(f"JSON: {to}")
 
 
 def _of_options(options: opt.Options) -> tuple[RunConfig, Measure]:

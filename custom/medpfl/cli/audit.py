@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from medpfl.cli.consoles import console, say
 from medpfl.cli.named_path import named_path
 from medpfl.core.errors import UserError
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from medpfl.audit.run import Audit
     from medpfl.config.run import RunConfig
     from medpfl.site.policy import AuditThresholds, SitePolicy
-
-console = Console(emoji=False)
 
 
 def audit(
@@ -79,10 +77,10 @@ def audit(
         out, findings, job=job.name, site=attacks.site, policy=policy, thresholds=thresholds, seconds=seconds
     )
     for line in (line for finding in findings for line in lines_of(finding)):
-        _say(line)
+        say(line)
     for line in summary(findings, seconds):
-        _say(line)
-    _say(f"Report and pictures, for this site alone: {file.parent}")
+        say(line)
+    say(f"Report and pictures, for this site alone: {file.parent}")
     if not passed(findings):
         raise typer.Exit(1)
 
@@ -128,7 +126,3 @@ def open_audit(
             "of what an update gives away"
         )
     return Audit(federation, name, held, policy, thresholds, seconds)
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 
 from medpfl.cli import flags
 from medpfl.cli import options as opt
-from medpfl.cli.consoles import aside, console
+from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.refusals import require_known
 from medpfl.core.errors import UserError
 from medpfl.report.progress import progress
@@ -47,14 +47,14 @@ def compare(
         found = run_sweep(algorithms, swept, seeds, options.fields, out, how, said_in=naming)
         console.print(sweep_table(found))
         files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
-        console.print(f"Table, figures for other tools and report: {files}", highlight=False, soft_wrap=True)
+        say(f"Table, figures for other tools and report: {files}")
         _require_all(found["unfinished"])
         return
     from medpfl.report.terminal import comparison_table
 
     comparison = run_comparison(options.configs(algorithms, seeds), out, how)
     console.print(comparison_table(comparison, console.width))
-    console.print(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}", highlight=False, soft_wrap=True)
+    say(f"Table and report: {out / 'comparison.md'}, {out / 'report.html'}")
     _require_all(comparison["unfinished"])
 
 
@@ -80,4 +80,4 @@ def report(
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         which = ", ".join(map(str, folders))
         raise UserError(f"{which}: cannot be shown, damaged or changed by hand ({error!r})") from error
-    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    say(f"Report: {page}")

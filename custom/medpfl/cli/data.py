@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from medpfl.cli.consoles import console, listing, say
 from medpfl.cli.options import key_values
 from medpfl.core.errors import UserError, printable
 
 data_app = typer.Typer(
     help="Data sets: what there is, whether a file can be used, how to get one.", no_args_is_help=True
 )
-console = Console(emoji=False)
 _MOST = 60
 """Rows of an inventory on the terminal."""
 
@@ -29,9 +27,7 @@ def data_list() -> None:
     """List the data sets and where they were found."""
     from medpfl.data.kinds.npz.catalog import rows
 
-    table = Table(box=None, pad_edge=False)
-    for head in ("data set", "what", "images", "classes", "licence", "where"):
-        table.add_column(head, overflow="fold")
+    table = listing("data set", "what", "images", "classes", "licence", "where")
     for row in rows():
         table.add_row(row.name, row.what, str(row.images or "–"), str(row.classes), row.licence, row.where)
     console.print(table)
@@ -69,7 +65,7 @@ def data_check(
             found = check_deep(path, page, arguments, told)
     good = print_findings(found, console)
     if page and page.is_file():
-        console.print(f"{page}  what training will see; it shows patients' images", highlight=False, soft_wrap=True)
+        say(f"{page}  what training will see; it shows patients' images")
     if not good:
         raise typer.Exit(1)
 
@@ -106,9 +102,7 @@ def data_inventory(
         with _bar("Drawing thumbnails") as told:
             drawn = with_thumbnails(inventory, told)
         inventory = replace(inventory, found=[one for one, _ in drawn])
-    table = Table(box=None, pad_edge=False)
-    for head in heads(dates, short=True):
-        table.add_column(head, overflow="fold")
+    table = listing(*heads(dates, short=True))
     wrong = []
     for one in inventory.found[:_MOST]:
         table.add_row(*(Text(printable(cell)) for cell in cells(one, dates, short=True)))
@@ -116,16 +110,16 @@ def data_inventory(
         wrong += [f"{one.place}: {words}" for _, words in worst]
     console.print(table)
     for line in wrong:
-        console.print(Text(printable(line)), soft_wrap=True)
+        say(printable(line))
     if (more := len(inventory.found) - _MOST) > 0:
         console.print(f"and {more:,} more; --out DIR writes all of them")
     for line in in_words(inventory):
-        console.print(Text(printable(line)), soft_wrap=True)
+        say(printable(line))
     if out is None:
         return
     written = write_inventory(out, inventory, drawn, names, dates)
     for file in written:
-        console.print(f"{file}", highlight=False, soft_wrap=True)
+        say(file)
     console.print("They name patients and show images.")
     if drafts := " or ".join(file.name for file in written[2:]):
         said = f"Give each row of {drafts} a label, and copy it into {path} as {LABELS}."
@@ -137,7 +131,7 @@ def data_inventory(
                 f" Folders in it that have such a table already: {', '.join(tables)}; one in {path} itself makes one "
                 "site of all."
             )
-        console.print(Text(printable(said)), soft_wrap=True)
+        say(printable(said))
 
 
 @contextmanager
@@ -160,7 +154,7 @@ def data_prepare(
 
     with _bar(f"Fetching {name}") as told:
         path = prepare(name, size, told)
-    console.print(f"{path}", highlight=False, soft_wrap=True)
+    say(path)
 
 
 @data_app.command("phantom")
@@ -181,4 +175,4 @@ def data_phantom(
 
     with _bar("Scanning phantoms") as told:
         manifest = make_phantom(folder, patients=patients, matrix=matrix, seed=seed, masks=masks, progress=told)
-    console.print(f"{manifest}", highlight=False, soft_wrap=True)
+    say(manifest)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from medpfl.cli.consoles import aside, say
 from medpfl.cli.options import Options
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.report.progress import progress
@@ -49,7 +50,7 @@ def join_run(
         else:
             from medpfl.runs.join_job import join_here, join_in_production
 
-            with progress(Console(emoji=False, stderr=True), f"joining {algorithm or run}", 1) as watch:
+            with progress(aside, f"joining {algorithm or run}", 1) as watch:
                 if env == "prod":
                     real = {"kit": require_kit(kit), "gpus": gpus, "byoc": byoc}
                     results = join_in_production(algorithm, run, said, out, **real, watch=watch)
@@ -58,7 +59,7 @@ def join_run(
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command lets the new sites join from the start") from None
     print_joined(results, console)
-    console.print(f"Results: {out / JOINED}", highlight=False, soft_wrap=True)
+    say(f"Results: {out / JOINED}")
 
 
 def export_join_job(algorithm: str, run: Path, options: Options, job: Path, *, gpus: int | None, byoc: bool) -> Path:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+
+from medpfl.cli.consoles import console, listing
 
 if TYPE_CHECKING:
     from medpfl.algorithms.base import Algorithm
-
-console = Console(emoji=False)
 
 
 def algorithms(
@@ -29,9 +27,7 @@ def algorithms(
     if name is not None:
         _print_settings(algorithm(name))
         return
-    table = Table(box=None, pad_edge=False)
-    for head in ("algorithm", "personal", "mixing", "settings", "paper"):
-        table.add_column(head, overflow="fold")
+    table = listing("algorithm", "personal", "mixing", "settings", "paper")
     for a in known().values():
         own = {n for part in (a.mixing, *a.mechanisms) for n in named_fields(part.settings_class)} | set(a.settings)
         settings = ", ".join(f"{n}={value}" for n, value, _, _ in described(a) if n in own)
@@ -51,9 +47,7 @@ def _print_settings(method: Algorithm) -> None:
     from medpfl.config.settings import accepted, described
 
     console.print(f"{method.title} ({method.paper}): {method.summary}.", highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for head in ("--set", "default", "symbol", "what"):
-        table.add_column(head, overflow="fold")
+    table = listing("--set", "default", "symbol", "what")
     for setting, default, symbol, what in described(method):
         table.add_row(setting, str(default), symbol, what)
     console.print(table)
@@ -66,9 +60,7 @@ def models() -> None:
     """List the networks."""
     from medpfl.models import model_rows
 
-    table = Table(box=None, pad_edge=False)
-    for head in ("model", "what", "input", "paper"):
-        table.add_column(head, overflow="fold")
+    table = listing("model", "what", "input", "paper")
     for row in model_rows():
         table.add_row(row.name, row.what, row.input, row.paper)
     console.print(table)

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from medpfl.cli.advise import advise
 from medpfl.cli.compare import compare, report
+from medpfl.cli.consoles import aside, say
 from medpfl.cli.data import data_app
 from medpfl.cli.lists import algorithms, models
 from medpfl.cli.run import export, run
@@ -99,12 +99,11 @@ def _terminated_as_by_hand() -> Iterator[None]:
 
 
 def _say_wrong(words: str) -> None:
-    console = Console(stderr=True, emoji=False)
-    console.print(printable(f"medpfl: {words}"), style="red", highlight=False, markup=False, soft_wrap=True)
+    aside.print(printable(f"medpfl: {words}"), style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 def _say_stopped(words: str) -> None:
-    Console(stderr=True, emoji=False).print(f"medpfl: {words}", highlight=False, markup=False, soft_wrap=True)
+    say(f"medpfl: {words}", aside)
 
 
 if __name__ == "__main__":

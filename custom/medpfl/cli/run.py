@@ -9,7 +9,7 @@ import typer
 
 from medpfl.cli import flags
 from medpfl.cli import options as opt
-from medpfl.cli.consoles import aside, console
+from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.refusals import refuse, require_known
 from medpfl.config.fields import PLACE, RUN
@@ -71,7 +71,7 @@ def run(
     else:
         refuse(real, "is for runs where the sites are real (prod)")
     if resume and not folder.exists():
-        aside.print(f"{folder}: there is no run yet to resume; it begins", highlight=False, soft_wrap=True)
+        say(f"{folder}: there is no run yet to resume; it begins", aside)
     with progress(aside, algorithm, config.rounds) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
@@ -101,7 +101,7 @@ def run(
     print_run(results, console)
     if tracker:
         _say_tracked(folder, tracker)
-    console.print(f"Report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    say(f"Report: {folder / 'report.html'}")
 
 
 @opt.takes_options()
@@ -125,15 +125,15 @@ def export(
     if join:
         refuse({"--track": track not in (None, "none")}, "has no meaning with --join, which tracks nothing")
         folder = export_join_job(algorithm, join, options, job, gpus=gpus, byoc=byoc)
-        console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+        say(f"Job: {folder}")
         return
     from medpfl.flare.job.export import describe, export_job
 
     config, replaced = options.config(algorithm), job.is_dir()
     folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
-    console.print(f"Job: {folder}", highlight=False, soft_wrap=True)
+    say(f"Job: {folder}")
     for line in [*describe(folder), *(["Replaced the job that was there."] if replaced else [])]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _tracker(name: str | None, env: str) -> str | None:
@@ -151,7 +151,7 @@ def _say_tracked(folder: Path, tracker: str) -> None:
     from medpfl.flare.transport.tracking import how_to_see
 
     if command := how_to_see(folder, tracker):
-        console.print(f"Tracking: {command}", highlight=False, soft_wrap=True)
+        say(f"Tracking: {command}")
 
 
 def _gpus(given: int | None, config: RunConfig) -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from medpfl.cli.audit import audit
+from medpfl.cli.consoles import console, say
 from medpfl.cli.named_path import named_path
 from medpfl.cli.review import ledger, review
 from medpfl.core.errors import UserError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
 site_app.command("audit")(audit)
-console = Console(emoji=False)
 
 
 @site_app.command("init")
@@ -61,25 +60,25 @@ def init(
     plan = plan_kit(kit, named, wanted, byoc=allow_byoc, policy=policy_fields(policy or []))
     usable = True
     for name, path in named.items():
-        _say(f"{name}: {path}")
+        say(f"{name}: {path}")
         described = wanted.config if wanted and wanted.config.data == name else None
         usable &= print_findings(_findings(path, described), console)
     if not usable:
-        _say("Nothing was written: put the data right first.")
+        say("Nothing was written: put the data right first.")
         raise typer.Exit(1)
     for line in plan.changes:
-        _say(line)
+        say(line)
     for line in plan.notes:
-        _say(f"note: {line}")
+        say(f"note: {line}")
     if not plan.changes:
-        _say("Nothing was written." if plan.refusals else "Nothing to change.")
+        say("Nothing was written." if plan.refusals else "Nothing to change.")
     elif dry_run:
-        _say("Nothing was written (--dry-run).")
+        say("Nothing was written (--dry-run).")
     else:
         plan.write()
-        _say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
+        say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
     for line in plan.refusals:
-        _say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
+        say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
     if plan.refusals:
         raise typer.Exit(1)
 
@@ -118,7 +117,3 @@ def _several_centres(path: Path, data_args: Mapping[str, Any]) -> list[Finding]:
     if len(names) < 2:
         return []
     return [Finding("error", f"{path} has {len(names)} centres, and a site is one: give the data of one, {names[0]}")]
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

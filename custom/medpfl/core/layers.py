@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,18 @@ from torch.utils._pytree import tree_leaves
 from medpfl.core.errors import UserError
 
 _NORMS = (_BatchNorm, _InstanceNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, all modules are in eval mode; afterwards each is in the mode that it was in."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was
 
 
 def batch_norm_layers(model: nn.Module, x: Tensor | None = None) -> dict[str, nn.Module]:
@@ -137,13 +151,9 @@ def _first_uses(model: nn.Module, x: Tensor) -> dict[int, int]:
     Tensors and not modules are watched: attention in torch hands its projections' weights on without calling them.
     """
     watched = {id(t) for t in (*model.parameters(), *model.buffers())}
-    watch, training = _Watch(watched), {module: module.training for module in model.modules()}
-    try:
-        with torch.no_grad(), watch:
-            model.eval()(x)
-    finally:
-        for module, was in training.items():
-            module.training = was
+    watch = _Watch(watched)
+    with evaluating(model), torch.no_grad(), watch:
+        model(x)
     return watch.found
 
 

@@ -28,8 +28,6 @@ def counted_samples(samples: Sequence[int], largest: float) -> list[int]:
 
 def uniform_weights(sites: int, self_weight: float) -> np.ndarray:
     """W with lambda on the diagonal and (1 - lambda) / (N - 1) elsewhere."""
-    if sites == 1:
-        return np.ones((1, 1))
     weights = np.full((sites, sites), (1 - self_weight) / (sites - 1))
     np.fill_diagonal(weights, self_weight)
     return weights

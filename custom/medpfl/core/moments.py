@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.layers import evaluating
 from medpfl.core.site_data import SiteData, looked_at_once
 
 
@@ -52,12 +53,10 @@ def input_statistics(
     """
     # A linear layer's channels come last, also where it acts on a sequence of tokens.
     moments = {path: _Moments(-1 if isinstance(layer, nn.Linear) else 1) for path, layer in layers.items()}
-    with ExitStack() as undo, torch.inference_mode():
+    with ExitStack() as undo, evaluating(model), torch.inference_mode():
         for path, layer in layers.items():
             handle = layer.register_forward_pre_hook(lambda _, inputs, m=moments[path]: m.add(inputs[0]))
             undo.callback(handle.remove)
-        undo.callback(model.train, model.training)
-        model.eval()
         for batch in batches:
             model(batch)
     fewer = int(unbiased)

@@ -119,3 +119,8 @@ def nifti_stem(name: str) -> str:
     """The name of a NIfTI file without its ending, in whatever case that is written."""
     ending = next((ending for ending in NIFTI if name.lower().endswith(ending)), "")
     return name[: len(name) - len(ending)]
+
+
+def is_nifti(name: str | Path) -> bool:
+    """Whether a file's name ends as NIfTI files' do."""
+    return str(name).lower().endswith(NIFTI)

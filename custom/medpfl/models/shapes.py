@@ -13,7 +13,7 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
     Raises:
         UserError: the size does not have two dimensions.
     """
-    sides = (size, size) if isinstance(size, int) else tuple(size)
+    sides = each_side(size)
     if len(sides) != 2:
         raise UserError(
             f"this network takes 2-D images, got the image size {list(sides)}: for volumes choose another, e.g. "
@@ -52,9 +52,9 @@ def by(sides: Sequence[int]) -> str:
     return "x".join(map(str, sides))
 
 
-def after(length: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
-    """Length of one side behind a convolution or a pooling."""
-    return (length + 2 * padding - kernel) // stride + 1
+def after(length: int, kernel: int) -> int:
+    """Length of one side behind a convolution without padding."""
+    return length - kernel + 1
 
 
 def require(size: tuple[int, int], least: tuple[int, int], network: str) -> None:

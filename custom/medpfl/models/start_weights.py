@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -146,19 +146,22 @@ def _in_folder(file: Path) -> Path:
     return file
 
 
-def unreadable(error: Exception) -> str:
-    """Why a file of weights cannot be read; torch's own words would have the reader run what is in it."""
-    plain = not isinstance(error, UnpicklingError)
-    why = (plain and str(error).partition("\n")[0]) or "it is empty, damaged, or holds more than tensors"
-    return f"cannot be read as safetensors or as a torch state dict ({why}); save a network's state_dict()"
+def content_of(file: Path, called: str) -> Any:
+    """What a file of weights holds; UserError where it cannot be read, without torch's words: they would run it."""
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
+        plain = not isinstance(error, UnpicklingError)
+        why = (plain and str(error).partition("\n")[0]) or "it is empty, damaged, or holds more than tensors"
+        raise UserError(
+            f"{called} cannot be read as safetensors or as a torch state dict ({why}); save a network's state_dict()"
+        ) from None
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    load: Callable[[Path], Any] = load_file if file.suffix == ".safetensors" else _torch
-    try:
-        content = load(file)
-    except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"--init {file}: {unreadable(error)}") from None
+    content = content_of(file, f"--init {file}:")
     while isinstance(content, Mapping) and not any(isinstance(v, Tensor) for v in content.values()):
         inside = next((content[name] for name in _INSIDE if isinstance(content.get(name), Mapping)), None)
         if inside is None:
@@ -172,7 +175,3 @@ def _read(file: Path) -> dict[str, Tensor]:
     if is_blend(found):
         raise UserError(f"--init {file.name}: holds two models that predict together; give one model's weights")
     return found
-
-
-def _torch(file: Path) -> Any:
-    return torch.load(file, map_location="cpu", weights_only=True)

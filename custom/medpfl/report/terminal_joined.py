@@ -6,14 +6,13 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from medpfl.core.errors import printable
 from medpfl.core.measure import Measure
 from medpfl.report.measures import BETTER, chief, measures_of, printed
+from medpfl.report.run_table import plain_table
 from medpfl.report.words import algorithm_name, count, folded
 
 SMALL = 100
@@ -39,7 +38,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
     numbers = _BESIDE + _NUMBER * len(measures) * len(columns)
     rounds = f"{count(run['rounds'], 'round')} of a federation of {run['sites']} sites"
     title = f"Joining {algorithm_name(run['algorithm'])} after {rounds}"
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
+    table = plain_table(title=title)
     table.add_column("site", no_wrap=True)
     for head in ("n\ntest", *(h for m in measures for h in _heads(m, columns)), "epochs"):
         table.add_column(head, justify="right", no_wrap=True)

@@ -7,20 +7,21 @@ site's data in one place, which only a simulation has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from medpfl.core.layers import evaluating
 from medpfl.core.messages import Failure
 from medpfl.core.parameters import State
 from medpfl.core.site_data import Batch, SiteData
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.federation import Federation
+from medpfl.report.reading import mean_or_none
 from medpfl.runs.new_test import MOST_PREDICTIONS
 from medpfl.server.checkpoint import CHECKPOINT, load_checkpoint
 from medpfl.server.rounds import next_round
@@ -124,10 +125,8 @@ class _Course:
         return seen
 
     def _look(self) -> None:
-        training = {module: module.training for module in self._model.modules()}
-        self.points.append(self.point(_predictions(self._learned, self._model, self._tests)))
-        for module, was in training.items():
-            module.training = was
+        with evaluating(self._model):
+            self.points.append(self.point(_predictions(self._learned, self._model, self._tests)))
 
     def point(self, predictions: Predictions) -> dict[str, Any]:
         """Of one look."""
@@ -182,14 +181,9 @@ def _mean(sites: dict[str, Any], shown: tuple[str, ...]) -> dict[str, Any]:
     """Over the sites that have it; None where none has."""
     return {
         which: {
-            when: {m: _mean_of(s[which][when][m] for s in sites.values() if which in s) for m in shown}
+            when: {m: mean_or_none(s[which][when][m] for s in sites.values() if which in s) for m in shown}
             for when in ("before", "after")
         }
         for which in ("own", "others")
         if any(which in s for s in sites.values())
     }
-
-
-def _mean_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

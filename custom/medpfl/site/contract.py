@@ -61,19 +61,24 @@ class Contract:
         return self._of_data.data
 
     @property
+    def data_args(self) -> Mapping[str, Any]:
+        """How they are read."""
+        return self._of_data.data_args
+
+    @property
     def leaves_samples_out(self) -> bool:
         """Whether a patient may be trained on with some samples only, so that patients alone do not tell on what."""
-        return bool(self._of_data.holdout or self._of_data.data_args.get("train_counts"))
+        return bool(self._of_data.holdout or self.data_args.get("train_counts"))
 
     @property
     def patient_pattern(self) -> object:
         """By what the job says whose an image is; None if it does not."""
-        return self._of_data.data_args.get("patient")
+        return self.data_args.get("patient")
 
     @property
     def divides_folders(self) -> bool:
         """Whether the job says which of a site's own folders are sites, or leaves some out."""
-        return self._of_data.data_args.get("folders") == "sites" or bool(self._of_data.held_out)
+        return self.data_args.get("folders") == "sites" or bool(self._of_data.held_out)
 
     @property
     def _of_data(self) -> RunConfig:

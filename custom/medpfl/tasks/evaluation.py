@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.layers import evaluating
 from medpfl.core.site_data import Part, SiteData, looked_at_once
 from medpfl.models import logits
 
@@ -34,14 +35,11 @@ def predict(
         part: of it.
         probabilities_of: of logits in float64.
     """
-    was_training = model.training
-    model.eval()
     probabilities, labels = [], []
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for x, y in data.batches(part, looked_at_once(data)):
             probabilities.append(probabilities_of(logits(model(x)).double()).cpu())
             labels.append(y.cpu())
-    model.train(was_training)
     scores, classes = torch.cat(probabilities), torch.cat(labels)
     if (bags := data.bags(part)) is not None:
         scores, classes = _by_patient(scores, classes, bags.cpu())

@@ -17,7 +17,8 @@ from medpfl.core.seeding import end_batch
 from medpfl.core.site_data import SiteData
 from medpfl.models import logits
 from medpfl.training.memory import Memory
-from medpfl.training.steps import laid_out
+from medpfl.training.memory_format import laid_out
+from medpfl.training.steps import Steps
 from medpfl.training.trainer import Trainer
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -78,8 +79,8 @@ def train_epochs(
     model: nn.Module,
     data: SiteData,
     trainer: Trainer,
-    epochs: int,
-    generator: torch.Generator,
+    number: int,
+    order: torch.Generator,
     objective: Objective,
     *,
     parameters: Sequence[nn.Parameter] | None = None,
@@ -93,8 +94,8 @@ def train_epochs(
         model: on the data's device.
         data: the site's data; its training part must not be empty.
         trainer: takes the steps.
-        epochs: passes over the training data.
-        generator: the order of the samples, and how they are augmented.
+        number: of epochs, passes over the training data.
+        order: of the samples, and how they are augmented.
         objective: what every step minimises.
         parameters: the only ones that are trained; all by default.
         before_step: called in every step with the gradients there.
@@ -112,14 +113,14 @@ def train_epochs(
     # Summed on the device: reading the loss at every step would make the device wait.
     total, count = 0.0, 0
     with only_these(model, trained), laid_out(model, channels_last=trainer.channels_last):
-        steps = trainer.steps(model, trained, before_step, after_step, memory)
-        for _ in range(epochs):
-            for x, y in trainer.batches(data, generator):
+        steps = Steps(trainer, model, trained, before_step, after_step, memory)
+        for _ in range(number):
+            for x, y in trainer.batches(data, order):
                 with batch_norm_for(model, y, data.images_per_sample):
                     with steps.forward():
                         loss, minimised = objective(x, y)
                     steps.backward(minimised, len(y))
-                    end_batch(generator)
+                    end_batch(order)
                     steps.step()
                 total = total + loss.detach().double() * len(y)
                 count += len(y)
@@ -150,19 +151,7 @@ def finite_mean(total: Tensor | float, count: int, trainer: Trainer) -> float:
 
 @dataclass(frozen=True)
 class Epochs:
-    """A round's training, for whoever goes about it in another way.
-
-    Attributes:
-        model: in training, on the device.
-        data: the site's.
-        trainer: takes the steps.
-        number: of epochs.
-        order: of the samples.
-        objective: what every step minimises.
-        before_step: called in every step with the gradients there.
-        after_step: called after every step.
-        memory: of the model's optimizer.
-    """
+    """A round's training, for whoever goes about it in another way: what :func:`train_epochs` is called with."""
 
     model: nn.Module
     data: SiteData
@@ -176,15 +165,5 @@ class Epochs:
 
     def run(self, number: int | None = None, parameters: Sequence[nn.Parameter] | None = None) -> float:
         """Trains, by default all parameters for :attr:`number` epochs; the mean loss per sample."""
-        return train_epochs(
-            self.model,
-            self.data,
-            self.trainer,
-            self.number if number is None else number,
-            self.order,
-            self.objective,
-            parameters=parameters,
-            before_step=self.before_step,
-            after_step=self.after_step,
-            memory=self.memory,
-        )
+        many = self.number if number is None else number
+        return train_epochs(**vars(self) | {"number": many, "parameters": parameters})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import Optimizer
 
 from medpfl.training.memory import Memory, names_of
-from medpfl.training.settings import Training
+from medpfl.training.trainer import Trainer
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FIRST_SCALE = 2.0**12
@@ -22,10 +21,9 @@ class Steps:
     """Steps of some of a model's parameters.
 
     Args:
-        settings: of training.
+        trainer: how steps are taken, at the rate in force.
         model: on its device.
         parameters: those to train; what needs no gradient is left out.
-        optimizer: makes an optimizer of parameters.
         before_step: called with a step's gradients there, before they are clipped.
         after_step: called after each step.
         memory: where the optimizer's state comes from and goes to; None for afresh.
@@ -33,20 +31,19 @@ class Steps:
 
     def __init__(
         self,
-        settings: Training,
+        trainer: Trainer,
         model: nn.Module,
         parameters: Sequence[nn.Parameter],
-        optimizer: Callable[[Sequence[nn.Parameter]], Optimizer],
         before_step: Sequence[Callable[[], None]] = (),
         after_step: Sequence[Callable[[], None]] = (),
         memory: Memory | None = None,
     ):
-        self._settings, self._memory = settings, memory
+        self._settings, self._memory = trainer.settings, memory
         self._before_step, self._after_step = before_step, after_step
         self._parameters = [p for p in parameters if p.requires_grad]
         self._device = self._parameters[0].device.type
-        self._scaler = torch.amp.GradScaler(self._device, _FIRST_SCALE, enabled=settings.precision == "fp16")
-        self._optimizer = optimizer(self._parameters)
+        self._scaler = torch.amp.GradScaler(self._device, _FIRST_SCALE, enabled=self._settings.precision == "fp16")
+        self._optimizer = trainer.optimizer(self._parameters)
         self._names = names_of(model, self._parameters)
         if memory is not None:
             memory.recall(self._optimizer, self._names, self._scaler)
@@ -105,35 +102,3 @@ class Steps:
         for change in self._after_step:
             change()
         self._batches = self._samples = 0
-
-
-@contextmanager
-def laid_out(model: nn.Module, *, channels_last: bool) -> Iterator[None]:
-    """Inside, a network's weights lie with the channels last; afterwards as they were, so that files have one order."""
-    if not channels_last:
-        yield
-        return
-    _lay_out(model, last=True)
-    try:
-        yield
-    finally:
-        _lay_out(model, last=False)
-
-
-def channels_last_of(images: Tensor) -> Tensor:
-    """Images with the channels last in memory.
-
-    Volumes are left alone: a convolution puts them in its weights' order, and bags of slices have five dimensions too.
-    """
-    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
-
-
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""By the dimensions of a convolution's weights."""
-
-
-def _lay_out(model: nn.Module, *, last: bool) -> None:
-    for parameter in model.parameters():
-        if parameter.ndim in _LAST:
-            order = _LAST[parameter.ndim] if last else torch.contiguous_format
-            parameter.data = parameter.data.contiguous(memory_format=order)

@@ -16,9 +16,8 @@ from medpfl.core.settings import Value
 from medpfl.core.site_data import Batch, SiteData
 from medpfl.training import optimizers, schedule
 from medpfl.training.augment import Spec, augmenter
-from medpfl.training.memory import Memory
+from medpfl.training.memory_format import channels_last_of
 from medpfl.training.settings import Training
-from medpfl.training.steps import Steps, channels_last_of
 
 if TYPE_CHECKING:
     from medpfl.tasks import Task
@@ -91,17 +90,6 @@ class Trainer:
             if change is not None:
                 x, y = change(x, y, changes_of(order))
             yield (channels_last_of(x) if self.channels_last else x), y
-
-    def steps(
-        self,
-        model: nn.Module,
-        parameters: Sequence[nn.Parameter],
-        before_step: Sequence[Callable[[], None]] = (),
-        after_step: Sequence[Callable[[], None]] = (),
-        memory: Memory | None = None,
-    ) -> Steps:
-        """Steps of these parameters; see :class:`~medpfl.training.steps.Steps`."""
-        return Steps(self.settings, model, parameters, self.optimizer, before_step, after_step, memory)
 
     def optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """torch's, afresh, at the rate in force."""

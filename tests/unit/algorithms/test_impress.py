@@ -9,12 +9,12 @@ from tiny import Net
 from torch import nn
 
 from medpfl.algorithms.fedimpres.impress import impression_maker
-from medpfl.config.run import make_config
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.errors import Stopped
 from medpfl.core.parameters import ParameterSplit
 
-SETTINGS = {"admm_iterations": 1, "inner_steps": 2, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "synthesis_batch": 4}
+SETTINGS = ImpressionSettings(admm_iterations=1, inner_steps=2, synthesis_batch=4)
 
 
 def make_model():
@@ -25,8 +25,7 @@ def make_model():
 def maker(images, personal="batch-norm", **options):
     split = ParameterSplit(make_model(), parse_declaration(personal))
     start = torch.randn(images, 1, 4, 4, generator=torch.Generator().manual_seed(1))
-    settings = SETTINGS | {"constraint": 1}
-    impress = impression_maker(split, make_model, split.personal_state(make_model()), start, settings, **options)
+    impress = impression_maker(split, make_model, split.personal_state(make_model()), start, SETTINGS, **options)
     return impress, split.shared_state(make_model())
 
 
@@ -55,27 +54,10 @@ def test_what_the_federation_has_learned_of_batch_norm_is_kept(monkeypatch):
     monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", look)
     split = ParameterSplit(two(), parse_declaration("modules:own"))
     start = torch.randn(8, 1, 4, 4)
-    impress = impression_maker(split, two, split.personal_state(two()), start, SETTINGS | {"constraint": 1})
+    impress = impression_maker(split, two, split.personal_state(two()), start, SETTINGS)
     impress(split.shared_state(two()) | {"shared.running_mean": torch.full((2,), 7.0)})
     assert seen["shared.running_mean"].tolist() == [7.0, 7.0]
     assert seen["own.running_mean"].abs().min() > 1  # of what comes out of the layer before, about -7
-
-
-def test_images_are_moved_in_batches_of_their_own(monkeypatch):
-    """Training's batch size has no say in it: the paper's Retina runs have 20 and 40 here, 30 and 60 there."""
-    seen = []
-    monkeypatch.setattr(
-        "medpfl.algorithms.fedimpres.impress.synthesise", lambda model, start, how, stop: seen.append(how) or 1 / 0
-    )
-    for run in (make_config(algorithm="fedimpres", settings={"synthesis_batch": 20, "batch_size": 30}),
-                make_config(algorithm="fedavg", settings={"beta": 0.5, "batch_size": 60})):  # fmt: skip
-        split = ParameterSplit(make_model(), parse_declaration("nothing"))
-        with pytest.raises(ZeroDivisionError):
-            start = torch.zeros(3, 1, 4, 4)
-            impression_maker(split, make_model, {"norm.num_batches_tracked": torch.tensor(0)}, start, run.all_settings)(
-                split.shared_state(make_model())
-            )
-    assert [how.batch_size for how in seen] == [20, 16]
 
 
 @pytest.mark.parametrize("personal", ["nothing", "batch-norm"])

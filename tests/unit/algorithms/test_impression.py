@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from medpfl.algorithms.fedimpres import synthesis as impression
-from medpfl.algorithms.fedimpres.synthesis import Synthesis, SynthesisDiverged, synthesise
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
+from medpfl.algorithms.fedimpres.synthesis import SynthesisDiverged, synthesise
 from medpfl.core.errors import Stopped
 
 
@@ -34,20 +35,20 @@ def plain_reference(model, start, how):
     norms, duals = [float(matrix(images, labels).detach().norm())], []
     for _ in range(how.admm_iterations):
         moved = []
-        for x, y in zip(images.split(how.batch_size), labels.split(how.batch_size), strict=True):
+        for x, y in zip(images.split(how.synthesis_batch), labels.split(how.synthesis_batch), strict=True):
             x, velocity = x.clone().requires_grad_(True), torch.zeros_like(x)
             for _ in range(how.inner_steps):
                 loss = cross_entropy(model(x), y)
-                if how.constrained:
+                if how.constraint:
                     m = matrix(x, y)
                     loss = loss + how.rho / 2 * (m**2).sum() + (dual * m).sum()
                 (gradient,) = torch.autograd.grad(loss, x)
-                velocity = how.momentum * velocity + gradient
+                velocity = 0.9 * velocity + gradient
                 x = (x - how.pixel_lr * velocity).detach().requires_grad_(True)
             moved.append(x.detach())
         images = torch.cat(moved)
         m = matrix(images, labels).detach()
-        dual = dual + how.rho * m * how.constrained
+        dual = dual + how.rho * m * how.constraint
         norms.append(float(m.norm()))
         duals.append(float(dual.norm()))
     return images, labels, norms, duals
@@ -57,8 +58,8 @@ def plain_reference(model, start, how):
 @pytest.mark.parametrize("batch_size", [3, 4, 10])
 def test_as_a_plain_reference_in_float64(constrained, batch_size):
     model, start = model_and_images()
-    how = Synthesis(
-        admm_iterations=3, inner_steps=4, rho=0.7, gamma=0.05, batch_size=batch_size, constrained=constrained
+    how = ImpressionSettings(
+        admm_iterations=3, inner_steps=4, rho=0.7, gamma=0.05, synthesis_batch=batch_size, constraint=constrained
     )
     images, labels, norms, duals = plain_reference(model, start, how)
     found = synthesise(model, start, how)
@@ -70,7 +71,7 @@ def test_as_a_plain_reference_in_float64(constrained, batch_size):
 
 def test_the_constraint_is_met_and_the_dual_variable_settles():
     model, start = model_and_images(64)
-    found = synthesise(model, start, Synthesis(pixel_lr=0.3, rho=5.0, admm_iterations=10, inner_steps=20))
+    found = synthesise(model, start, ImpressionSettings(pixel_lr=0.3, rho=5.0, admm_iterations=10, inner_steps=20))
     assert found.constraint[-1] < 0.1 * found.constraint[0]
     assert abs(found.dual[-1] - found.dual[-2]) < 0.1 * abs(found.dual[1] - found.dual[0])
     assert found.moved > 0
@@ -78,14 +79,14 @@ def test_the_constraint_is_met_and_the_dual_variable_settles():
 
 def test_without_the_constraint_the_loss_alone_falls():
     model, start = model_and_images(64)
-    found = synthesise(model, start, Synthesis(pixel_lr=1.0, inner_steps=20, constrained=False))
+    found = synthesise(model, start, ImpressionSettings(pixel_lr=1.0, inner_steps=20, constraint=0))
     assert found.losses[-1] < 0.5 * found.losses[0]
     assert found.dual == [0.0] * 5
 
 
 def test_more_images_than_are_worked_on_at_once_change_nothing(monkeypatch):
     model, start = model_and_images(23)
-    how = Synthesis(admm_iterations=2, inner_steps=3, batch_size=4)
+    how = ImpressionSettings(admm_iterations=2, inner_steps=3, synthesis_batch=4)
     together = synthesise(model, start, how)
     monkeypatch.setattr(impression, "_TOGETHER", 2)
     torch.testing.assert_close(synthesise(model, start, how).images, together.images)
@@ -93,7 +94,7 @@ def test_more_images_than_are_worked_on_at_once_change_nothing(monkeypatch):
 
 def test_without_iterations_the_start_images_with_their_pseudo_labels():
     model, start = model_and_images()
-    found = synthesise(model, start, Synthesis(admm_iterations=0))
+    found = synthesise(model, start, ImpressionSettings(admm_iterations=0))
     assert torch.equal(found.images, start)
     assert torch.equal(found.labels, model.eval()(start).argmax(1))
     assert found.report()["moved"] == 0
@@ -104,7 +105,7 @@ def test_the_model_and_the_start_images_are_left_as_they_were():
     model, start = model_and_images()
     model.fc1.bias.requires_grad_(False)
     before, images = {k: v.clone() for k, v in model.state_dict().items()}, start.clone()
-    synthesise(model, start, Synthesis(admm_iterations=1))
+    synthesise(model, start, ImpressionSettings(admm_iterations=1))
     assert same(model.state_dict(), before)
     assert torch.equal(start, images)
     assert model.training
@@ -116,12 +117,12 @@ def test_the_model_and_the_start_images_are_left_as_they_were():
 def test_divergence_is_noticed():
     model, start = model_and_images()
     with pytest.raises(SynthesisDiverged, match="lower pixel_lr"):
-        synthesise(model, start, Synthesis(pixel_lr=1e200))
+        synthesise(model, start, ImpressionSettings(pixel_lr=1e200))
 
 
 def test_it_can_be_stopped_between_steps():
     model, start = model_and_images()
     asked = iter([False, False, True])
     with pytest.raises(Stopped):
-        synthesise(model, start, Synthesis(), stop=lambda: next(asked))
+        synthesise(model, start, ImpressionSettings(), stop=lambda: next(asked))
     assert model.training

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import noise, start_images
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
@@ -21,7 +22,7 @@ def source_of(start="noise", images=6, **fields):
 
 def test_holdout_images_belong_to_no_site():
     source = source_of("holdout", 50, holdout=0.1)
-    start = start_images(source.config.all_settings, source, public_images, source.config.seed)
+    start = start_images(ImpressionSettings(start="holdout", images=50), source, public_images, source.config.seed)
     assert start.shape == (50, 1, 28, 28)
     used = np.concatenate([np.concatenate([s.train, s.validation, s.test]) for s in source.partition.sites])
     assert not set(used) & set(source.partition.holdout)
@@ -58,7 +59,7 @@ def test_a_broken_or_missing_start_is_named(tmp_path):
         public_images(tmp_path / "empty", 3, (1, 8, 8), np.random.default_rng(0))
     source = source_of("nowhere")
     with pytest.raises(UserError, match="use noise, holdout, held-out, or the path"):
-        start_images(source.config.all_settings, source, public_images, source.config.seed)
+        start_images(ImpressionSettings(start="nowhere"), source, public_images, source.config.seed)
 
 
 def test_a_broken_image_matters_only_if_it_is_drawn(tmp_path):

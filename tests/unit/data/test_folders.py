@@ -8,6 +8,7 @@ import torch
 from pictures import CENTRES, CLASSES, CPU, EACH, config, paint, pixels, write_centres
 from PIL import Image
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
@@ -114,7 +115,7 @@ def test_centres_that_are_held_out(fundus):
 
 def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
     whole, source = open_source(config(fundus)), open_source(config(fundus, holdout=0.34))
-    aside = start_images({"start": "holdout", "images": 100}, source, public_images, seed=0)
+    aside = start_images(ImpressionSettings(start="holdout", images=100), source, public_images, seed=0)
     assert aside.shape == (6, 3, 32, 32)
     assert -1 <= aside.min() < aside.max() <= 1
     for name in ("site-1", "site-2", "site-3"):
@@ -122,11 +123,15 @@ def test_what_is_set_aside_is_no_sites_and_comes_from_training_alone(fundus):
         assert source.site(name, CPU).samples("train") == 4
         assert pixels(source.site(name, CPU).images["train"]) < pixels(whole.site(name, CPU).images["train"])
         assert source.describe()["sites"][name]["train"] == 4
-    assert start_images({"start": "holdout", "images": 4}, source, public_images, seed=0).shape[0] == 4
-    assert start_images({"start": "noise", "images": 4}, source, public_images, seed=0).shape == (4, 3, 32, 32)
+    four = ImpressionSettings(start="holdout", images=4)
+    assert start_images(four, source, public_images, seed=0).shape[0] == 4
+    assert start_images(ImpressionSettings(images=4), source, public_images, seed=0).shape == (4, 3, 32, 32)
     with pytest.raises(UserError, match="no site has a picture to set aside"):
         start_images(
-            {"start": "holdout", "images": 4}, open_source(config(fundus, holdout=0.01)), public_images, seed=0
+            ImpressionSettings(start="holdout", images=4),
+            open_source(config(fundus, holdout=0.01)),
+            public_images,
+            seed=0,
         )
 
 
@@ -184,7 +189,7 @@ def test_a_name_is_looked_for_in_the_data_folder_and_a_server_needs_no_pictures(
     with pytest.raises(UserError, match="image folder 'fundus' is not on this machine: no folder of that name in "):
         open_source(job).site("site-1", CPU)
     with pytest.raises(UserError, match="start=holdout: hospitals' pictures do not leave them"):
-        start_images({"start": "holdout", "images": 4}, open_source(job), public_images, seed=0)
+        start_images(ImpressionSettings(start="holdout", images=4), open_source(job), public_images, seed=0)
     with pytest.raises(UserError, match="--data fundus: give --sites: the pictures are not on this machine"):
         Options(data="fundus", data_args=['classes=["a", "b"]', "channels=rgb"]).config("fedavg")
     monkeypatch.setenv("MEDPFL_DATA", str(fundus.parent))

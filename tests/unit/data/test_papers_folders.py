@@ -5,6 +5,7 @@ import pytest
 import torch
 from pictures import CENTRES, CLASSES, CPU, config, paint
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS, scale
@@ -137,12 +138,12 @@ def test_impressions_start_from_a_site_that_takes_no_part(retina, tmp_path):
         settings=settings | {"batch_size": 8, "admm_iterations": 1, "inner_steps": 1},
     )  # fmt: skip
     source = open_source(run)
-    start = start_images(run.all_settings, source, public_images, seed=0)
+    start = start_images(ImpressionSettings(start="held-out", images=12), source, public_images, seed=0)
     there = source.held_out(CPU)["refuge"].images["test"]
     assert start.shape == (12, 3, 32, 32)
     assert {x.numpy().tobytes() for x in start} <= {scale(x).numpy().tobytes() for x in there}
     assert len({x.numpy().tobytes() for x in start}) == 12
-    every = start_images({**run.all_settings, "images": 99}, source, public_images, seed=0)
+    every = start_images(ImpressionSettings(start="held-out", images=99), source, public_images, seed=0)
     np.testing.assert_array_equal(every, scale(there))
     results = run_experiment(run, tmp_path / "run", env="inprocess", threads=1)
     assert results["impression"] and list(results["data"]["held_out"]) == ["refuge"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
@@ -141,7 +142,7 @@ def test_a_run_starts_from_them(tmp_path, pictures):
     def start(path):
         settings = {"start": str(path), "images": 4, "warmup": 1}
         source = open_source(make_config(algorithm="fedimpres", settings=settings, **fields))
-        return start_images(source.config.all_settings, source, public_images, source.config.seed)
+        return start_images(ImpressionSettings(**settings), source, public_images, source.config.seed)
 
     assert start(tmp_path).shape == (4, 1, 28, 28)
     assert torch.equal(start(tmp_path / "a.bin"), start(tmp_path))

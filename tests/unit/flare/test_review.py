@@ -218,10 +218,11 @@ def another_run(tmp_path, **fields):
 
 def test_review_says_who_decides_what_a_patient_is_and_whose_update_may_be_alone(tmp_path):
     found, usual = review(another_run(tmp_path, min_sites=1)), review(FEDAVG)
-    assert found.hash != usual.hash
+    assert found.contract.hash != usual.contract.hash
     for one, said in ((found, True), (usual, False)):
         assert any("a site's alone may reach the others as it is" in line for line in one.lines(HOSPITAL)) == said
-    says_whose = replace(usual, data=usual.data.model_copy(update={"data_args": {"patient": "(.*)"}}))
+    config = usual.contract.config.model_copy(update={"data_args": {"patient": "(.*)"}})
+    says_whose = replace(usual, contract=replace(usual.contract, config=config))
     reason = "by '(.*)' it says whose an image is, and that is none of the policy's patient_patterns"
     assert reason in says_whose.refusals(HOSPITAL)
     assert reason not in usual.refusals(HOSPITAL)

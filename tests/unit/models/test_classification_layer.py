@@ -5,7 +5,8 @@ import tiny
 import torch
 from torch import nn
 
-from medpfl.algorithms.fedimpres.synthesis import Synthesis, synthesise
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
+from medpfl.algorithms.fedimpres.synthesis import synthesise
 from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
 from medpfl.core.layers import classification_layer
@@ -95,7 +96,7 @@ def test_a_label_prior_goes_to_its_bias():
 def test_an_impression_is_made_through_it():
     torch.manual_seed(0)
     model, start = HeadFirst().eval(), torch.randn(6, 1, 28, 28)
-    found = synthesise(model, start, Synthesis(admm_iterations=0, gamma=0.0, batch_size=6))
+    found = synthesise(model, start, ImpressionSettings(admm_iterations=0, gamma=0.0, synthesis_batch=6))
     with torch.no_grad():
         scores = logits(model(start))
         errors = scores.softmax(1) - nn.functional.one_hot(scores.argmax(1), 3)

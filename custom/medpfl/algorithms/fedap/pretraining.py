@@ -7,11 +7,8 @@ in the paper (20 %), which only a simulation can do and every result says so; no
 from __future__ import annotations
 
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from medpfl.algorithms.mechanism import Run
@@ -20,7 +17,7 @@ from medpfl.core.parameters import State, on_cpu
 from medpfl.core.seeding import derive_seed, generator
 from medpfl.core.site_data import SiteData
 from medpfl.core.threads import intra_op_threads
-from medpfl.models.start_weights import unreadable
+from medpfl.models.start_weights import content_of
 from medpfl.training.loop import plain_objective, train_epochs
 
 
@@ -48,13 +45,7 @@ def load_pretrained(path: Path, model: nn.Module) -> State:
     """
     if not path.is_file():
         raise UserError(f"pretrain: no file {path}; give a checkpoint, `pooled`, or use f-fedap, which needs none")
-    try:
-        if path.suffix == ".safetensors":
-            state = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as error:
-        raise UserError(f"pretrain: {path} {unreadable(error)}") from None
+    state = content_of(path, f"pretrain: {path}")
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from medpfl.algorithms.fedap.privacy import FEW_PATIENTS, LARGE_DELTA
 from medpfl.core.differential_privacy import SENSITIVITY, least_patients, noise_multiplier
+from medpfl.core.layers import evaluating
 from medpfl.core.noise import NoiseSource, clip_factor, noised, on_grid
 from medpfl.core.parameters import StateError
 from medpfl.core.settings import Value
@@ -143,12 +144,10 @@ def patient_vectors(
     whose = count() if owners is None else owners.tolist()
     last = {} if owners is None else {patient: i for i, patient in enumerate(whose)}
     unfinished: dict[int, np.ndarray] = {}
-    with ExitStack() as undo, torch.inference_mode():
+    with ExitStack() as undo, evaluating(model), torch.inference_mode():
         for path, layer in layers.items():
             handle = layer.register_forward_pre_hook(lambda _, inputs, p=path: seen.append((p, inputs[0])))
             undo.callback(handle.remove)
-        undo.callback(model.train, model.training)
-        model.eval()
         samples = (one for x, _ in data.batches("train", 32) for one in x.split(1))
         for i, (sample, patient) in enumerate(zip(samples, whose, strict=owners is not None)):
             seen.clear()

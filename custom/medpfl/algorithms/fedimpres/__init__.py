@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedimpres.impress import BRIGHTEST, impression_maker
 from medpfl.algorithms.fedimpres.picture import picture
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.fedimpres.start_images import start_images
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Run, ServerParts, ServerStep, Step, Turn
 from medpfl.algorithms.mixing import Samples
@@ -30,33 +31,11 @@ from medpfl.core.errors import UserError
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.reasons import Reason
 from medpfl.core.server_state import ServerState
-from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import endless_batches
 from medpfl.models import logits
 from medpfl.training.part import Beside, Part
 
 NOT_AT_THE_END = Reason("{model} does not end in its last linear layer: an impression needs a net that does")
-
-
-class ImpressionSettings(Settings):
-    """How impressions are made, and how much sites learn of them."""
-
-    beta: float = setting(0.0, "weight of the impression's cross-entropy", ge=0)
-    warmup: int = setting(15, "rounds of the plain method before the first impression", ge=0)
-    images: int = setting(160, "images of an impression", gt=0)
-    start: str = setting(
-        "noise",
-        "what they start from: noise, holdout, held-out (centres), or public images' path",
-        at_server=True,
-        words=("noise", "holdout", "held-out"),
-    )
-    admm_iterations: int = setting(5, "outer iterations; 0 leaves the start images with their pseudo-labels", ge=0)
-    synthesis_batch: int = setting(16, "images that are moved together, apart from training's `batch_size`", gt=0)
-    inner_steps: int = setting(10, "steps on the pixels in each of them", gt=0)
-    pixel_lr: float = setting(0.1, "their learning rate", gt=0)
-    rho: float = setting(0.2, "penalty of the constraint", ge=0)
-    gamma: float = setting(0.01, "weight decay in the constraint", ge=0)
-    constraint: int = setting(1, "0 minimises the cross-entropy alone (the paper's ablation)", ge=0, le=1)
 
 
 class Impression(Mechanism):
@@ -132,9 +111,8 @@ class Impression(Mechanism):
 
     def server_step(self, parts: ServerParts) -> ServerStep:
         """Step 1. A failing synthesis ends no run."""
-        settings = parts.run.all_settings
-        start = start_images(settings, parts.source, parts.public_images, parts.run.seed)
-        impress = impression_maker(parts.split, parts.model, parts.initial_personal, start, settings, parts.stop)
+        start = start_images(self.settings, parts.source, parts.public_images, parts.run.seed)
+        impress = impression_maker(parts.split, parts.model, parts.initial_personal, start, self.settings, parts.stop)
 
         def step(turn: Turn) -> Step | None:
             if turn.state.round < self.settings.warmup:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from medpfl.algorithms.fedimpres.synthesis import Synthesis, SynthesisDiverged, synthesise
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
+from medpfl.algorithms.fedimpres.synthesis import SynthesisDiverged, synthesise
 from medpfl.core.errors import Stopped
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.settings import Value
 from medpfl.core.site_data import batch_sizes
 
 BRIGHTEST = 8.0
@@ -27,7 +27,7 @@ def impression_maker(
     make_model: Callable[[], nn.Module],
     initial_personal: State,
     start: Tensor,
-    settings: Mapping[str, Value],
+    settings: ImpressionSettings,
     stop: Callable[[], bool] = lambda: False,
 ) -> Callable[[State], tuple[State, dict[str, Any]]]:
     """A function that makes impressions; it always starts from the same images.
@@ -44,19 +44,10 @@ def impression_maker(
         make_model: a fresh model on the server's device.
         initial_personal: the personal part of the first model.
         start: (n, C, H, W) float32 as models take them.
-        settings: the run's.
+        settings: the method's.
         stop: whether the run is to end; the function then raises :class:`~medpfl.core.errors.Stopped` within a step's
         time.
     """
-    how = Synthesis(
-        admm_iterations=int(settings["admm_iterations"]),
-        inner_steps=int(settings["inner_steps"]),
-        pixel_lr=float(settings["pixel_lr"]),
-        rho=float(settings["rho"]),
-        gamma=float(settings["gamma"]),
-        batch_size=int(settings["synthesis_batch"]),
-        constrained=bool(settings["constraint"]),
-    )
 
     def impress(shared: State) -> tuple[State, dict[str, Any]]:
         started = time.perf_counter()
@@ -67,7 +58,7 @@ def impression_maker(
         if own := [layer for path, layer in layers.items() if f"{path}.running_mean" in split.personal_names]:
             _take_statistics(model, own, start, stop)
         try:
-            made = synthesise(model, start, how, stop)
+            made = synthesise(model, start, settings, stop)
         except (SynthesisDiverged, OSError) as error:
             return {}, {"failed": str(error), "seconds": time.perf_counter() - started}
         tensors = {

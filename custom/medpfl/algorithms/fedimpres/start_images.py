@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.algorithms.mechanism import PublicImages, Source
 from medpfl.core.errors import UserError
 from medpfl.core.gathered import room
 from medpfl.core.home import at_home
 from medpfl.core.seeding import derive_seed
-from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
 
 _AT_ONCE = 64
 """Images of a centre that are brought to float32 together."""
 
 
-def start_images(settings: Mapping[str, Value], source: Source, public: PublicImages, seed: int) -> Tensor:
+def start_images(settings: ImpressionSettings, source: Source, public: PublicImages, seed: int) -> Tensor:
     """What ``start`` and ``images`` say, (n, C, H, W) float32, as models of the source's images take them.
 
     Raises:
@@ -29,26 +29,26 @@ def start_images(settings: Mapping[str, Value], source: Source, public: PublicIm
     """
     if not (arguments := source.model_arguments()):
         raise UserError("a federated impression needs the size of the images, which one's own loaders do not tell")
-    count, size = int(settings["images"]), arguments["image_size"]
+    count, size = settings.images, arguments["image_size"]
     if not isinstance(size, int):
         what = {1: "time series", 2: "pictures that are not square", 3: "volumes"}[len(size)]
         raise UserError(f"a federated impression is made of square pictures, and these data are {what}")
     shape = (arguments["in_channels"], size, size)
-    if settings["start"] == "noise":
+    if settings.start == "noise":
         return noise(count, shape, seed)
     rng = np.random.default_rng(derive_seed(seed, "impression", "start"))
-    if settings["start"] == "holdout":
+    if settings.start == "holdout":
         try:
             return source.set_aside(count, rng)
         except UserError as error:
             raise UserError(f"start=holdout: {error}; use noise or a path of public images") from None
-    if settings["start"] == "held-out":
+    if settings.start == "held-out":
         return of_centres(source.held_out(torch.device("cpu")), count, shape, rng)
-    path = at_home(str(settings["start"]))
+    path = at_home(settings.start)
     if not path.exists():
         known = "an npz file, a file in CIFAR's binary format, or a folder of such or of pictures"
         raise UserError(
-            f"start={settings['start']}: there is no such path; use noise, holdout, held-out, or the path of {known}"
+            f"start={settings.start}: there is no such path; use noise, holdout, held-out, or the path of {known}"
         )
     try:
         return public(path, count, shape, rng)

@@ -22,44 +22,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 from medpfl.core import scratch
 from medpfl.core.errors import Stopped
-from medpfl.core.layers import classification_layer
+from medpfl.core.layers import classification_layer, evaluating
 from medpfl.models import logits
 
 _TOGETHER = 16
 """Batches that are computed at once. They do not see each other, so this changes no result, only the speed."""
+_MOMENTUM = 0.9
+"""Of the steps on the pixels, afresh in each outer iteration."""
 _LOOKED_AT = 16
 """Images of a set that are compared or checked at once."""
 
 
 class SynthesisDiverged(RuntimeError):
     """The images or their loss left the finite numbers; the round goes on without an impression."""
-
-
-@dataclass(frozen=True)
-class Synthesis:
-    """How an impression is made.
-
-    Attributes:
-        admm_iterations: outer iterations; 0 gives the start images with their pseudo-labels (a control).
-        inner_steps: SGD steps on the pixels in each of them.
-        pixel_lr: their learning rate.
-        momentum: their momentum, afresh in each outer iteration.
-        rho: penalty; with the constraint off, only cross-entropy is minimised.
-        gamma: weight decay in the constraint.
-        batch_size: B, images that share an M within an outer iteration.
-        constrained: False is the paper's ablation.
-    """
-
-    admm_iterations: int = 5
-    inner_steps: int = 10
-    pixel_lr: float = 0.1
-    momentum: float = 0.9
-    rho: float = 0.2
-    gamma: float = 0.01
-    batch_size: int = 16
-    constrained: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,7 +77,7 @@ class Impression:
 def synthesise(
     model: nn.Module,
     start: Tensor,
-    how: Synthesis,
+    how: ImpressionSettings,
     stop: Callable[[], bool] = lambda: False,
 ) -> Impression:
     """Makes an impression of a model.
@@ -120,13 +98,13 @@ def synthesise(
     """
     device = next(model.parameters()).device
     _, layer = classification_layer(model, start[:1].to(device))
-    chunks = list(range(0, len(start), how.batch_size * _TOGETHER))
+    chunks = list(range(0, len(start), how.synthesis_batch * _TOGETHER))
     images = scratch.allocate(start.shape, layer.weight.dtype).copy_(start)
 
     def chunk_of(tensor: Tensor, first: int) -> Tensor:
         if stop():
             raise Stopped
-        return tensor[first : first + how.batch_size * _TOGETHER].to(device)
+        return tensor[first : first + how.synthesis_batch * _TOGETHER].to(device)
 
     with _frozen(model), _captured(layer) as captured:
         with torch.no_grad():
@@ -150,7 +128,7 @@ def synthesise(
             for first in chunks:
                 x = chunk_of(images, first).requires_grad_(True)
                 y = chunk_of(labels, first)
-                optimizer = torch.optim.SGD([x], lr=how.pixel_lr, momentum=how.momentum)
+                optimizer = torch.optim.SGD([x], lr=how.pixel_lr, momentum=_MOMENTUM)
                 for _ in range(how.inner_steps):
                     if stop():
                         raise Stopped
@@ -160,7 +138,7 @@ def synthesise(
                     optimizer.step()
                 images[first : first + len(x)] = x.detach().cpu()
             loss, constraint = over_the_set()
-            if how.constrained:
+            if how.constraint:
                 dual += how.rho * constraint
             losses.append(loss)
             norms.append(float(constraint.norm()))
@@ -184,13 +162,13 @@ def _distance(images: Tensor, start: Tensor) -> float:
 
 
 def _objective(
-    scores: Tensor, labels: Tensor, features: Tensor, weight: Tensor, dual: Tensor, how: Synthesis
+    scores: Tensor, labels: Tensor, features: Tensor, weight: Tensor, dual: Tensor, how: ImpressionSettings
 ) -> Tensor:
     """The sum of L over batches, so that each image has the gradient it has in its own batch."""
     total = scores.new_zeros(())
-    errors = scores.softmax(1) - one_hot(labels, scores.shape[1]) if how.constrained else None
-    for first in range(0, len(labels), how.batch_size):
-        batch = slice(first, first + how.batch_size)
+    errors = scores.softmax(1) - one_hot(labels, scores.shape[1]) if how.constraint else None
+    for first in range(0, len(labels), how.synthesis_batch):
+        batch = slice(first, first + how.synthesis_batch)
         total = total + cross_entropy(scores[batch], labels[batch])
         if errors is not None:
             m = errors[batch].T @ features[batch] / len(labels[batch]) + how.gamma * weight
@@ -201,17 +179,15 @@ def _objective(
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients for parameters inside; as before afterwards."""
-    training = model.training
     wanted = [p for p in model.parameters() if p.requires_grad]
-    model.eval()
     for parameter in wanted:
         parameter.requires_grad_(False)
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
         for parameter in wanted:
             parameter.requires_grad_(True)
-        model.train(training)
 
 
 @contextmanager

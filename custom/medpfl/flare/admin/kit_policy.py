@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.core.errors import UserError
+from medpfl.core.settings import value_of
 from medpfl.flare.admin.kit_plan import KitPlan
 from medpfl.flare.job.folder import Job
 from medpfl.site.local_file import read_content
@@ -70,8 +71,5 @@ def policy_fields(items: list[str]) -> dict[str, Any]:
         if not equals or name not in SitePolicy.model_fields:
             known = ", ".join(SitePolicy.model_fields)
             raise UserError(f"--policy {item}: give NAME=VALUE with a name of: {known}")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
+        found[name] = value_of(text)
     return found

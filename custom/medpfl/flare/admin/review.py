@@ -68,10 +68,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     network = federation.model()
     return Review(
         job=job.name,
-        config=config,
-        hash=contract.hash,
-        data=newcomers or config,
-        joining=joining,
+        contract=contract,
         sites=_for_whom(meta),
         classes=classes,
         foreign=tuple(foreign),
@@ -86,8 +83,6 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         leaving=tuple(_leaving(federation, joining)),
         parameters=sum(p.numel() for p in network.parameters()),
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
-        leaves_samples_out=contract.leaves_samples_out,
-        divides_folders=contract.divides_folders,
         unusual=unusual(network),
         public=federation.public and not joining,
     )
@@ -106,8 +101,8 @@ def not_for(found: Review, kit: Path) -> list[str]:
     if name and not {name, ALL_SITES} & set(found.sites):
         notes.append(f"it is not for this site, {name}")
     data = read_content(local_of(kit) / FILE)["data"]
-    if not (found.public or is_function(found.data.data) or found.data.data in data):
-        notes.append(f"this site has no data that it calls {found.data.data!r}: it has {', '.join(data) or 'none'}")
+    if not (found.public or is_function(found.contract.data) or found.contract.data in data):
+        notes.append(f"this site has no data that it calls {found.contract.data!r}: it has {', '.join(data) or 'none'}")
     return notes
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medpfl.config.run import RunConfig
 from medpfl.report.words import count, size
+from medpfl.site.contract import Contract
 from medpfl.site.many_patients import balances
 from medpfl.site.policy import SitePolicy
 
@@ -40,10 +40,7 @@ class Review:
 
     Attributes:
         job: the folder's name.
-        config: its run.
-        data: of who says what data the sites have: the run's, or the newcomers' configuration.
-        hash: of its contract.
-        joining: sites join a finished run by it.
+        contract: what a site agrees to by it.
         sites: who it is for.
         classes: by ``sites`` and ``server``: the exact classes that it names.
         foreign: those that no job of this package needs.
@@ -56,17 +53,12 @@ class Review:
         leaving: what leaves a site.
         parameters: of its network.
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
-        leaves_samples_out: see :class:`medpfl.site.contract.Contract`.
-        divides_folders: likewise.
         unusual: of its network, see :func:`medpfl.site.unlike_training.unusual`.
         public: its data are a published set, unless the site calls something of its own so.
     """
 
     job: str
-    config: RunConfig
-    data: RunConfig
-    hash: str
-    joining: bool
+    contract: Contract
     sites: tuple[str, ...]
     classes: Mapping[str, tuple[str, ...]]
     foreign: tuple[str, ...]
@@ -79,8 +71,6 @@ class Review:
     leaving: tuple[Leaving, ...]
     parameters: int
     steering: str
-    leaves_samples_out: bool
-    divides_folders: bool
     unusual: str
     public: bool
 
@@ -91,35 +81,35 @@ class Review:
 
     def _verdict(self, policy: SitePolicy) -> bool:
         """Whether what taking part was worth leaves the site."""
-        has_rival = self.joining or self.config.has_rival
+        has_rival = self.contract.joining or self.contract.config.has_rival
         return has_rival and policy.verdict and policy.measures != "none"
 
     @property
     def _through(self) -> str:
-        return ", so that a site's alone may reach the others as it is" if self.config.lets_one_through else ""
+        return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
 
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as that can be told without the site's data."""
-        config, found = self.config, []
-        if policy.jobs == "approved" and self.hash not in policy.approved:
+        config, found = self.contract.config, []
+        if policy.jobs == "approved" and self.contract.hash not in policy.approved:
             found.append("its contract is not approved (site init --job approves it)")
-        pattern = self.data.data_args.get("patient")
+        pattern = self.contract.patient_pattern
         if not policy.lets_say_whose(pattern):
             found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
         tells = any(kind.tensors for kind in self.leaving)
-        if tells and policy.least_patients > 1 and self.leaves_samples_out and not self.public:
+        if tells and policy.least_patients > 1 and self.contract.leaves_samples_out and not self.public:
             found.append("it leaves single images of patients out (holdout, train_counts)")
         if tells and (wrong := policy.unlike_training(config.all_settings)):
             found.append(wrong)
         if tells and policy.least_patients > 1 and self.unusual:
             found.append(self.unusual)
-        if tells and not policy.lets_divide(self.divides_folders):
+        if tells and not policy.lets_divide(self.contract.divides_folders):
             found.append("it says which of the site's folders are sites (folders=sites, held_out)")
         if tells and not policy.lets_augment(config.augment):
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")
         if not policy.lets_pretrain(config, public=self.public):
             found.append("it names no fingerprint of its pretrained model f")
-        if tells and not (self.public or policy.lets_bring(config, self.hash)):
+        if tells and not (self.public or policy.lets_bring(config, self.contract.hash)):
             found.append("it brings weights (f, start weights), which can be made to show single patients: approve it")
         if not policy.lets_weigh(config):
             found.append(f"one other site may weigh {config.weight_cap:g}, and {policy.largest_weight:g} is allowed")
@@ -146,24 +136,24 @@ class Review:
         """All of it."""
         return {
             "job": self.job,
-            "hash": self.hash,
-            "joining": self.joining,
+            "hash": self.contract.hash,
+            "joining": self.contract.joining,
             "sites": list(self.sites),
             "submitter": None,
-            "algorithm": self.config.algorithm,
+            "algorithm": self.contract.config.algorithm,
             "network": {
-                "name": self.config.model,
-                "arguments": self.config.model_args,
+                "name": self.contract.config.model,
+                "arguments": self.contract.config.model_args,
                 "parameters": self.parameters,
             },
-            "data": {"name": self.data.data, "arguments": self.data.data_args},
-            "rounds": self.config.rounds,
-            "quorum": self.config.quorum,
-            "local_epochs": self.config.local_epochs,
-            "settings": dict(self.config.all_settings),
-            "augment": self.config.augment,
-            "alone": self.config.has_rival,
-            "use": self.config.resolved_use,
+            "data": {"name": self.contract.data, "arguments": self.contract.data_args},
+            "rounds": self.contract.config.rounds,
+            "quorum": self.contract.config.quorum,
+            "local_epochs": self.contract.config.local_epochs,
+            "settings": dict(self.contract.config.all_settings),
+            "augment": self.contract.config.augment,
+            "alone": self.contract.config.has_rival,
+            "use": self.contract.config.resolved_use,
             "classes": {where: list(names) for where, names in self.classes.items()},
             "code": list(self.code),
             "named_code": [spec for _, spec in self.named],
@@ -178,21 +168,21 @@ class Review:
 
     def lines(self, policy: SitePolicy) -> Iterator[str]:
         """All of it, in words."""
-        config = self.config
-        yield f"{self.job}: {config.algorithm}{', by which sites join a finished run' if self.joining else ''}"
-        yield f"contract {self.hash}"
+        config = self.contract.config
+        yield f"{self.job}: {config.algorithm}{', by which sites join a finished run' if self.contract.joining else ''}"
+        yield f"contract {self.contract.hash}"
         yield "submitter: not in the folder; FLARE verifies the signature, and the site's ledger will have the name"
         yield f"for: {', '.join(self.sites)}"
         arguments = f" with {json.dumps(config.model_args)}" if config.model_args else ""
         yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
-        told = f" with {json.dumps(self.data.data_args)}" if self.data.data_args else ""
-        yield f"data: what the site calls {self.data.data!r}{told}"
+        told = f" with {json.dumps(self.contract.data_args)}" if self.contract.data_args else ""
+        yield f"data: what the site calls {self.contract.data!r}{told}"
         gpus = f", {count(self.gpus, 'GPU')}" if self.gpus else ""
         yield f"{count(config.rounds, 'round')} of {count(config.local_epochs, 'epoch')}{gpus}"
         yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"
         yield f"settings: {json.dumps(config.all_settings)}"
         yield f"training images are changed by: {config.augment}"
-        if config.has_rival and not self.joining:
+        if config.has_rival and not self.contract.joining:
             yield f"each site trains a model alone too, which stays; what it uses at the end: {config.resolved_use}"
         for where, names in self.classes.items():
             yield f"classes at the {where}: {', '.join(names) or 'none'}"

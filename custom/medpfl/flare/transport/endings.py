@@ -70,7 +70,7 @@ def why(job: str, meta: Mapping[str, Any], workspace: Path | None, site_logs: Ma
             f"{ended}: a site could not start the job's process, for instance with GPUs that are not there; the "
             "server's log.txt says which site and why, at `Failed to start job`"
         )
-    sites = {site: reason for site, reason in _REPORTED.findall(reported)}
+    sites = dict(_REPORTED.findall(reported))
     if sites:
         ended += ": " + ", ".join(f"the job's process at {site} ended ({reason})" for site, reason in sites.items())
     begun = {file.name for file in (workspace / BEGUN).glob("*")} if workspace else set()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
 from medpfl.report.measures import NONE, some_of
+from medpfl.report.run_table import plain_table
 from medpfl.report.words import count
 
 LIMITS = (
@@ -233,9 +233,7 @@ def _say(console: Console, *lines: str) -> None:
 
 
 def _table(title: str, *heads: str) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left", caption_justify="left"
-    )
+    table = plain_table(title=title)
     for i, head in enumerate(heads):
         table.add_column(head, justify="right" if i else "left", overflow="fold")
     return table

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from medpfl.core.errors import UserError
+from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case, MaskedData, Spacing
 from medpfl.core.site_data import Part
 from medpfl.models import logits
@@ -81,11 +82,8 @@ def judge(model: nn.Module, data: MaskedData, part: Part, *, surfaces: bool) -> 
     Raises:
         UserError: a mask has a class that the network does not tell.
     """
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         rows = [_judged(case, predicted(model, case, data.window), surfaces) for case in data.cases(part)]
-    model.train(was_training)
     return Judged(*(np.stack(column) for column in zip(*rows, strict=True)))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case, MaskedData
 from medpfl.core.picture import png
 from medpfl.tasks.segmentation.judging import most_probable, predicted
@@ -33,15 +34,12 @@ def outlined(model: nn.Module, data: MaskedData, dice: np.ndarray) -> list[dict[
     if not known:
         return []
     words = dict(zip((known[-1], known[(len(known) - 1) // 2], known[0]), ("best", "median", "worst"), strict=True))
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         found = {
             i: _picture(case, predicted(model, case, data.window))
             for i, case in enumerate(data.cases("test"))
             if i in words
         }
-    model.train(was_training)
     return [{"which": words[i], "case": i + 1, "dice": float(dice[i]), "picture": found[i]} for i in words]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import TornFile, UserError
-from medpfl.core.statefile import read_state, write_state
+from medpfl.core.version import version
+from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
-from medpfl.data.places import private_folder
 
 _VERSION = 2
 """Part of every key; a change of reading that changes its output changes this number."""
-
-log = logging.getLogger(__name__)
 
 
 def load_pictures(pictures: Sequence[Picture], reading: Reading, cache: Path) -> Tensor:
@@ -40,29 +34,13 @@ def load_pictures(pictures: Sequence[Picture], reading: Reading, cache: Path) ->
     Raises:
         UserError: a file cannot be read, by name, or the cache cannot be written.
     """
-    file = private_folder(cache) / f"{_key(pictures, reading)}.safetensors"
-    try:
-        return read_state(file)[0]["images"]
-    except (FileNotFoundError, KeyError):
-        pass
-    except TornFile:
-        log.warning("a damaged file of the cache is made again: %s", file)
-    # Pillow decodes and resizes outside the interpreter's lock.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        images = torch.from_numpy(np.stack(list(pool.map(lambda p: read_picture(p.file, reading), pictures))))
-    try:
-        write_state(file, {"images": images}, durable=False)
-    except OSError as error:
-        raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
-    return images
 
+    def made() -> Made:
+        # Pillow decodes and resizes outside the interpreter's lock.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            images = list(pool.map(lambda picture: read_picture(picture.file, reading), pictures))
+        return {"images": torch.from_numpy(np.stack(images))}, {}
 
-def _key(pictures: Sequence[Picture], reading: Reading) -> str:
-    import PIL
-
-    try:
-        states = [(str(p.file.resolve()), (s := p.file.stat()).st_size, s.st_mtime_ns) for p in pictures]
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    text = json.dumps([_VERSION, PIL.__version__, reading.model_dump_json(exclude={"patient", "train_counts"}), states])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    settings = reading.model_dump_json(exclude={"patient", "train_counts"})
+    key = key_of((p.file.resolve() for p in pictures), _VERSION, version("pillow"), settings)
+    return kept(cache, key, made)[0]["images"]

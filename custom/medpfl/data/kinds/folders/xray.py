@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from medpfl.core.errors import first_line
-from medpfl.data.files import PICTURES, composed, walk
+from medpfl.data.files import PICTURES, composed, is_nifti, walk
 from medpfl.data.kinds.scans.limits import too_large
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def is_dicom(file: Path) -> bool:
 def holds_xrays(folder: Path) -> bool:
     """Whether the first DICOM file in a folder or below is an X-ray image, and nothing before it is a NIfTI volume."""
     for file in walk(folder, lambda error: None):
-        if file.name.lower().endswith((".nii", ".nii.gz")):
+        if is_nifti(file.name):
             return False
         if is_dicom(file) and (known := read_head(file)) is not None and known.rows:
             return known.modality in MODALITIES

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import TornFile, UserError
+from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Spacing
-from medpfl.core.statefile import read_state, write_state
 from medpfl.core.version import version
+from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.picture_pair import read_pair
 from medpfl.data.kinds.masks.reading import Form, Reading
-from medpfl.data.places import private_folder
 
 _VERSION = 4
 """Part of every key; a change of reading that changes its output changes this number."""
 
 _NOT_READING = {"patient", "folders", "fold", "patch", "patches", "foreground"}
 """What changes no decoded image."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,9 +65,8 @@ def load_pairs(pairs: Sequence[Pair], form: Form, reading: Reading, count: int, 
     """
     if form == "arrays":
         return _arrays(pairs, reading, count)
-    private_folder(cache)
     if form == "pictures":
-        tensors, info = _kept(cache, pairs, reading, count, lambda: _pictures(pairs, reading, count))
+        tensors, info = kept(cache, _key(pairs, reading, count), lambda: _pictures(pairs, reading, count))
         images, masks = tensors["images"], tensors["masks"]
         return [
             Decoded(images[row : row + 1], masks[row : row + 1], None, tuple(values))
@@ -83,30 +74,11 @@ def load_pairs(pairs: Sequence[Pair], form: Form, reading: Reading, count: int, 
         ]
     found = []
     for pair in pairs:
-        tensors, info = _kept(cache, [pair], reading, count, lambda pair=pair: _volume(pair, reading, count))
+        tensors, info = kept(cache, _key([pair], reading, count), lambda pair=pair: _volume(pair, reading, count))
         found.append(
             Decoded(tensors["image"], tensors["mask"], tuple(info["spacing"]), tuple(info["values"]), info["ct"])
         )
     return found
-
-
-Made = tuple[dict[str, Tensor], dict[str, Any]]
-
-
-def _kept(cache: Path, pairs: Sequence[Pair], reading: Reading, count: int, make: Callable[[], Made]) -> Made:
-    file = cache / f"{_key(pairs, reading, count)}.safetensors"
-    try:
-        return read_state(file)
-    except FileNotFoundError:
-        pass
-    except TornFile:
-        log.warning("a damaged file of the cache is made again: %s", file)
-    made = make()
-    try:
-        write_state(file, made[0], info=made[1], durable=False)
-    except OSError as error:
-        raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
-    return made
 
 
 def _pictures(pairs: Sequence[Pair], reading: Reading, count: int) -> Made:
@@ -146,13 +118,6 @@ def _arrays(pairs: Sequence[Pair], reading: Reading, count: int) -> list[Decoded
 
 
 def _key(pairs: Sequence[Pair], reading: Reading, count: int) -> str:
-    try:
-        states = [
-            (str(file.resolve()), (s := file.stat()).st_size, s.st_mtime_ns)
-            for file in chain.from_iterable((pair.image, pair.mask) for pair in pairs)
-        ]
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
     settings = reading.model_dump_json(exclude=_NOT_READING)
-    text = json.dumps([_VERSION, *map(version, ("pillow", "monai", "torch")), settings, count, states])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    files = (file.resolve() for pair in pairs for file in (pair.image, pair.mask))
+    return key_of(files, _VERSION, *map(version, ("pillow", "monai", "torch")), settings, count)

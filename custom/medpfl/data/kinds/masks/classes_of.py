@@ -12,8 +12,6 @@ from medpfl.data.kinds.masks.reading import first_of
 
 _ROUNDED = 1e-4
 """How far from a whole number a mask's value may be: 255 times a slope of 1/255, as files have it, is 1.00000006."""
-Values = tuple[int, ...] | None
-"""The values that are there; None for values that are no whole numbers."""
 
 
 def values_in(mask: np.ndarray) -> tuple[int, ...]:

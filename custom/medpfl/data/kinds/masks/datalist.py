@@ -14,9 +14,9 @@ from typing import Any
 
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import Part
-from medpfl.data.files import composed
+from medpfl.data.files import composed, is_nifti
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.kinds.masks.pairs import is_image, is_volume, stem
+from medpfl.data.kinds.masks.pairs import is_image, stem
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.scans.label_table import read_json
 
@@ -74,7 +74,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         known = _known(image)
         centre = _said(entry, "site") or path.parent.resolve().name
         patient = _said(entry, "patient") or (known if len(lists[known]) == 1 else _placed(entry["image"], known))
-        case = entry["image"] if is_volume(image) or "patient" not in entry else patient
+        case = entry["image"] if is_nifti(image) or "patient" not in entry else patient
         if reading.fold is not None and part == "train":
             part = "test" if entry.get("fold") == reading.fold else "train"
         centres.setdefault(centre, []).append(
@@ -83,7 +83,7 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
     every = [pair for pairs in centres.values() for pair in pairs]
     if not every:
         raise UserError(f"{path}: no entry of its lists has an image and a label")
-    volumes = [is_volume(pair.image) for pair in every]
+    volumes = [is_nifti(pair.image) for pair in every]
     if any(volumes) and not all(volumes):
         raise UserError(f"{path}: some images are NIfTI volumes and others are pictures: make two lists of them")
     if reading.fold is not None and all(pair.split != "test" for pair in every):

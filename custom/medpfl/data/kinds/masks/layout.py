@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import files_below
+from medpfl.data.files import files_below, is_nifti
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.masks.datalist import NAMES, is_datalist, read_datalist
 from medpfl.data.kinds.masks.masked_npz import is_masked_npz, read_index
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.kinds.masks.pairs import Found, holds_masks, is_image, is_volume, pair
+from medpfl.data.kinds.masks.pairs import Found, holds_masks, is_image, pair
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.data.kinds.scans.manifest import holds_scans
@@ -88,8 +88,8 @@ def read_folder(root: Path, reading: Reading) -> Layout:
             )
     if not made.found:
         raise UserError(f"{root}: no image with a mask is in it")
-    volume = next((found.image for found in made.found if is_volume(found.image)), None)
-    picture = next((found.image for found in made.found if not is_volume(found.image)), None)
+    volume = next((found.image for found in made.found if is_nifti(found.image)), None)
+    picture = next((found.image for found in made.found if not is_nifti(found.image)), None)
     if volume and picture:
         raise UserError(
             f"{root}: {volume} is a volume and {picture} is a picture: give a folder with one of both kinds"
@@ -148,6 +148,6 @@ def _pair(root: Path, found: Found, reading: Reading, own: bool) -> Pair:
     else:
         patient = called if not found.name else ident
     case = "/".join(inner) if inner else patient if reading.patient else ident
-    if is_volume(found.image):
+    if is_nifti(found.image):
         case = ident
     return Pair(centre, patient, case, ident, root / found.image, root / found.mask)

@@ -10,6 +10,8 @@ its slices.
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.kinds.npz.npz_file import by, header, require_names
 
 _KEYS = ("train", "val", "test")
 
@@ -46,8 +49,8 @@ def is_masked_npz(path: Path) -> bool:
             names = set(archive.namelist())
             if "train_masks.npy" in names:
                 return True
-            return {"train_images.npy", "train_labels.npy"} <= names and len(_shape(archive, "train_labels")) > 2
-    except (OSError, zipfile.BadZipFile, ValueError):
+            return {"train_images.npy", "train_labels.npy"} <= names and len(_shape(path, archive, "train_labels")) > 2
+    except (OSError, zipfile.BadZipFile, ValueError, UserError):
         return False
 
 
@@ -64,7 +67,7 @@ def read_index(path: Path, official: bool) -> Layout:
         for key, part in zip(_KEYS, PARTS, strict=True):
             if key not in masks:
                 continue
-            number = _shape(file.zip, f"{key}_images")[0]
+            number = _shape(path, file.zip, f"{key}_images")[0]
             sites, patients = (_names(path, file, f"{key}_{what}", number) for what in ("sites", "patients"))
             for row in range(start, start + number):
                 name = f"{row:07d}"
@@ -94,11 +97,9 @@ def read_arrays(path: Path) -> Arrays:
         spacings = [_spacing(path, file, key, len(x)) for key, x in zip(keys, images, strict=True)]
     for key, name, x, y in zip(keys, keys.values(), images, masks, strict=True):
         if y.shape != (len(x), *x.shape[2:]):
-            raise UserError(
-                f"{path}: {name} is {_by(y.shape)}; for {key}_images {_by((len(x), *x.shape[2:]))} is needed"
-            )
+            raise UserError(f"{path}: {name} is {by(y.shape)}; for {key}_images {by((len(x), *x.shape[2:]))} is needed")
         if x.shape[1:] != images[0].shape[1:]:
-            raise UserError(f"{path}: {key}_images are {_by(x.shape[1:])}, train_images {_by(images[0].shape[1:])}")
+            raise UserError(f"{path}: {key}_images are {by(x.shape[1:])}, train_images {by(images[0].shape[1:])}")
     known = None if any(spacing is None for spacing in spacings) else np.concatenate(spacings)
     return Arrays(np.concatenate(images), np.concatenate(masks), known)
 
@@ -107,38 +108,33 @@ def image_shape(path: Path) -> tuple[int, int, int]:
     """Channels, height and width of the images; only the array's head is read."""
     try:
         with zipfile.ZipFile(path) as archive:
-            shape = _shape(archive, "train_images")
+            shape = _shape(path, archive, "train_images")
     except (OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
         raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
     if len(shape) not in (3, 4):
-        raise UserError(f"{path}: train_images is {_by(shape)}; (n, H, W) or (n, H, W, 3) is needed")
+        raise UserError(f"{path}: train_images is {by(shape)}; (n, H, W) or (n, H, W, 3) is needed")
     return (shape[3] if len(shape) == 4 else 1), shape[1], shape[2]
 
 
-class _opened:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     """An npz file whose errors name it."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __enter__(self) -> Any:
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
+    with file:
         try:
-            self.file = np.load(self.path, allow_pickle=False)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.path}: damaged, cut short or not an npz file ({error}): get it again") from None
-        return self.file
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        self.file.close()
-        if error is not None and not isinstance(error, UserError) and isinstance(error, Exception):
-            raise UserError(f"{self.path}: damaged, or not plain arrays ({error}): get it again") from None
+            yield file
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{path}: damaged, or not plain arrays ({error}): get it again") from None
 
 
-def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...]:
+def _shape(path: Path, archive: zipfile.ZipFile, key: str) -> tuple[int, ...]:
     with archive.open(f"{key}.npy") as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        return read(stream)[0]
+        return header(path, stream, key)[0]
 
 
 def _mask_keys(path: Path, file: Any) -> dict[str, str]:
@@ -160,7 +156,7 @@ def _images(path: Path, file: Any, part: str) -> np.ndarray:
     images = file[f"{part}_images"]
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise UserError(
-            f"{path}: {part}_images is {images.dtype} {_by(images.shape)}; uint8, (n, H, W) or (n, H, W, 3), is needed"
+            f"{path}: {part}_images is {images.dtype} {by(images.shape)}; uint8, (n, H, W) or (n, H, W, 3), is needed"
         )
     return images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
@@ -177,10 +173,7 @@ def _names(path: Path, file: Any, key: str, number: int) -> np.ndarray | None:
         if key.replace(key.partition("_")[0], "train", 1) in file:
             raise UserError(f"{path}: has train_{key.partition('_')[2]}, but no {key}")
         return None
-    found = file[key]
-    if found.shape != (number,) or found.dtype.kind not in "iuU":
-        raise UserError(f"{path}: {key} is {found.dtype} {_by(found.shape)}; text or integers, ({number},), are needed")
-    return found
+    return require_names(path, key, file[key], number)
 
 
 def _spacing(path: Path, file: Any, part: str, number: int) -> np.ndarray | None:
@@ -189,9 +182,5 @@ def _spacing(path: Path, file: Any, part: str, number: int) -> np.ndarray | None
         return None
     found = file[key].astype(np.float64)
     if found.shape not in ((3,), (number, 3)) or not (np.isfinite(found).all() and (found > 0).all()):
-        raise UserError(f"{path}: {key} is {_by(found.shape)}; (3,) or ({number}, 3) lengths in mm are needed")
+        raise UserError(f"{path}: {key} is {by(found.shape)}; (3,) or ({number}, 3) lengths in mm are needed")
     return np.broadcast_to(found, (number, 3))
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "a single number"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from medpfl.data.files import NIFTI, PICTURES, nifti_stem, walk
+from medpfl.data.files import NIFTI, PICTURES, is_nifti, nifti_stem, walk
 
 _IMAGES = ("images", "image", "imgs", "img", "cxr", "imagestr", "imagests")
 _MASKS = ("masks", "mask", "segmentations", "segmentation", "labels", "label", "labelstr", "labelsts")
@@ -57,11 +57,6 @@ class Pairs:
     unlabelled: list[Path] = field(default_factory=list)
 
 
-def is_volume(path: Path | str) -> bool:
-    """Whether a file is called like NIfTI."""
-    return str(path).lower().endswith(NIFTI)
-
-
 def is_image(path: Path | str) -> bool:
     """Whether a file is called like a picture or NIfTI."""
     return str(path).lower().endswith(PICTURES + NIFTI)
@@ -69,7 +64,7 @@ def is_image(path: Path | str) -> bool:
 
 def stem(path: Path) -> str:
     """A file's name without what tells its format."""
-    return nifti_stem(path.name) if is_volume(path) else path.stem
+    return nifti_stem(path.name) if is_nifti(path) else path.stem
 
 
 def holds_masks(folder: Path) -> bool:

@@ -60,7 +60,7 @@ def several_labels(path: Path) -> bool:
     """Whether a file has several labels an image; its head alone is read, and what is wrong with it is said later."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("train_labels.npy") as stream:
-            shape, _, _ = _header(path, stream, "train_labels")
+            shape, _, _ = header(path, stream, "train_labels")
     except (OSError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, UserError):
         return False
     return len(shape) == 2 and shape[1] > 1
@@ -86,7 +86,7 @@ def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
         if len(label) != shape[0]:
             raise UserError(f"{path}: {part} has {shape[0]} images and {len(label)} labels; it must be one label each")
         if shape[1:] != shapes[0][1:]:
-            raise UserError(f"{path}: {part}_images are {_by(shape[1:])}, train_images {_by(shapes[0][1:])}")
+            raise UserError(f"{path}: {part}_images are {by(shape[1:])}, train_images {by(shapes[0][1:])}")
     if not len(labels[0]):
         raise UserError(f"{path}: train_images is empty")
     several = labels[0].ndim == 2
@@ -137,7 +137,7 @@ def _labels(path: Path, archive: zipfile.ZipFile, part: str) -> np.ndarray:
         return labels
     if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
         raise UserError(
-            f"{path}: {part}_labels is {_kind(array)} {_by(array.shape)}; (n,) or (n, 1) integers are needed"
+            f"{path}: {part}_labels is {_kind(array)} {by(array.shape)}; (n,) or (n, 1) integers are needed"
         )
     return array.reshape(-1).astype(np.int64)
 
@@ -152,7 +152,7 @@ def _site_ids(path: Path, archive: zipfile.ZipFile, present: set[str], sizes: li
     for key, array, size in zip(keys, arrays, sizes, strict=True):
         if array.shape != (size,) or array.dtype.kind not in "iuU":
             raise UserError(
-                f"{path}: {key} is {_kind(array)} {_by(array.shape)}; text or integers, ({size},), are needed"
+                f"{path}: {key} is {_kind(array)} {by(array.shape)}; text or integers, ({size},), are needed"
             )
     return np.concatenate([array.astype(str) for array in arrays])
 
@@ -169,7 +169,8 @@ def _small_array(path: Path, archive: zipfile.ZipFile, key: str) -> np.ndarray:
             raise UserError(f"{path}: {key} is not a plain array ({error})") from None
 
 
-def _header(path: Path, stream: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+def header(path: Path, stream: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of an array, of which its head alone is read; UserError where it is none."""
     try:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         return read[np.lib.format.read_magic(stream)](stream)
@@ -180,17 +181,17 @@ def _header(path: Path, stream: IO[bytes], key: str) -> tuple[tuple[int, ...], b
 def _image_shape(path: Path, archive: zipfile.ZipFile, part: str) -> tuple[int, ...]:
     key = f"{part}_images"
     with archive.open(f"{key}.npy") as stream:
-        shape, _, dtype = _header(path, stream, key)
+        shape, _, dtype = header(path, stream, key)
         announced, there = math.prod(shape), archive.getinfo(f"{key}.npy").file_size - stream.tell()
     if dtype != np.uint8:
         raise UserError(f"{path}: {key} is {dtype}; uint8 grey or colour values from 0 to 255 are needed")
     if len(shape) == 5:
-        raise UserError(f"{path}: {key} is {_by(shape)}; volumes are (n, D, H, H), of one channel")
+        raise UserError(f"{path}: {key} is {by(shape)}; volumes are (n, D, H, H), of one channel")
     volumes = len(shape) == 4 and shape[3] > 4 and shape[2] == shape[3] and shape[1] > 0
     square = len(shape) in (3, 4) and shape[1] == shape[2] > 0 and shape[3:] in ((), (1,), (3,))
     if not (volumes or square):
         raise UserError(
-            f"{path}: {key} is {_by(shape)}; (n, H, H) or (n, H, H, 3), square images, or (n, D, H, H), volumes, are "
+            f"{path}: {key} is {by(shape)}; (n, H, H) or (n, H, H, 3), square images, or (n, D, H, H), volumes, are "
             "needed"
         )
     if announced != there:
@@ -206,7 +207,7 @@ def _images(path: Path, archive: zipfile.ZipFile, shapes: list[tuple[int, ...]])
         target = images[start : start + shape[0]]
         start += shape[0]
         with archive.open(f"{part}_images.npy") as stream:
-            stored_shape, fortran, _ = _header(path, stream, f"{part}_images")
+            stored_shape, fortran, _ = header(path, stream, f"{part}_images")
             if fortran:
                 content = np.frombuffer(stream.read(), dtype=np.uint8)
                 target[...] = content.reshape(stored_shape, order="F").reshape(shape)
@@ -225,8 +226,16 @@ def _fill(target: memoryview, stream: IO[bytes]) -> None:
         filled += len(chunk)
 
 
-def _by(shape: tuple[int, ...]) -> str:
+def by(shape: tuple[int, ...]) -> str:
+    """``28×28``."""
     return "×".join(map(str, shape)) or "a single number"
+
+
+def require_names(path: Path, key: str, found: np.ndarray, number: int) -> np.ndarray:
+    """Text or whole numbers, one for each of so many; UserError for anything else."""
+    if found.shape != (number,) or found.dtype.kind not in "iuU":
+        raise UserError(f"{path}: {key} is {found.dtype} {by(found.shape)}; text or integers, ({number},), are needed")
+    return found
 
 
 def _some(keys: set[str], most: int = 8) -> str:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import first_line
-from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below, nifti_stem
+from medpfl.data.files import PICTURES, UNREAD_PICTURES, composed, files_below, is_nifti, nifti_stem
 from medpfl.data.kinds.folders.xray import MODALITIES, is_dicom, read_head
 from medpfl.data.kinds.masks.pairs import pair
 from medpfl.data.kinds.scans.dicomdir import incomplete
 from medpfl.data.kinds.scans.found import Found, Inventory
-from medpfl.data.kinds.scans.label_table import is_nifti, other_volume
+from medpfl.data.kinds.scans.label_table import other_volume
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import NoSlice
 from medpfl.data.kinds.scans.series import Progress, Series, read_files

@@ -11,7 +11,7 @@ from typing import Any
 
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS, Part
-from medpfl.data.files import composed
+from medpfl.data.files import composed, is_nifti
 from medpfl.data.kinds.scans.label_classes import class_number, is_number
 from medpfl.data.kinds.scans.label_columns import (
     NO_LABEL,
@@ -96,11 +96,6 @@ class Rows:
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-
-
-def is_nifti(name: str | Path) -> bool:
-    """Whether a file's name ends as NIfTI files' do."""
-    return str(name).lower().endswith((".nii", ".nii.gz"))
 
 
 def other_volume(name: str | Path) -> str | None:

@@ -22,11 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
 from medpfl.core.plain import plain_problem
-from medpfl.data.files import composed
+from medpfl.data.files import composed, is_nifti
 from medpfl.data.kinds.scans.label_classes import classes_of
 from medpfl.data.kinds.scans.label_table import (
     Columns,
-    is_nifti,
     names_pictures,
     read_json,
     read_rows,

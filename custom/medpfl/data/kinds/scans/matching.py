@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import below, composed, existing, files_below, nifti_stem
+from medpfl.data.files import below, composed, existing, files_below, is_nifti, nifti_stem
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.dicomdir import incomplete
-from medpfl.data.kinds.scans.label_table import Columns, Row, is_nifti, other_volume, read_rows
+from medpfl.data.kinds.scans.label_table import Columns, Row, other_volume, read_rows
 from medpfl.data.kinds.scans.manifest import Centre, Manifest
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import counted

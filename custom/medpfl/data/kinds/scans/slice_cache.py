@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,12 +11,11 @@ import monai
 import torch
 from torch import Tensor
 
-from medpfl.core.errors import TornFile, UserError, first_line
-from medpfl.core.statefile import read_state, write_state
+from medpfl.core.errors import UserError, first_line
+from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.scans.look import Look
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.places import private_folder
 
 _VERSION = 4
 """Part of every key; a change of the pipeline that changes its output changes this number."""
@@ -47,7 +44,7 @@ class ScanCache:
     """
 
     def __init__(self, preprocessing: Preprocessing, folder: Path):
-        self._how, self._folder = preprocessing, private_folder(folder)
+        self._how, self._folder = preprocessing, folder
         self._steps = pipeline(preprocessing).transforms
 
     def __call__(self, scan: Scan) -> Decoded:
@@ -63,20 +60,14 @@ class ScanCache:
 
     def look(self, scan: Scan) -> Decoded:
         """A scan whose values may be no HU; UserError for all else, see :meth:`__call__`."""
-        file = self._folder / f"{_key(scan, self._how.model_dump_json())}.safetensors"
-        try:
-            tensors, info = read_state(file)
-            return Decoded(tensors["slices"], Look.read(info))
-        except (FileNotFoundError, KeyError):
-            pass
-        except TornFile:
-            log.warning("a damaged file of the cache is made again: %s", file)
-        made = self._decoded(scan)
-        try:
-            write_state(file, {"slices": made.slices}, durable=False, info=asdict(made.look))
-        except OSError as error:
-            raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
-        return made
+
+        def made() -> Made:
+            decoded = self._decoded(scan)
+            return {"slices": decoded.slices}, asdict(decoded.look)
+
+        key = key_of(scan.files, _VERSION, torch.__version__, monai.__version__, scan.kind, self._how.model_dump_json())
+        tensors, info = kept(self._folder, key, made)
+        return Decoded(tensors["slices"], Look.read(info))
 
     def _decoded(self, scan: Scan) -> Decoded:
         load, *rest = self._steps
@@ -125,12 +116,3 @@ def load_scans(
             log.warning("centre %s: left out: %s", scan.centre, error)
             found.append(None)
     return found
-
-
-def _key(scan: Scan, settings: str) -> str:
-    try:
-        states = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in scan.files]
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
-    text = json.dumps([_VERSION, torch.__version__, monai.__version__, scan.kind, settings, states])
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -19,7 +19,7 @@ from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.catalog import find
-from medpfl.data.kinds.npz.npz_file import file_md5
+from medpfl.data.kinds.npz.npz_file import by, file_md5, require_names
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.places import is_path, places
 
@@ -91,7 +91,7 @@ def _called(found: SeriesSet, name: str) -> SeriesSet:
 
 
 def _require_alike(one: SeriesSet, first: SeriesSet) -> None:
-    shapes = [_by(found.values.shape[1:]) for found in (one, first)]
+    shapes = [by(found.values.shape[1:]) for found in (one, first)]
     if shapes[0] != shapes[1]:
         raise UserError(f"{one.source}: windows are {shapes[0]} (channels, samples), {first.source.name}'s {shapes[1]}")
     if len(np.unique(one.centres)) > 1:
@@ -141,7 +141,7 @@ def _read(path: Path) -> SeriesSet:
 def _values(path: Path, series: np.ndarray) -> np.ndarray:
     if series.dtype.kind not in "fiu" or series.ndim not in (2, 3) or series.shape[-1] < 2 or not series.size:
         raise UserError(
-            f"{path}: series is {series.dtype} {_by(series.shape)}; numbers, (n, C, T) or (n, T) of one channel, with "
+            f"{path}: series is {series.dtype} {by(series.shape)}; numbers, (n, C, T) or (n, T) of one channel, with "
             "at least two samples a window, are needed"
         )
     series = series if series.ndim == 3 else series[:, None]
@@ -161,8 +161,7 @@ def _labels(path: Path, arrays: dict[str, Any], number: int) -> tuple[np.ndarray
     labels = arrays["labels"]
     if labels.dtype.kind not in "iu" or labels.size != number or labels.ndim not in (1, 2):
         raise UserError(
-            f"{path}: labels is {labels.dtype} {_by(labels.shape)}; whole numbers, ({number},), one a window, are "
-            "needed"
+            f"{path}: labels is {labels.dtype} {by(labels.shape)}; whole numbers, ({number},), one a window, are needed"
         )
     labels = labels.reshape(-1).astype(np.int64)
     classes = tuple(composed(str(name)) for name in np.atleast_1d(arrays.get("classes", ())))
@@ -181,11 +180,4 @@ def _labels(path: Path, arrays: dict[str, Any], number: int) -> tuple[np.ndarray
 def _names(path: Path, arrays: dict[str, Any], key: str, number: int) -> np.ndarray | None:
     if key not in arrays:
         return None
-    found = arrays[key]
-    if found.shape != (number,) or found.dtype.kind not in "iuU":
-        raise UserError(f"{path}: {key} is {found.dtype} {_by(found.shape)}; text or integers, ({number},), are needed")
-    return found.astype(str)
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "a single number"
+    return require_names(path, key, arrays[key], number).astype(str)
