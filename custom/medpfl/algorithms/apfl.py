@@ -58,7 +58,7 @@ class AdaptiveMixture(Mechanism):
 
     def objective(self, run: Run) -> str:
         """Of the second model."""
-        return "for each site's own model v: cross-entropy of alpha v + (1 - alpha) psi"
+        return f"for each site's own model v: {run.learned.loss_name} of alpha v + (1 - alpha) psi"
 
     def each_round(self) -> str:
         """The second model."""
@@ -108,7 +108,7 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
         adaptive: alpha takes a step at the first batch.
 
     Returns:
-        The common model's mean cross-entropy per sample, and alpha.
+        The common model's mean loss per sample, and alpha.
 
     Raises:
         TrainingDiverged: the loss, or weights of either, are not finite.

@@ -44,7 +44,7 @@ class Mixing(Mechanism, ABC):
         """What results say of how good f is, as plain values; None where the server has no data to tell by."""
 
     def given(self, parts: ServerParts) -> State | None:
-        """The same where the user gave it, checked; None where it is made or not needed."""
+        """The state of f where the user gave it, checked; None where it is made or not needed."""
 
 
 class MatrixMixing(Mixing):

@@ -133,14 +133,13 @@ def batch_norm(attacked: Attacked) -> Finding:
     line = attacked.line()
     probed = bn.batch_norm(line, attacked.known, attacked.probe, channels=2)
     errors = _errors(attacked, probed)
-    per_number = 16
     in_all = probed[0].in_all if probed else 0
     limit = attacked.thresholds.batch_norm
     came = f"{len(errors)} of {in_all} numbers, largest relative error {max(errors):.4f}" if errors else "nothing"
     return Finding.of(
         "personal batch norm",
         line,
-        tried=f"halving by accuracy, {per_number} tasks a number; all would take {in_all * per_number}",
+        tried=f"halving by accuracy, {bn.TASKS} tasks a number; all would take {in_all * bn.TASKS:,}",
         came_back=came,
         held=not errors or min(errors) > limit,
         limit=f"no number known within {limit:g}",

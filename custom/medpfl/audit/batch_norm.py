@@ -26,6 +26,9 @@ _AT = (4.0, 8.0)
 """The two values of the bias below."""
 
 _RANGE = 64.0
+_BITS = 16
+TASKS = _BITS + 1
+"""For one output of the batch norm: halvings of its range, and the accuracy on one side of it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,11 @@ def why_not(known: Known, probe: Probe | None) -> str | None:
     return None
 
 
-def batch_norm(line: Line, known: Known, probe: Probe, channels: int, bits: int = 16) -> list[Probed]:
-    """Probes channels of the highest batch norm below the layer, after an honest round; 2 * ``bits`` tasks each."""
+def batch_norm(line: Line, known: Known, probe: Probe, channels: int) -> list[Probed]:
+    """Probes channels of the highest batch norm below the layer, after an honest round.
+
+    Two numbers a channel, of :data:`TASKS` tasks each, and a task for every class before.
+    """
     if not honest_rounds(line, known, 1):
         return []
     norm, below = _below(known, probe)
@@ -69,7 +75,7 @@ def batch_norm(line: Line, known: Known, probe: Probe, channels: int, bits: int 
     for channel in range(channels):
         outputs = []
         for bias in _AT:
-            value = _bisect(line, known, probe, below, channel, bias, bits, classes)
+            value = _bisect(line, known, probe, below, channel, bias, classes)
             if value is None:
                 return found
             outputs.append(value)
@@ -134,12 +140,12 @@ def _state(
 
 
 def _bisect(
-    line: Line, known: Known, probe: Probe, below: str, channel: int, bias: float, bits: int, classes: tuple[int, int]
+    line: Line, known: Known, probe: Probe, below: str, channel: int, bias: float, classes: tuple[int, int]
 ) -> float | None:
     """The batch norm's output for that bias below it."""
     low, high = 0.0, _RANGE
     above = _accuracy(line, _state(known, probe, below, channel, bias, -1.0, classes))
-    for _ in range(bits):
+    for _ in range(_BITS):
         middle = (low + high) / 2
         value = _accuracy(line, _state(known, probe, below, channel, bias, middle, classes))
         if value is None or above is None:

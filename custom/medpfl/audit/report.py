@@ -109,7 +109,7 @@ def summary(findings: list[Finding], seconds: float) -> list[str]:
 
 
 def markdown_row(finding: Finding) -> str:
-    """The same row for a page."""
+    """A finding as a row of a Markdown table: attack, what was tried, answers, what came back, verdict."""
     cells = (finding.attack, finding.tried, _answered(finding), finding.came_back, finding.verdict)
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 

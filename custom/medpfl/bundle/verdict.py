@@ -7,13 +7,11 @@ is ``used``, and the ``gain`` of each measure with its 95 % interval.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, NOTHING, in_use, verdict
-from medpfl.core.measure import Measure
+from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, NOTHING, OF_CLASSES, in_use, verdict
+from medpfl.core.measure import BETTER, NONE, Measure
+from medpfl.core.templates import templates_of
 
 KEPT = (
     "This has not left the site unless the site's policy lets it: verdict in local/medpfl.json, which is false at a "
@@ -22,9 +20,6 @@ KEPT = (
 _TESTED = (
     "The two models were tested on the same cases, which neither training nor the choice between the models has seen. "
 )
-_OF_CLASSES = ("accuracy", "balanced_accuracy")
-"""Measures that say nothing where all cases are of one class."""
-_NONE, _BETTER = "–", "+ is better"
 
 
 def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> str:
@@ -53,7 +48,7 @@ def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> st
         ],
         "kept": KEPT,
     }
-    return _templates().get_template("verdict.html").render(values)
+    return templates_of("medpfl.bundle").get_template("verdict.html").render(values)
 
 
 def section(card: Mapping[str, Any]) -> str:
@@ -72,7 +67,7 @@ def lead(card: Mapping[str, Any]) -> str:
     if not gains:
         return "Whether taking part helps this site is not known: it has no test cases."
     measure = _measures(card)[0]
-    if measure.name in _OF_CLASSES and (card["test"] or {}).get("auroc_classes") == 0:
+    if measure.name in OF_CLASSES and (card["test"] or {}).get("auroc_classes") == 0:
         return (
             "Whether taking part helps this site is not known: all its test cases are of one class, and "
             f"{measure.title} says there how often that class is said, not whether classes are told apart."
@@ -84,7 +79,7 @@ def lead(card: Mapping[str, Any]) -> str:
         return f"Whether taking part helps this site is not known: {measure.title} {why}."
     if in_use(card["verdict"]["used"]) == ALONE:
         return "This site uses the model that it trained alone: taking part changes nothing here."
-    sign = "" if measure.better == "higher" else f", {_BETTER}"
+    sign = "" if measure.better == "higher" else f", {BETTER}"
     by = (
         f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
         f"{measure.ends(gained)}"
@@ -106,7 +101,7 @@ def means(card: Mapping[str, Any]) -> str:
     if _in_points(card):
         what = "the used model's measure less that of the model trained alone, in percentage points"
     else:
-        units = [f"{m.title} in {'percentage points' if m.share else m.unit}" for m in _told(card) if m.gained_in]
+        units = [f"{m.title} in {m.gained_in_full}" for m in _told(card) if m.gained_in]
         told = f" ({', '.join(units)})" if units else ""
         what = (
             f"by how much the used model's measure is better than that of the model trained alone{told}: above 0 is "
@@ -136,13 +131,13 @@ _WHICH = {"selected": "the model of the selected round", "last": "the model of t
 def _rows(card: Mapping[str, Any]) -> list[list[str]]:
     said, told = card["verdict"], Measure.signed if _in_points(card) else Measure.told
     if in_use(said["used"]) == ALONE:
-        return [[m.title, *2 * [_value(m, said["alone"])], told(m, 0.0), _NONE, "the same model"] for m in _told(card)]
+        return [[m.title, *2 * [_value(m, said["alone"])], told(m, 0.0), NONE, "the same model"] for m in _told(card)]
     return [
         [
             m.title,
             *(_value(m, measured) for measured in (card["test"], said["alone"])),
-            _NONE if (gained := said["gain"][m.name]) is None else told(m, gained["difference"]),
-            _NONE if gained is None else m.ends(gained),
+            NONE if (gained := said["gain"][m.name]) is None else told(m, gained["difference"]),
+            NONE if gained is None else m.ends(gained),
             verdict(gained) or "not known",
         ]
         for m in _told(card)
@@ -191,16 +186,4 @@ def _whose(patients: int | None) -> str:
 
 def _value(measure: Measure, measured: Mapping[str, Any] | None) -> str:
     value = (measured or {}).get(measure.name)
-    return _NONE if value is None else measure.said(value)
-
-
-@cache
-def _templates() -> Environment:
-    return Environment(
-        loader=PackageLoader("medpfl.bundle"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    return NONE if value is None else measure.said(value)

@@ -38,7 +38,7 @@ def data_check(
     path: Annotated[
         str,
         typer.Argument(
-            help="File, folder or manifest of CT volumes, folder of pictures, images with masks, series, or set's name."
+            help="File, folder or manifest of CT or MR, folder of pictures, images with masks, series, or a set's name."
         ),
     ],
     data_arg: Annotated[

@@ -15,6 +15,8 @@ ALONE = "alone"
 NOTHING = 0.0005
 """A smaller difference, half of the last digit that is printed (0.1 points), is none, however narrow its interval: two
 patients whose Dice differ by a thousandth of a point each are not harmed by it."""
+OF_CLASSES = ("accuracy", "balanced_accuracy")
+"""Measures that say nothing where all test cases are of one class. The AUC is not defined there."""
 FEW = 5
 """Of so many independent cases some outcomes show at 5 % that one model is better: the signs of four that all agree
 do so by chance in a 16th."""

@@ -6,6 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+NONE = "–"
+"""In place of a value that there is not."""
+BETTER = "+ is better"
+"""Beside gains that a reader might take the other way."""
+
 
 class Measure(NamedTuple):
     """A number that says how good predictions are.
@@ -61,6 +66,16 @@ class Measure(NamedTuple):
     def gained_in(self) -> str:
         """What a gain is in: ``points``, its unit, or nothing."""
         return "points" if self.share else self.unit
+
+    @property
+    def gained_in_full(self) -> str:
+        """The same in a sentence: ``percentage points``."""
+        return "percentage points" if self.share else self.unit
+
+    @property
+    def titled(self) -> str:
+        """``HD95 (mm)``."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
 
     def gain(self, value: float, other: float) -> float:
         """How much better a value is than another."""

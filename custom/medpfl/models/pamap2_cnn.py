@@ -21,7 +21,7 @@ class Pamap2CNN(nn.Module):
         size: (samples of a window,), or (1, samples) as its authors lay windows out; at least 28 samples.
 
     Shape:
-        (B, in_channels, 200) or (B, in_channels, 1, 200) to logits (B, num_classes).
+        (B, in_channels, T) or (B, in_channels, 1, T), T samples as in ``size``, to logits (B, num_classes).
 
     Raises:
         UserError: the window is too short or not of two dimensions.

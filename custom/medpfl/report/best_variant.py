@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import sqrt
 from typing import Any
 
-from medpfl.core.measure import Measure
-from medpfl.report.measures import BETTER, first
+from medpfl.core.measure import BETTER, Measure
+from medpfl.report.measures import first
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.words import percent
 

@@ -93,7 +93,7 @@ def below_local(measure: Measure) -> str:
 
 def together_head(where: str, measure: Measure) -> str:
     """The head over a measure of the sites' models together."""
-    return f"{'New' if where == 'new' else 'Held-out'} {measure.title}" + f" ({measure.unit})" * bool(measure.unit)
+    return f"{'New' if where == 'new' else 'Held-out'} {measure.titled}"
 
 
 def _together(comparison: Comparison) -> list[tuple[str, Measure]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.core.measure import Measure
+from medpfl.core.measure import NONE, Measure
 from medpfl.core.ranks import midranks
 from medpfl.report.gains import Over, gains, over_seeds
-from medpfl.report.measures import NONE, change, first
+from medpfl.report.measures import change, first
 from medpfl.report.reading import site_scores
 
 TITLE = "Each method against each"

@@ -29,8 +29,7 @@ class _Sentence(NamedTuple):
             return ""
         if self.of_100:
             return f"{amount} {'more' if gain > 0 else 'fewer'}"
-        unit = "percentage points" if measure.share else measure.unit
-        return " ".join(filter(None, (amount, unit, "better" if gain > 0 else "worse")))
+        return " ".join(filter(None, (amount, measure.gained_in_full, "better" if gain > 0 else "worse")))
 
 
 _SENTENCES = {

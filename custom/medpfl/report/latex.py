@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from medpfl.core.measure import NONE
 from medpfl.report.compare_table import comparison_note, worst_to_local
 from medpfl.report.every_pair import RANKS, told_rank
 from medpfl.report.gains import Over
-from medpfl.report.measures import NONE, change, change_head, measures_of, printed, short_head, spread
+from medpfl.report.measures import change, change_head, measures_of, printed, short_head, spread
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",

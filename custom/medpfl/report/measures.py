@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from medpfl.core.measure import LOSS, Measure
+from medpfl.core.measure import BETTER, LOSS, NONE, Measure
 
-NONE = "–"
-BETTER = "+ is better"
 _FEW = 5
 _CLASSIFICATION = ("accuracy", "balanced_accuracy", "auroc")
 
@@ -103,7 +101,7 @@ def change(measure: Measure, gain: float | None, sd: float | None = None) -> str
 
 def head(measure: Measure) -> str:
     """Of a column with values: ``HD95 (mm)``."""
-    return f"{capital(measure.title)} ({measure.unit})" if measure.unit else capital(measure.title)
+    return capital(measure.titled)
 
 
 def short_head(measure: Measure) -> str:

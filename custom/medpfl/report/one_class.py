@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from medpfl.core.gain import OF_CLASSES
 from medpfl.report.measures import capital, first, measures_of, some_of
 from medpfl.report.reading import Results, selected, site_scores
-
-_OF_CLASSES = ("accuracy", "balanced_accuracy")
-"""The measures that say nothing there. The AUC is not defined there, and so does not count these sites."""
 
 
 def one_class_sites(results: Results) -> list[str]:
@@ -15,7 +13,7 @@ def one_class_sites(results: Results) -> list[str]:
     A site that tells coarse measures alone leaves classes of few patients out of both the AUC and the balanced
     accuracy, so that nothing is known of its classes where it has neither.
     """
-    if first(results).name not in _OF_CLASSES:
+    if first(results).name not in OF_CLASSES:
         return []
     sites = (selected(results) or {"sites": {}})["sites"]
     return [

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Template
 
 from medpfl.core.errors import UserError
+from medpfl.core.templates import templates_of
 from medpfl.core.whole_file import write_text
 from medpfl.report.measures import first, is_change, printed
 from medpfl.report.page_comparison import comparison_section
@@ -49,33 +49,25 @@ def write_report(runs: list[Results], path: str | os.PathLike[str], unfinished: 
     if not runs:
         raise UserError("Nothing to report: give at least one run.")
     values = _several(runs, unfinished) if len(runs) > 1 or unfinished else _single(runs[0])
-    return write_text(path, _templates().get_template("page.html").render(values))
+    return write_text(path, _template("page.html").render(values))
 
 
 def write_sweep_report(found: Swept, path: str | os.PathLike[str]) -> Path:
     """Write one page about a swept setting (:func:`medpfl.report.sweep.swept`)."""
     title = f"{Sweeping.read(found).title} on {data_of(found)[0]['name']}"
     values = {"title": title, "problem": "", "top": sweep_section(found), "folded": []}
-    return write_text(path, _templates().get_template("page.html").render(values))
+    return write_text(path, _template("page.html").render(values))
 
 
 def table_html(table: Table) -> str:
     """A table of the page alone, for a notebook."""
-    return str(_templates().get_template("parts.html").module.table(table))
+    return str(_template("parts.html").module.table(table))
 
 
-@cache
-def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("medpfl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["gains"] = is_change
-    return environment
+def _template(name: str) -> Template:
+    pages = templates_of("medpfl.report")
+    pages.filters["gains"] = is_change
+    return pages.get_template(name)
 
 
 def _single(run: Results) -> dict[str, Any]:

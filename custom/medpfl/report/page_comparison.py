@@ -42,7 +42,7 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
         dashed = ", the dashed line the mean of local training" if local else ""
         yield Part(
             "Every site",
-            figure=strip_plot(f"test {measure.title}{_unit(measure)}", strips, local, measure.number),
+            figure=strip_plot(f"test {measure.titled}", strips, local, measure.number),
             note=f"A dot is a site (its mean over seeds), the stroke the mean over sites{dashed}.",
         )
     by = _selecting(groups, measure)
@@ -59,10 +59,6 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
         yield Part(TITLE, table=each, note=pair_note(comparison))
     yield Part("Who has which images", beside=splits)
     yield Part("Each run")
-
-
-def _unit(measure: Measure) -> str:
-    return f" ({measure.unit})" if measure.unit else ""
 
 
 def _courses(groups: Groups, measure: Measure, local: Level) -> list[Markup]:

@@ -29,7 +29,7 @@ def forgetting_course(run: Results, found: dict[str, Any]) -> Iterator[Part]:
         (str(run["data"]["classes"][c]), [mean_or_none(course[k]["classes"][c] for course in courses) for k in passes])
         for c in range(number)
     ]
-    title = f"test {measure.title}" + (f" ({measure.unit})" if measure.unit else "")
+    title = f"test {measure.titled}"
     share = {"share": measure.share, "number": measure.number}
     charts = [
         line_chart(of, curves, over=_PASSES, **options)

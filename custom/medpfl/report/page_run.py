@@ -50,11 +50,10 @@ class Course(NamedTuple):
 
 def courses_of(measure: Measure) -> tuple[Course, Course]:
     """Of a measure on validation data, and of the loss."""
-    unit = f" ({measure.unit})" if measure.unit else ""
     if measure == LOSS:
         validated = Course(measure.title, ("validation_loss",), measure)
     else:
-        validated = Course(f"validation {measure.title}{unit}", ("validation", measure.name), measure)
+        validated = Course(f"validation {measure.titled}", ("validation", measure.name), measure)
     return validated, Course("training loss", ("train_loss",))
 
 
@@ -146,7 +145,7 @@ def _explained(measures: Iterable[Measure]) -> str:
 
 
 def _differences_in(measure: Measure) -> str:
-    unit = f"in {'percentage points' if measure.share else measure.unit} " * bool(measure.gained_in)
+    unit = f"in {measure.gained_in_full} " * bool(measure.gained_in)
     sign = "" if measure.better == "higher" else ", above 0 is better"
     return f"Differences are {unit}of {measure.title}{sign}."
 

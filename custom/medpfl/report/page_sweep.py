@@ -22,7 +22,7 @@ def _parts(found: Swept) -> Iterator[Part]:
     places = [(place, sweeping.tick(k)) for k, place in enumerate(sweeping.places)]
     curves = [_curve(k, group, sweeping, measure) for k, group in enumerate(found["groups"])]
     known = [curve for curve in curves if curve.points]
-    title = f"test {measure.title}" + (f" ({measure.unit})" if measure.unit else "")
+    title = f"test {measure.titled}"
     if known:
         means = [SweptCurve(c.name, c.colour, c.points, c.spread) for c in known]
         several = len(found["seeds"]) > 1

@@ -73,8 +73,7 @@ def site_table(run: Results) -> Table:
     tested = "Test patients" if by_patient(run, scores["sites"]) else "Test"
     heads = ["Site", "Train", tested, *(_interval_head(m, scores["sites"]) for m in measures)]
     heads += [f"Classes in {m.title}" for m in counted]
-    local = f"Local {begun.title}" + f" ({begun.unit})" * bool(begun.unit)
-    heads += [local, change_head("To local", begun)] if reference else []
+    heads += [f"Local {begun.titled}", change_head("To local", begun)] if reference else []
     rows = []
     for name, entry in scores["sites"].items():
         row = [

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from medpfl.core.errors import printable
-from medpfl.core.measure import Measure
-from medpfl.report.measures import BETTER, chief, measures_of, printed
+from medpfl.core.measure import BETTER, Measure
+from medpfl.report.measures import chief, measures_of, printed
 from medpfl.report.run_table import plain_table
 from medpfl.report.words import algorithm_name, count, folded
 
@@ -94,8 +94,7 @@ def _caution(few: dict[str, int], *, of_cases: bool) -> str:
 
 def _heads(measure: Measure, columns: list[str]) -> list[str]:
     """The measure's name stands above its first column alone."""
-    title = f"{measure.title} ({measure.unit})" if measure.unit else measure.title
-    return [f"{title}\n{columns[0]}", *columns[1:]]
+    return [f"{measure.titled}\n{columns[0]}", *columns[1:]]
 
 
 def _cells(measures: list[Measure], measured: dict[str, Any], columns: list[str]) -> list[str]:

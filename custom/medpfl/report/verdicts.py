@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from medpfl.core.gain import CONTAINS_0, MISSES, MISSES_MORE, NOTHING, in_use
-from medpfl.core.measure import Measure
+from medpfl.core.measure import NONE, Measure
 from medpfl.report.charts import interval_plot
 from medpfl.report.headline import judged_by, taking_part
-from medpfl.report.measures import NONE, capital, head, measures_of, some_of
+from medpfl.report.measures import capital, head, measures_of, some_of
 from medpfl.report.page_parts import Part, Table
 from medpfl.report.reading import Results, selected
 from medpfl.report.words import site_name
@@ -47,7 +47,7 @@ def _units(measures: list[Measure]) -> str:
     """What gains are in."""
     if all(m.share and m.better == "higher" for m in measures):
         return f"In percentage points: {_WHAT}. {MISSES}"
-    units = [f"{m.title} in {'percentage points' if m.share else m.unit}" for m in measures if m.gained_in]
+    units = [f"{m.title} in {m.gained_in_full}" for m in measures if m.gained_in]
     return f"{capital(_WHAT)}: above 0 is better. {capital(', '.join(units))}. {MISSES} {MISSES_MORE}"
 
 

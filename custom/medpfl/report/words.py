@@ -8,8 +8,8 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
-from medpfl.core.measure import Measure
-from medpfl.report.measures import BETTER, NONE, chief, first, measures_of, with_interval
+from medpfl.core.measure import BETTER, NONE, Measure
+from medpfl.report.measures import chief, first, measures_of, with_interval
 from medpfl.report.one_class import meaningless, one_class_note
 from medpfl.report.reading import Results
 

@@ -1,4 +1,4 @@
-"""A finished run and a finished comparison as objects: their figures, tables and models."""
+"""A finished run, comparison or sweep as objects: their figures, tables and models."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A site's side: training, objectives, statistics, evaluation, personal state. Knows nothing of FLARE."""
+"""A site's side: policy, contract, gate and ledger; its tasks; what it keeps, and the model it uses. Without FLARE."""

@@ -1,6 +1,7 @@
 """A site's own model, left at the site in a form to use: weights, a card, a MONAI bundle, and what it gains.
 
-Nothing of it is sent."""
+Nothing of it is sent.
+"""
 
 from __future__ import annotations
 

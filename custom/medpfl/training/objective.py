@@ -18,9 +18,9 @@ def objective_of(model: nn.Module, parts: Sequence[Part], loss: Loss, of_others:
 
     Args:
         model: in training.
+        parts: of the run's mechanisms; one forward at most.
         loss: of the site's own samples.
         of_others: of samples beside them whose labels are not the site's own; by default the same.
-        parts: of the run's mechanisms; one forward at most.
     """
     terms = [part.term for part in parts if part.term]
     forward = next((part.forward for part in parts if part.forward), partial(_logits, model))

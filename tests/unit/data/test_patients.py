@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medpfl.core.errors import UserError
-from medpfl.data.kinds.scans.centre_scans import Scan, split_patients
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.patients import split_patients
 
 HALF = (0.5, 0.1, 0.4)
 

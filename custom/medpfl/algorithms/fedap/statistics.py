@@ -38,7 +38,7 @@ def statistics_under(
         split: of its architecture; knows the layer that classifies.
         data: its training part is used.
         settings: with ``statistics_epsilon`` the statistics are noised
-        (:mod:`medpfl.algorithms.fedap.private_statistics`).
+            (:mod:`medpfl.algorithms.fedap.private_statistics`).
         source: of the noise, where the settings have any.
 
     Returns:

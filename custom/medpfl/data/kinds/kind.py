@@ -109,7 +109,9 @@ class Kind(ABC):
 
 
 class CentreKind(Kind):
-    """Data in centres: a folder or manifest has some, each of which is a site; no partition is drawn.
+    """Data in centres: a folder or manifest has some, each of which is a site.
+
+    Where ``divisible``, the patients of a single centre may be divided over simulated sites instead.
 
     Attributes:
         title: what they are, in messages, e.g. ``image folders``.

@@ -1,1 +1,1 @@
-"""Jobs in FLARE's simulator and in a proof of concept on this machine, and joining by a job."""
+"""Jobs in FLARE's simulator and in a proof of concept on this machine, and what watches their processes."""

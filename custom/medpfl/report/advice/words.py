@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from medpfl.core.errors import printable
+from medpfl.core.measure import NONE
 from medpfl.report.advice.answer import SEEDS, Answer, Found
 from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
-from medpfl.report.measures import NONE, some_of
+from medpfl.report.measures import some_of
 from medpfl.report.run_table import plain_table
 from medpfl.report.words import count
 

@@ -10,11 +10,13 @@ from make_dicom import chest, write_centre, write_nifti
 
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
-from medpfl.data.kinds.scans.centre_scans import Scan, load_scans, read_centre
+from medpfl.data.kinds.scans.centre_scans import read_centre
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
+from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.kinds.scans.slice_cache import load_scans
 
 SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
 

@@ -1,1 +1,1 @@
-"""CT volumes at a hospital: its manifest and label tables, checked DICOM and NIfTI, axial slices as tensors."""
+"""CT and MR volumes at a hospital: its manifest and label tables, checked DICOM and NIfTI, axial slices as tensors."""

@@ -13,10 +13,6 @@ from medpfl.data.kinds.scans.manifest import Manifest
 from medpfl.data.kinds.scans.matching import examine
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.slice_cache import load_scans
-from medpfl.data.patients import split_patients
-
-__all__ = ["Scan", "load_scans", "read_centre", "split_patients"]
 
 log = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ class Checked:
     manifest: Manifest | None
 
 
-def check_ct(path: str | Path, data_args: Mapping[str, Any], progress: Progress | None = None) -> Checked:
+def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progress | None = None) -> Checked:
     """Reads all headers and a middle slice of every volume, and lists what was found; never raises for wrong data.
 
     Args:

@@ -13,7 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.picture import png_grid
 from medpfl.data.arguments import read_arguments
 from medpfl.data.finding import Finding
-from medpfl.data.kinds.scans.check_scans import capped, check_ct
+from medpfl.data.kinds.scans.check_scans import capped, check_scans
 from medpfl.data.kinds.scans.look import Look, crop_in_words
 from medpfl.data.kinds.scans.page import Row, write_page
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
@@ -36,7 +36,7 @@ def check_deep(
     path: str | Path, data_args: Mapping[str, Any], page: Path, progress: Progress | None = None
 ) -> list[Finding]:
     """See :meth:`medpfl.data.kinds.kind.Kind.check_deep`; the cache is filled for a run with the same arguments."""
-    checked = check_ct(path, data_args, progress)
+    checked = check_scans(path, data_args, progress)
     report, rows = list(checked.findings), []
     cache = ScanCache(read_arguments(Preprocessing, data_args), cache_folder() / "ct")
     marked: list[tuple[Scan, str]] = []

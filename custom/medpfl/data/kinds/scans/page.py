@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medpfl.core.errors import UserError
+from medpfl.core.templates import templates_of
 from medpfl.core.whole_file import write_bytes
 
 
@@ -36,10 +37,9 @@ def write_page(
     Raises:
         UserError: the file cannot be written.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    pages = Environment(loader=PackageLoader("medpfl.data"), autoescape=True, undefined=StrictUndefined)
-    text = pages.get_template("scans.html").render(title=title, lines=lines, heads=heads, rows=rows)
+    text = (
+        templates_of("medpfl.data").get_template("scans.html").render(title=title, lines=lines, heads=heads, rows=rows)
+    )
     return write_private(path, text)
 
 

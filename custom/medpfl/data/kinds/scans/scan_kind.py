@@ -62,9 +62,9 @@ class ScanKind(CentreKind):
     def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         """See :class:`~medpfl.data.kinds.kind.Kind`."""
         # DICOM and NIfTI readers take a second to import, and images need none of them.
-        from medpfl.data.kinds.scans.check_scans import check_ct
+        from medpfl.data.kinds.scans.check_scans import check_scans
 
-        return check_ct(data, data_args).findings
+        return check_scans(data, data_args).findings
 
     def check_deep(
         self, data: str, data_args: Mapping[str, Any], page: Path, progress: Callable[[int, int], None] | None = None
