@@ -198,10 +198,12 @@ def test_what_is_run_where_no_algorithm_is_named_is_this_packages_own():
     assert DEFAULT == algorithms.DEFAULT == algorithms.algorithm(DEFAULT).name
 
 
-def test_what_is_piped_begins_with_the_answer(medpfl, tmp_path):
+def test_what_is_piped_begins_with_the_answer_and_ends_with_the_whole_path(medpfl, tmp_path):
     small = ("--sites", 2, "--rounds", 1, "--train-fraction", 0.1, "--set", "finetune_steps=2")
-    done = medpfl("run", *small, "--env", "inprocess", "--out", tmp_path)
-    assert done.stdout.split("\n")[0].startswith("Taking part ")
+    done = medpfl("run", *small, "--env", "inprocess", "--out", tmp_path / "[red]a")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Taking part ")
+    assert lines[-1] == f"Report: {tmp_path}/[red]a/report.html"
     assert "fedblend: testing" in done.stderr
 
 

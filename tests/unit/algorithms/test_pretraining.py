@@ -60,7 +60,7 @@ def test_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["f.safetensors", "f.pt"])
-@pytest.mark.parametrize("content", [b"", b"not a checkpoint"])
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x80\x02h\x00."])
 def test_unreadable_files(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match="cannot be read as safetensors or as a torch state dict"):
