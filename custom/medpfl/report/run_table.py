@@ -10,7 +10,6 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from medpfl.report.measures import (
     spread,
     with_interval,
 )
+from medpfl.report.plain_table import literal, plain_table
 from medpfl.report.reading import (
     Results,
     class_names,
@@ -83,7 +83,7 @@ def run_table(results: Results, width: int = 80) -> Table:
     worst, whose = shown.worst_row()
     table.add_row(*worst)
     notes = [*fewer, *whose, *shown.intervals()]
-    table.caption = Text("\n".join(notes)) if notes else None
+    table.caption = literal("\n".join(notes)) if notes else None
     return table
 
 
@@ -212,19 +212,11 @@ def _needed(measure: Measure, head: str) -> int:
     return max(_WITH_INTERVAL if measure.interval else _VALUE, *map(len, head.splitlines()))
 
 
-def plain_table(**options: Any) -> Table:
-    """Without lines but one below the heads."""
-    return Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title_justify="left", caption_justify="left", **options
-    )
-
-
 def _title(results: Results) -> Text:
     data, config = results["data"], results["config"]
     parts = [method_name(results), data_name(data), data.get("partition"), config.get("model")]
     text = ", ".join(str(part) for part in parts if part)
     chosen = results.get("selected_round")
-    text = printable(text)
     if results.get("selected_rounds"):
         return Text(f"{text}; each site's own round of {len(results['rounds'])}")
     return Text(text if chosen is None else f"{text}; round {chosen} of {len(results['rounds'])}")

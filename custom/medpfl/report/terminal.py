@@ -24,8 +24,9 @@ from medpfl.report.compare_table import (
 from medpfl.report.every_pair import TITLE, pair_rows
 from medpfl.report.headline import summary
 from medpfl.report.measures import change_head, chief, measures_of, short_head
+from medpfl.report.plain_table import plain_table
 from medpfl.report.reading import Results
-from medpfl.report.run_table import plain_table, run_table
+from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.sweep import Swept, sweep_note, sweep_rows
 from medpfl.report.verdicts import gain_lines
@@ -48,11 +49,11 @@ def print_run(results: Results, console: Console) -> None:
 def sweep_table(found: Swept) -> Table:
     """One row for every method and value."""
     heads, rows = sweep_rows(found)
-    table = plain_table(caption=Text(sweep_note(found)), show_edge=False)
+    table = plain_table(caption=sweep_note(found), show_edge=False)
     for i, head in enumerate(heads):
         table.add_column(head, justify="right" if i else "left", overflow="fold")
     for cells in rows:
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -86,7 +87,7 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
     if left:
         note += f"\nOnly in comparison.md: {', '.join(left)}."
 
-    table = plain_table(caption=Text(note), show_edge=False)
+    table = plain_table(caption=note, show_edge=False)
     for i in sorted(shown):
         table.add_column(heads[i], justify="right" if i else "left", width=widths[i], overflow="fold")
     for cells in zip(*(columns[i] for i in sorted(shown)), strict=True):

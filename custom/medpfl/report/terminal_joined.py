@@ -12,7 +12,7 @@ from rich.text import Text
 from medpfl.core.errors import printable
 from medpfl.core.measure import BETTER, Measure
 from medpfl.report.measures import chief, measures_of, printed
-from medpfl.report.run_table import plain_table
+from medpfl.report.plain_table import literal, plain_table
 from medpfl.report.words import algorithm_name, count, folded
 
 SMALL = 100
@@ -56,7 +56,7 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         table.add_row("mean", "", *_cells(measures, joined["mean"], columns), "", style="bold")
     console.print(table)
     if left_out:
-        console.print(f"Only in join.json: {', '.join(m.title for m in left_out)}.", highlight=False)
+        console.print(literal(f"Only in join.json: {', '.join(m.title for m in left_out)}."))
     begun = measures[0]
     sites = joined["sites"].values()
     told = [[(site[which] or {}).get(begun.name) for which in ("adapted", "alone")] for site in sites]
@@ -64,9 +64,9 @@ def print_joined(joined: dict[str, Any], console: Console) -> None:
         sign = "" if begun.better == "higher" else f" ({BETTER})"
         over = "" if len(both) == len(told) else f", over the {len(both)} of {len(told)} sites that tell of both"
         gain = f"{begun.told(fmean(both))}{sign}{over}"
-        console.print(f"Adapted against alone, mean {begun.title}: {gain}", highlight=False)
+        console.print(literal(f"Adapted against alone, mean {begun.title}: {gain}"))
     if few := {name: n for name, n in tested.items() if n < SMALL}:
-        console.print(Text(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
+        console.print(literal(_caution(few, of_cases=begun.name == "accuracy")), soft_wrap=True)
     for note in joined.get("notes", ()):
         console.print(Text(f"Warning: {printable(note)}", style="yellow"), soft_wrap=True)
     shared = joined["rules"]["shared"]

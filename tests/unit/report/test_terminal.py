@@ -10,6 +10,7 @@ from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run
 from medpfl.report.terminal_joined import print_joined
+from medpfl.tasks import TASKS
 
 
 def shown(renderable, width=80, color=None):
@@ -179,6 +180,27 @@ def test_what_a_joined_site_uses_fits_into_the_line(width):
     assert ("Only in join.json: AUC." in text) == (width == 80)
 
 
+def with_escapes(value):
+    """Results in which every text ends with what would rename a terminal's window."""
+    if isinstance(value, dict):
+        return {name: with_escapes(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [with_escapes(v) for v in value]
+    return f"{value}\x1b]0;mine\x07" if isinstance(value, str) else value
+
+
+def test_nothing_in_results_is_an_order_to_a_terminal(five, make_run):
+    five["measures"] = [measure.described() for measure in TASKS["classification"].measures]
+    stream, known = io.StringIO(), ("better", "interval", "name")
+    hostile = with_escapes(five)
+    for measure, was in zip(hostile["measures"], five["measures"], strict=True):
+        measure.update({name: was[name] for name in known})
+    print_run(hostile, Console(file=stream, width=100))
+    other = with_escapes(make_run("fedprox", {"site-1": 0.9})) | {"measures": hostile["measures"]}
+    text = stream.getvalue() + shown(comparison_table(compare([other]), 200))
+    assert "\x1b" not in text and "\\x1b]0;mine" in text
+
+
 def test_nulls_and_markup_in_names(empty, make_run):
     assert cells(shown(run_table(empty)), "a ") == ["a", "100", "–", "–", "–", "–"]
     assert "[b]x[/b] " in shown(run_table(make_run("fedap", {"[b]x[/b]": 0.9}, {"[b]x[/b]": 0.8})))
@@ -221,7 +243,7 @@ def test_every_number_that_is_shown_is_whole(eight, width):
     heads, rows = comparison_rows(eight)
     assert "ViT heads (vit-tiny, consistency=0, p=0.2)" in [row[0] for row in rows]
     table = comparison_table(eight, width)
-    names = [column.header for column in table.columns]
+    names = [str(column.header) for column in table.columns]
     lines = shown(table, width=width).splitlines()
     assert not any("…" in line or len(line) > width for line in lines)
     rule = next(i for i, line in enumerate(lines) if set(line.strip()) == {"─"})
@@ -230,7 +252,7 @@ def test_every_number_that_is_shown_is_whole(eight, width):
     for column in table.columns:
         start, end = end + (2 if end else 0), end + (2 if end else 0) + column.width
         found = "".join(line[start:end].strip() for line in lines[rule + 1 :])
-        expected = "".join(row[heads.index(column.header)] for row in rows)
+        expected = "".join(row[heads.index(str(column.header))] for row in rows)
         assert found.replace(" ", "").startswith(expected.replace(" ", "")), column.header
     text = " ".join(" ".join(lines).split())
     left = [*(head for head in heads if head not in names), "each method against each"]
@@ -244,7 +266,7 @@ def test_the_head_over_short_labels_is_whole(make_run):
 
 def test_the_columns_that_matter_most_come_first(eight):
     shown_at = {
-        width: [column.header for column in comparison_table(eight, width).columns] for width in (40, 80, 120, 200)
+        width: [str(column.header) for column in comparison_table(eight, width).columns] for width in (40, 80, 120, 200)
     }
     assert shown_at[40] == ["Algorithm", "Accuracy", "Worst site", "AUC"]
     assert {"Worst site", "To local (points)", "Worst site's difference to local (points)", "New AUC"} < set(

@@ -17,7 +17,7 @@ from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
 from medpfl.report.measures import some_of
-from medpfl.report.run_table import plain_table
+from medpfl.report.plain_table import literal, plain_table
 from medpfl.report.words import count
 
 LIMITS = (
@@ -287,5 +287,5 @@ def _methods_table(answer: Answer) -> Table:
         # A row that begins with another's name is the same with something more.
         base = [n for n in answer.partial if not any(n.startswith(f"{other}, ") for other in answer.partial)]
         below.append(f"Not measured in all of these regimes: {'; '.join(base)}.")
-    table.caption = Text("\n".join(below))
+    table.caption = literal("\n".join(below))
     return table
