@@ -51,7 +51,7 @@ def ledger(
         ),
     ] = None,
 ) -> None:
-    """Show what has left this site, and verify that no entry was changed, moved or taken out.
+    """Show what has left this site, or was refused because of its data, and verify that no entry was changed or lost.
 
     Exit code 1 if the ledger is not as the site wrote it; the entries before the break are shown.
     """
@@ -72,6 +72,8 @@ def ledger(
                 print(json.dumps(entry))
                 continue
             what = f"{len(entry['tensors'])} tensors, {size(entry['bytes'])}" if entry["tensors"] else "numbers"
+            if "refused" in entry:
+                what = f"refused: {entry['refused']}"
             line = (
                 f"{entry['time']}  {entry['data']}  {entry['task']} {entry['round']}  {what}  "
                 f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"

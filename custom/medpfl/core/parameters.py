@@ -46,6 +46,10 @@ class StateError(ValueError):
     """Tensors that do not fit the split: missing, extra, misshapen, non-finite or negative variances, each by name."""
 
 
+class UnfitData(StateError):
+    """A site's own data are why it cannot answer, so that the refusal says something of them."""
+
+
 @dataclass(frozen=True)
 class _Entry:
     shape: tuple[int, ...]

@@ -31,6 +31,7 @@ from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
 from medpfl.server.failing import at_server
 from medpfl.server.rounds import Plan
+from medpfl.site.account import Account
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
 from medpfl.site.chance import own_chance
@@ -38,7 +39,6 @@ from medpfl.site.contract import Contract
 from medpfl.site.delivery import Delivery
 from medpfl.site.gate import Gate
 from medpfl.site.guard import Guarded
-from medpfl.site.ledger import Ledger
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.rival import Rival
@@ -215,9 +215,7 @@ class Federation:
         policy: SitePolicy = OPEN,
         contract: Contract | None = None,
         book: Book | None = None,
-        ledger: Ledger | None = None,
-        job: str = "",
-        experiment: str = "",
+        account: Account | None = None,
         sets: TrainingSets | None = None,
     ) -> Guarded:
         """A site, or one that joins, behind the run's contract, its policy and its gate.
@@ -227,9 +225,7 @@ class Federation:
             policy: the site's.
             contract: by default this run's, submitted by nobody.
             book: keeps what was answered; by default in memory.
-            ledger: where what leaves is recorded.
-            job: FLARE's number of the job.
-            experiment: the name under which the site keeps the run.
+            account: of the run, in the site's ledger.
             sets: which patients earlier runs trained on.
         """
         joining, here = isinstance(party, Newcomer), isinstance(party, Site)
@@ -253,9 +249,7 @@ class Federation:
             book=book or Book(),
             public=self.public and not joining,
             channels=self.channels,
-            ledger=ledger,
-            job=job,
-            experiment=experiment,
+            account=account,
             sets=sets,
         )
 

@@ -26,6 +26,8 @@ _MOST_LOSS = 10.0
 _EACH = ("_by_class", "_by_label")
 """How the names of measures of each structure or label end."""
 _MEASURED = ("validation", "received", "adapted", "alone", "used")
+_EPOCH = {"validation": "epoch", "alone_validation": "alone_epoch"}
+"""The epoch that is kept, by the name of measures of all epochs."""
 _CHOICE = ("verdict", "used", "weight")
 """What a site has chosen and how it compares, which leaves only where the policy says so."""
 
@@ -80,8 +82,12 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         return kept
     found: dict[str, Any] = {}
     for name, value in kept.items():
-        if name in _MEASURED or name == "alone_validation":
-            found[name] = [_coarse(v, policy) for v in value] if isinstance(value, list) else _coarse(value, policy)
+        if name in _EPOCH and isinstance(value, list):
+            # Of every epoch of a site that joins they would be as many questions in one, by weights of the server's.
+            told = (0, kept[_EPOCH[name]])
+            found[name] = [_coarse(v, policy) if epoch in told else None for epoch, v in enumerate(value)]
+        elif name in _MEASURED:
+            found[name] = _coarse(value, policy)
         elif name == "test":
             found[name] = {which: _coarse(v, policy) for which, v in value.items()}
         elif name == "verdict":

@@ -68,7 +68,12 @@ class Contract:
     @property
     def leaves_samples_out(self) -> bool:
         """Whether a patient may be trained on with some samples only, so that patients alone do not tell on what."""
-        return bool(self._of_data.holdout or self.data_args.get("train_counts"))
+        return bool(self._of_data.holdout or self.says_counts)
+
+    @property
+    def says_counts(self) -> bool:
+        """Whether the job says of how many samples of each class a site trains."""
+        return bool(self.data_args.get("train_counts"))
 
     @property
     def patient_pattern(self) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,21 +16,19 @@ from torch import nn
 
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update, named
-from medpfl.core.own_loaders import LoaderError
-from medpfl.core.parameters import State, StateError, distance
+from medpfl.core.parameters import State, StateError, UnfitData, distance
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
 from medpfl.site import words
+from medpfl.site.account import Account, at_hand
 from medpfl.site.answer import Party
 from medpfl.site.arriving import Arriving
 from medpfl.site.book import Book
 from medpfl.site.coarse import of_enough
 from medpfl.site.contract import Contract, Record, admitted
 from medpfl.site.gate import Gate
-from medpfl.site.ledger import Ledger, Served
-from medpfl.site.many_patients import patients, require_many, require_usual
+from medpfl.site.many_patients import patients, require_many, require_usual, require_words
 from medpfl.site.policy import SitePolicy
-from medpfl.site.seal import SealBroken
 from medpfl.site.training_sets import TrainingSets
 
 logger = logging.getLogger(__name__)
@@ -52,9 +50,7 @@ class Guarded:
         channels: of the run.
         book: keeps what was answered.
         public: the data are a public set that every party has, so that nothing is learned from statistics under any f.
-        ledger: where what leaves is recorded; None in a simulation.
-        job: FLARE's number of the job, for the ledger.
-        experiment: the name under which the site keeps the run, for the ledger.
+        account: what the data have served, and what leaves, in the site's ledger; None in a simulation.
         sets: which patients earlier runs trained on; None in a simulation.
     """
 
@@ -66,11 +62,8 @@ class Guarded:
     channels: Iterable[Channel] = ()
     book: Book = field(default_factory=Book)
     public: bool = False
-    ledger: Ledger | None = None
-    job: str = ""
-    experiment: str = ""
+    account: Account | None = None
     sets: TrainingSets | None = None
-    _served: Served | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
 
     @property
@@ -92,9 +85,11 @@ class Guarded:
         with self.book.open(self.contract) as before:
             record = admitted(before, self.contract, message, self.policy.repeats, list(self.channels))
             self._require_asked(message)
+            require_words(self.policy, self.contract)
             self._require_weights()
             self._require_unsteered()
-            self._require_patients(message, model)
+            with self._counting(record, message):
+                self._require_patients(message, model)
             self._require_consent_to_weights(message)
             self._require_pretrained(message)
             self._require_channels(message)
@@ -105,11 +100,12 @@ class Guarded:
             if message.task in ("train", "validate") and self.gate.shared:
                 self.arriving.require_place(record, message, model)
             there = self.arriving.require_steps(record, message, model, self.channels, self.data)
-            begun = self._require_unused(record, message)  # last: it takes one of the data's experiments
+            # Last: it takes one of the data's experiments.
+            begun = bool(self.account and self.account.begin(record.run, message))
             with self._withdrawn_if_failed(record, begun):
                 self.book.write(record)
         with self._withdrawn_if_failed(record, begun):
-            found = self.party.handle(message, model)
+            found = self._found(record, message, model, begun)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
             first = message.task == "train" and not record.trained
             if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
@@ -123,20 +119,31 @@ class Guarded:
                     # What came must not make the next limit as wide as it likes.
                     longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
                     self.book.write(replace(now, trained=message.round, step=longest))
-            self._enter(record, message, update)
+            if self.account:
+                self.account.enter(record.run, message.task, update)
         return update
+
+    def _counting(self, record: Record, message: Message) -> AbstractContextManager[None]:
+        """Of what is refused because of the data; a round is part of a run that counts already."""
+        counts = self.account and message.task != "train" and self._tells_of_patients(message)
+        return self.account.counting(record.run, message.task) if counts else nullcontext()
+
+    def _found(self, record: Record, message: Message, model: nn.Module, begun: bool) -> Update:
+        try:
+            return self.party.handle(message, model)
+        except Exception as error:
+            if begun:
+                self.account.refuse(record.run, message.task, error)
+            raise
 
     @contextmanager
     def _withdrawn_if_failed(self, record: Record, begun: bool) -> Iterator[None]:
-        """A run that was let begin, and of which nothing left, does not count; that a label is wrong says something."""
+        """A run that was let begin, and of which nothing left, does not count."""
         try:
             yield
-        except LoaderError:
-            raise
         except BaseException:
-            if begun and self.ledger:
-                with self._ledger_at_hand("written"):
-                    self.ledger.withdraw(*self._run(record))
+            if begun:
+                self.account.withdraw(record.run)
             raise
 
     @contextmanager
@@ -191,10 +198,10 @@ class Guarded:
             return
         if self.contract.leaves_samples_out:
             raise StateError(words.IMAGES_LEFT_OUT())
-        with self._ledger_at_hand("written" if keep else "read"):
+        with at_hand("written" if keep else "read"):
             wrong = self.sets.tell_of_few(self.contract.data, least, keep=keep)
         if wrong:
-            raise StateError(words.POLICY + wrong)
+            raise UnfitData(words.POLICY + wrong)
 
     def _require_consent_to_weights(self, message: Message) -> None:
         """Whoever makes weights can make them show single patients."""
@@ -211,38 +218,6 @@ class Guarded:
             raise StateError(words.OTHER_PRETRAINED())
         if not self.policy.lets_pretrain(config, public=self.public):
             raise StateError(words.UNNAMED_PRETRAINED())
-
-    def _require_unused(self, record: Record, message: Message) -> bool:
-        """The policy's limits of what one data set serves, counted in the ledger; whether a run was let begin."""
-        limits = self.policy.experiments, self.policy.rounds
-        if self.ledger is None or not any(limits):
-            return False
-        run, whole, begun = self._run(record), message.task != "train", False
-        if message.task in ("prepare", "statistics", "join", "train"):
-            with self._ledger_at_hand("read"):
-                served = self.ledger.begin(*run, most=limits[0]) if whole else self.ledger.served(*run, verify=False)
-            self._served, begun = served, served.begun
-        if self._served is None:
-            return False
-        if limits[0] and not self._served.known and self._served.experiments >= limits[0]:
-            raise StateError(words.EXPERIMENTS(limits[0]))
-        if limits[1] and message.task == "train" and self._served.rounds >= limits[1]:
-            raise StateError(words.ROUNDS(limits[1]))
-        return begun
-
-    def _run(self, record: Record) -> tuple[str, str, str, int]:
-        return self.contract.data, record.contract, self.experiment, record.run
-
-    @contextmanager
-    def _ledger_at_hand(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except SealBroken as error:
-            logger.warning("%s: %s", self.name, error)
-            raise StateError(words.LEDGER("is not as the site wrote it")) from None
-        except OSError as error:
-            logger.warning("%s: %s", self.name, error)
-            raise StateError(words.LEDGER(f"cannot be {what}")) from None
 
     def _require_beginning(self, channel: Channel) -> None:
         """A process keeps what its first message brought, also where that message is refused: the next brings none."""
@@ -272,19 +247,3 @@ class Guarded:
         except StateError as error:
             logger.warning("%s: %s", self.name, error)
             raise StateError(words.NOT_AS_HAD(channel.name)) from None
-
-    def _enter(self, record: Record, message: Message, update: Update) -> None:
-        if self.ledger is None:
-            return
-        entry = {
-            "job": self.job,
-            "submitter": self.contract.submitter,
-            "contract": record.contract,
-            "experiment": self.experiment,
-            "run": record.run,
-            "data": self.contract.data,
-            "task": message.task,
-            "round": message.round,
-        }
-        with self._ledger_at_hand("written"):
-            self.ledger.append(entry, update)

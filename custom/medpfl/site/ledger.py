@@ -74,7 +74,8 @@ class Ledger:
         """Records an answer, before it leaves.
 
         Args:
-            entry: ``job``, ``submitter``, ``contract``, ``experiment``, ``run``, ``data``, ``task``, ``round``.
+            entry: ``job``, ``submitter``, ``contract``, ``experiment``, ``run``, ``data``, ``task``, ``round``; of a
+                refusal why it was ``refused``.
             update: what is about to leave.
 
         Raises:
@@ -194,7 +195,7 @@ class Ledger:
         for entry in self.entries() if verify else self._unverified():
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
-                rounds += entry["task"] == "train"
+                rounds += entry["task"] == "train" and "refused" not in entry
         for begun in self._begun():
             if begun["data"].casefold() == data.casefold():
                 runs.add((begun["contract"], begun["experiment"], begun["run"]))
@@ -205,7 +206,8 @@ class Ledger:
         for number, line in enumerate(self._lines(), 1):
             try:
                 entry = json.loads(line)
-                yield {name: entry[name] for name in (*_RUN, "task")}
+                [entry[name] for name in (*_RUN, "task")]
+                yield entry
             except (ValueError, KeyError, TypeError):
                 raise SealBroken(f"{self.file}, line {number}: it is no entry") from None
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.masked_data import MaskedVolumes
-from medpfl.core.parameters import StateError
+from medpfl.core.parameters import StateError, UnfitData
 from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
 from medpfl.site import words
 from medpfl.site.contents import showing
@@ -33,6 +33,19 @@ def patients(data: SiteData, part: Part = "train") -> int:
     return data.samples(part) if owners is None else len(owners.unique())
 
 
+def require_words(policy: SitePolicy, contract: Contract) -> None:
+    """StateError where a job says who is a patient, or which are trained on: how reading then fails would tell of them.
+
+    It is asked before the data are opened.
+    """
+    if not policy.lets_say_whose(contract.patient_pattern):
+        raise StateError(words.SAYS_WHOSE())
+    if not policy.lets_divide(contract.divides_folders):
+        raise StateError(words.SAYS_FOLDERS())
+    if policy.least_patients > 1 and contract.says_counts:
+        raise StateError(words.IMAGES_LEFT_OUT())
+
+
 def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look: bool = True) -> None:
     """StateError where few patients are trained on, or training would weigh few of them more than all others.
 
@@ -43,12 +56,8 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
         look: whether images and labels are looked at too, which takes as long as reading them all.
     """
     config, least = contract.config, policy.least_patients
-    if not policy.lets_say_whose(contract.patient_pattern):
-        raise StateError(words.SAYS_WHOSE())
-    if not policy.lets_divide(contract.divides_folders):
-        raise StateError(words.SAYS_FOLDERS())
     if patients(data) < least:
-        raise StateError(words.FEW_PATIENTS(least))
+        raise UnfitData(words.FEW_PATIENTS(least))
     if wrong := policy.unlike_training(config.all_settings):
         raise StateError(words.POLICY + wrong)
     if not policy.lets_augment(config.augment):
@@ -67,18 +76,18 @@ def _require_shares(policy: SitePolicy, config: RunConfig, data: SiteData) -> No
     least = policy.least_patients
     shown = showing(data)
     if shown is not None and shown < least:
-        raise StateError(words.FEW_SHOW(least))
+        raise UnfitData(words.FEW_SHOW(least))
     if (share := _alike(data)) < least / 2:
         logger.warning("patients' numbers of samples differ so much that they weigh as %.1f alike would", share)
-        raise StateError(words.FEW_HAVE_ALL(least))
+        raise UnfitData(words.FEW_HAVE_ALL(least))
     fewest = min(_fewest_of_a_class(data) if balances(config) else least, _fewest_of_a_label(config, data))
     if fewest < least:
         logger.warning("of one class %d training patients are known, and least_patients is %d", fewest, least)
-        raise StateError(words.FEW_OF_CLASS(least))
+        raise UnfitData(words.FEW_OF_CLASS(least))
     steps = _steps(config, data, even=policy.own_seed)
     if steps and min(steps) < min(least, max(steps) / 2):
         logger.warning("steps of %s samples in an epoch: the last is too small", ", ".join(map(str, steps)))
-        raise StateError(words.SMALL_LAST_STEP())
+        raise UnfitData(words.SMALL_LAST_STEP())
 
 
 def balances(config: RunConfig) -> bool:

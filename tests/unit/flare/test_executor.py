@@ -63,7 +63,7 @@ def test_a_real_site_compares_what_it_trains_on_and_draws_from_its_secret(tmp_pa
     place = Place("site-1", {}, HOSPITAL, tmp_path / "run" / "site-1", tmp_path, bytes(range(32)), "coordinator", "job")
     federation = Federation.of(make_config(algorithm="fedavg", sites=2, rounds=1, device="cpu", train_fraction=0.1))
     site = federation.site(place.name, place.store(), place.policy, place.secret)
-    guarded = place.guarded(federation, site, federation.source)
+    guarded = place.guarded(federation, site, federation.source, place.contract(federation.config))
     assert guarded.sets.contents() == contents(site.data) != frozenset()
     assert len(guarded.sets.whose()) == site.data.samples("train") == len(guarded.sets.contents())
     assert site.chance != federation.site(place.name, place.store(), OPEN, place.secret).chance

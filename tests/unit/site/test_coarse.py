@@ -57,6 +57,16 @@ def test_the_mean_auc_tells_nothing_of_a_rare_labels_case():
     assert by_a_hospital(range(5, 40))["auroc"] not in (None, 0.5)  # of enough patients it is told
 
 
+def test_of_a_sites_epochs_when_it_joins_two_are_told():
+    """A server's weights and a rate can make each epoch of one answer a question of its own about few cases."""
+    measured = [{"n": 60, "accuracy": 0.5 + 0.01 * epoch} for epoch in range(5)]
+    metrics = {"validation": measured, "epoch": 3, "alone_validation": measured[:3], "alone_epoch": 0}
+    told = coarsened(metrics, HOSPITAL.model_copy(update={"verdict": True}))
+    assert [m and m["accuracy"] for m in told["validation"]] == [0.5, None, None, 0.53, None]
+    assert [m and m["accuracy"] for m in told["alone_validation"]] == [0.5, None, None]
+    assert coarsened(metrics, OPEN) == metrics
+
+
 def test_measures_that_nobody_can_make_again_do_not_leave():
     plain = {"n": 400, "accuracy": 0.8}
     metrics = {"validation": plain, "test": {"selected": plain, "last": None}, "alone_validation": [plain], "epoch": 1}

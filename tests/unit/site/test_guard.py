@@ -9,6 +9,7 @@ from medpfl.core.statefile import fingerprint
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.site.account import Account
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
@@ -31,14 +32,11 @@ class Guarded:
         store = DiskStore(folder, durable=False, seal=seal) if folder else None
         site = self.federation.site("site-1", store, policy) if store else sites_of(self.federation)["site-1"]
         site.selects, site.least = policy.measures == "none", policy.least_patients
+        contract = Contract(self.federation.config, submitter=submitter)
+        ledger = Ledger(folder.parent, Seal(key, "ledger")) if key else None
+        account = Account(ledger, policy, contract, folder.name, "job-1") if ledger else None
         self.site = self.federation.guarded(
-            site,
-            policy=policy,
-            contract=Contract(self.federation.config, submitter=submitter),
-            book=Book(folder, seal),
-            ledger=Ledger(folder.parent, Seal(key, "ledger")) if key else None,
-            job="job-1",
-            experiment=folder.name if folder else "",
+            site, policy=policy, contract=contract, book=Book(folder, seal), account=account
         )
         self.model = self.federation.model()
 

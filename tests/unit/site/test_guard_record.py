@@ -205,7 +205,7 @@ def test_experiments_that_began_before_share_one_limit_of_rounds(tmp_path):
 def test_what_left_is_in_the_ledger(tmp_path):
     guarded = Guarded(folder=tmp_path / "a", key=KEY, submitter="alice/h1").hello()
     update = guarded.train(1)
-    entries = list(guarded.site.ledger.entries())
+    entries = list(guarded.site.account.ledger.entries())
     assert [(e["task"], e["round"], e["submitter"], e["data"]) for e in entries] == [
         ("prepare", 0, "alice/h1", "tiny:site_data"),
         ("train", 1, "alice/h1", "tiny:site_data"),

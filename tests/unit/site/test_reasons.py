@@ -100,7 +100,15 @@ STAYING = {"core/channels.py": 10, "site/method.py": 7, "site/newcomer.py": 2, "
 
 def test_what_is_raised_in_words_that_may_leave_is_a_reason():
     """A text typed where it is raised would be replaced on its way out, and nobody would learn why."""
-    kinds = {"StateError", "StateNotKept", "LoaderError", "NotPlain", "TrainingDiverged", "NetworkTooLarge"}
+    kinds = {
+        "StateError",
+        "UnfitData",
+        "StateNotKept",
+        "LoaderError",
+        "NotPlain",
+        "TrainingDiverged",
+        "NetworkTooLarge",
+    }
     kinds |= {"SiteForbids", "Failure", "_refused"}
     calls = [(file, call) for file, call in nodes(ast.Call) if _name(call.func) in kinds]
     typed = Counter(file for file, call in calls if any(map(_is_typed, call.args)))

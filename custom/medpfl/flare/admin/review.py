@@ -130,7 +130,14 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
         times = 1 if channel.once or joining else config.rounds
         yield Leaving(channel.what, task, times, shapes, channel.nbytes, channel.reveals)
     if joining:
-        yield Leaving("measures before and after adapting", "join", 1, {}, 0, _REVEALS["numbers"])
+        yield Leaving(
+            "measures before and after adapting, of each epoch where measures is full",
+            "join",
+            1,
+            {},
+            0,
+            _REVEALS["numbers"],
+        )
         return
     yield Leaving("numbers of its samples", "prepare", 1, {}, 0, _REVEALS["numbers"])
     numbers = "training loss, and measures on validation data"

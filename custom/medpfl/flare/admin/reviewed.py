@@ -97,13 +97,14 @@ class Review:
         if not policy.lets_say_whose(pattern):
             found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
         tells = any(kind.tensors for kind in self.leaving)
-        if tells and policy.least_patients > 1 and self.contract.leaves_samples_out and not self.public:
+        leaves_out = self.contract.says_counts or (tells and self.contract.leaves_samples_out and not self.public)
+        if policy.least_patients > 1 and leaves_out:
             found.append("it leaves single images of patients out (holdout, train_counts)")
         if tells and (wrong := policy.unlike_training(config.all_settings)):
             found.append(wrong)
         if tells and policy.least_patients > 1 and self.unusual:
             found.append(self.unusual)
-        if tells and not policy.lets_divide(self.contract.divides_folders):
+        if not policy.lets_divide(self.contract.divides_folders):
             found.append("it says which of the site's folders are sites (folders=sites, held_out)")
         if tells and not policy.lets_augment(config.augment):
             found.append("it changes training images by a list of transforms of its own (own_augmentation)")

@@ -126,11 +126,12 @@ class PersonalizedExecutor(Executor):
         """
         from medpfl.flare.transport.policy import check_policy
 
-        place.require_approved(config)
-        federation = self._federation(config, place, first, place.own.get(config.data))
-        check_policy(fl_ctx, config.algorithm, federation.leaving())
-        site = federation.site(place.name, place.store(), place.policy, place.secret)
-        return place.guarded(federation, site, federation.source), federation.model()
+        contract = place.contract(config)
+        with place.opening(contract):
+            federation = self._federation(config, place, first, place.own.get(config.data))
+            check_policy(fl_ctx, config.algorithm, federation.leaving())
+            site = federation.site(place.name, place.store(), place.policy, place.secret)
+        return place.guarded(federation, site, federation.source, contract), federation.model()
 
     def _federation(
         self, config: RunConfig, place: Place, first: Callable[[], Message], own: Path | None = None

@@ -51,11 +51,12 @@ class JoinExecutor(PersonalizedExecutor):
             raise SiteForbids(TOOK_PART())
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
-        place.require_approved(config, theirs)
+        contract = place.contract(config, theirs)
         federation = self._federation(config, place, first)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
-        source = open_source(theirs, place.own.get(theirs.data))
-        data = source.site(place.name, federation.device)
+        with place.opening(contract):
+            source = open_source(theirs, place.own.get(theirs.data))
+            data = source.site(place.name, federation.device)
         place.store()  # makes the folder, for the site alone
         newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
-        return place.guarded(federation, newcomer, source, theirs), federation.model()
+        return place.guarded(federation, newcomer, source, contract), federation.model()

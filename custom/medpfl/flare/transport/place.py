@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -10,18 +11,21 @@ from pathlib import Path
 from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import RunConfig
+from medpfl.core.parameters import StateError
 from medpfl.data.source import DataSource, training_patients
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
 from medpfl.flare.transport.trust import is_rehearsal, submitter
 from medpfl.site import words
+from medpfl.site.account import Account
 from medpfl.site.book import Book
 from medpfl.site.contents import contents
 from medpfl.site.contract import Contract
 from medpfl.site.guard import Guarded
 from medpfl.site.ledger import Ledger
 from medpfl.site.local_file import read_policy, read_site_manifest
+from medpfl.site.many_patients import require_words
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy
 from medpfl.site.seal import Seal, make_key, read_key
@@ -95,10 +99,37 @@ class Place:
         """For noise and for what is drawn in training; None in a rehearsal, where figures repeat."""
         return None if self.key is None else Seal(self.key, self.name).secret("noise")
 
-    def require_approved(self, config: RunConfig, newcomers: RunConfig | None = None) -> None:
-        """Raises SiteForbids if the site takes approved contracts alone and this is none."""
-        if self.policy.jobs == "approved" and (found := Contract(config, newcomers).hash) not in self.policy.approved:
-            raise SiteForbids(words.NOT_APPROVED(found[:12]))
+    def contract(self, config: RunConfig, newcomers: RunConfig | None = None) -> Contract:
+        """Of the job; SiteForbids if the site does not take it, whatever its data are."""
+        found = Contract(config, newcomers, self.submitter)
+        if self.policy.jobs == "approved" and found.hash not in self.policy.approved:
+            raise SiteForbids(words.NOT_APPROVED(found.hash[:12]))
+        try:
+            require_words(self.policy, found)
+        except StateError as error:
+            raise SiteForbids(str(error)) from None
+        return found
+
+    @contextmanager
+    def opening(self, contract: Contract) -> Iterator[None]:
+        """Inside, the site's own data are opened as the job says; that they cannot be counts as an experiment.
+
+        Raises:
+            SiteForbids: the data have served as many experiments as they may.
+        """
+        account = self._account(contract)
+        counts = account is not None and contract.data in self.own
+        try:
+            with account.counting(1, "begin") if counts else nullcontext():
+                yield
+        except StateError as error:
+            raise error if isinstance(error, SiteForbids) else SiteForbids(str(error)) from None
+
+    def _account(self, contract: Contract) -> Account | None:
+        if self.key is None:
+            return None
+        ledger = Ledger(self.root, Seal(self.key, "ledger"))
+        return Account(ledger, self.policy, contract, self.folder.parent.name, self.job)
 
     def store(self) -> DiskStore:
         """The site's states; StateNotKept if the folder cannot be made."""
@@ -109,17 +140,15 @@ class Place:
         return store
 
     def guarded(
-        self, federation: Federation, party: Site | Newcomer, source: DataSource, newcomers: RunConfig | None = None
+        self, federation: Federation, party: Site | Newcomer, source: DataSource, contract: Contract
     ) -> Guarded:
         """Who answers here with data from a source, behind the contract, the policy, the gate and the ledger."""
         whose, read = partial(training_patients, source, self.name), cache(partial(contents, party.data))
         return federation.guarded(
             party,
             policy=self.policy,
-            contract=Contract(federation.config, newcomers, self.submitter),
+            contract=contract,
             book=Book(self.folder, self.seal),
-            ledger=Ledger(self.root, Seal(self.key, "ledger")) if self.key else None,
-            job=self.job,
-            experiment=self.folder.parent.name,
+            account=self._account(contract),
             sets=open_training_sets(self.root, self.key, whose, read) if self.key else None,
         )
