@@ -6,6 +6,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from medpfl.core.errors import UserError
@@ -70,24 +71,26 @@ def existing(folder: Path, name: str) -> Path:
         return path
     place = folder
     for part in Path(name).parts:
-        same = [inside for inside in _entries(place) if composed(inside) == composed(part)]
-        if not same:
+        try:
+            inside = _by_composed(str(place), place.stat().st_mtime_ns)
+        except OSError:
             return path
-        place /= same[0]
+        if composed(part) not in inside:
+            return path
+        place /= inside[composed(part)]
     return place
+
+
+@lru_cache(maxsize=64)
+def _by_composed(folder: str, changed: int) -> dict[str, str]:
+    """The names in a folder by how they are composed; of a table of thousands of rows it is looked through once."""
+    return {composed(name): name for name in reversed(sorted(os.listdir(folder)))}
 
 
 def below(folder: Path, path: Path) -> Path | None:
     """The path below a folder by the name that the folder is given, through links or not; None for one outside."""
     whole, root = path.resolve(), folder.resolve()
     return folder / whole.relative_to(root) if whole.is_relative_to(root) else None
-
-
-def _entries(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:

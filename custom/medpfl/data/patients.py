@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -40,10 +41,27 @@ class Sample(Protocol):
 S = TypeVar("S", bound=Sample)
 
 
+def person(name: str) -> str:
+    """The same for names that differ in case or spaces alone."""
+    return "".join(name.casefold().split())
+
+
+def by_person(samples: Sequence[S]) -> dict[str, list[S]]:
+    """Samples by patient; of names that are the same :func:`person` by the first of them."""
+    first: dict[str, str] = {}
+    called = {name: first.setdefault(person(name), name) for name in sorted({sample.patient for sample in samples})}
+    found: dict[str, list[S]] = {}
+    for sample in samples:
+        found.setdefault(called[sample.patient], []).append(sample)
+    return found
+
+
 def split_patients(
     samples: Sequence[S], fractions: Sequence[float], train_fraction: float, seed: int, centre: str
 ) -> dict[Part, list[S]]:
     """Divides by patient, so that no part knows another part's patients, and alike within each class.
+
+    Names that differ in case or spaces alone are one patient's.
 
     A patient's class is that of most of the samples, the higher one of as many. Within a class the parts' sizes are the
     fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
@@ -66,9 +84,7 @@ def split_patients(
     """
     require_fractions(fractions)
     require_train_fraction(train_fraction)
-    by_patient: dict[str, list[S]] = {}
-    for sample in samples:
-        by_patient.setdefault(sample.patient, []).append(sample)
+    by_patient = by_person(samples)
     order = np.random.default_rng(derive_seed(seed, centre, "split")).permutation(sorted(by_patient))
     classes: dict[int, list[str]] = {}
     for patient in order.tolist():
@@ -148,25 +164,29 @@ def _given(
     by_patient: Mapping[str, Sequence[Sample]], classes: dict[int, list[str]]
 ) -> dict[Part, dict[int, list[str]]]:
     parts: dict[Part, dict[int, list[str]]] = {part: {} for part in PARTS}
-    alike: dict[str, str] = {}
     for label, patients in classes.items():
         for patient in patients:
             splits = {sample.split for sample in by_patient[patient]}
             if len(splits) > 1 or None in splits:
-                named = " and ".join(sorted(str(split) for split in splits))
-                each = {sample.split: sample.id for sample in reversed(by_patient[patient])}
-                ids = " and ".join(each[split] for split in sorted(splits, key=str))
-                raise UserError(
-                    f"patient {patient} is in {named} ({ids}): all that is of one patient must be in one part"
-                )
-            first = alike.setdefault("".join(patient.casefold().split()), patient)
-            if (other := by_patient[first][0].split) != (own := splits.pop()):
-                raise UserError(
-                    f"patient {first!r} is in {other} and {patient!r} in {own}, and their names differ in case or "
-                    "spaces alone: call one person the same, or two otherwise"
-                )
-            parts[own].setdefault(label, []).append(patient)
+                raise UserError(_in_two_parts(patient, by_patient[patient]))
+            parts[splits.pop()].setdefault(label, []).append(patient)
     return parts
+
+
+def _in_two_parts(patient: str, samples: Sequence[Sample]) -> str:
+    of_name = {name: {s.split for s in samples if s.patient == name} for name in sorted({s.patient for s in samples})}
+    if len(of_name) > 1 and all(len(splits) == 1 for splits in of_name.values()):
+        (first, (one,)), (second, (other,)) = next(
+            pair for pair in combinations(of_name.items(), 2) if pair[0][1] != pair[1][1]
+        )
+        return (
+            f"patient {first!r} is in {one} and {second!r} in {other}, and their names differ in case or spaces alone: "
+            "call one person the same, or two otherwise"
+        )
+    each = {sample.split: sample.id for sample in reversed(samples)}
+    splits = sorted(each, key=str)
+    named, ids = " and ".join(map(str, splits)), " and ".join(each[split] for split in splits)
+    return f"patient {patient} is in {named} ({ids}): all that is of one patient must be in one part"
 
 
 def _drawn(classes: dict[int, list[str]], fractions: Sequence[float]) -> dict[Part, dict[int, list[str]]]:

@@ -39,6 +39,14 @@ def test_monochrome1_is_turned_over(tmp_path):
     assert grey(file) == [[255, 193, 0]]
 
 
+@pytest.mark.parametrize(("photometric", "padding"), [("MONOCHROME1", 0), ("MONOCHROME2", 4095)])
+def test_padding_is_black(tmp_path, photometric, padding):
+    more = {"PhotometricInterpretation": photometric, "PixelPaddingValue": padding}
+    file = write_xray(tmp_path / "a.dcm", [[padding, 2048, 1000]], **more)
+    first, second, _ = np.ravel(grey(file))
+    assert first == 0 and second in (127, 128)
+
+
 def test_the_window_is_used(tmp_path):
     # PS3.3 C.11.2.1.2.1 with centre 1000.5 and width 1001: from 500 to 1500, (x - 1000) / 1000 + 0.5.
     file = write_xray(tmp_path / "a.dcm", [[0, 500, 800, 1500, 4000]], WindowCenter=1000.5, WindowWidth=1001)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -11,8 +12,9 @@ import numpy as np
 from medpfl.core.errors import UserError
 from medpfl.data.partition.draw import draw
 from medpfl.data.partition.spec import parse_spec
-from medpfl.data.patients import Sample, class_of
+from medpfl.data.patients import Sample, by_person, class_of
 
+log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Sample)
 
 DRAWN = ("dirichlet", "equal-dirichlet", "iid")
@@ -49,9 +51,7 @@ def divide_patients(samples: Sequence[S], partition: str, sites: Sequence[str], 
     Raises:
         UserError: fewer patients than sites, or a draw that leaves a site without any.
     """
-    by_patient: dict[str, list[S]] = {}
-    for sample in samples:
-        by_patient.setdefault(sample.patient, []).append(sample)
+    by_patient = by_person(samples)
     patients = sorted(by_patient)
     if len(sites) > len(patients):
         raise UserError(f"--sites {len(sites)}: there are only {len(patients)} patients to divide")
@@ -61,10 +61,13 @@ def divide_patients(samples: Sequence[S], partition: str, sites: Sequence[str], 
         for site, indices in zip(sites, draw(parse_spec(partition), labels, len(sites), seed), strict=True)
         for index in indices.tolist()
     }
+    if left := len(patients) - len(site_of):
+        log.warning("%d of %d patients are at no site, so that all have as many", left, len(patients))
+    place = {id(sample): site for patient, site in site_of.items() for sample in by_patient[patient]}
     divided: dict[str, list[S]] = {site: [] for site in sites}
     for sample in samples:
-        if sample.patient in site_of:
-            divided[site_of[sample.patient]].append(replace(sample, centre=site_of[sample.patient]))
+        if site := place.get(id(sample)):
+            divided[site].append(replace(sample, centre=site))
     if empty := next((site for site, own in divided.items() if not own), None):
         raise UserError(
             f"--partition {partition}: {empty} would have no patient of {len(patients)}: another --seed, a larger "

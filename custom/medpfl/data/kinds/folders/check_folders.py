@@ -16,11 +16,12 @@ from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
 from medpfl.data.kinds.folders.picture_file import DARK, Reading, dark_of_16_bits, picture_size, read_picture
-from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
+from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
 from medpfl.data.patients import in_numbers, no_validation, split_patients
+from medpfl.data.people import people
 from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
@@ -77,7 +78,7 @@ def check_folders(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     if other:
         report.append(Finding("ok", f"{other:,} other file{'s' * (other != 1)} in the folder, not read"))
     if layout.people:
-        report += in_two_centres(layout.centres)
+        report += people(layout.centres)
     return report + repeated(good, layout.classes)
 
 

@@ -16,7 +16,7 @@ from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.folders.layout import Picture
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 
-_VERSION = 2
+_VERSION = 3
 """Part of every key; a change of reading that changes its output changes this number."""
 
 

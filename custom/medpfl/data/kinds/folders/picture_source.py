@@ -24,6 +24,7 @@ from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_
 from medpfl.data.kinds.folders.train_counts import FolderReading, require_countable, split_by_counts
 from medpfl.data.labels import require_fit
 from medpfl.data.patients import set_aside, split_patients
+from medpfl.data.people import people
 from medpfl.data.places import cache_folder
 from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
@@ -84,9 +85,9 @@ class Folders(OfCentres):
         """Reads every picture once, into the cache, and warns of those that are there twice.
 
         Raises:
-            UserError: a picture cannot be read.
+            UserError: a picture cannot be read, or a patient is in different parts at two centres.
         """
-        from medpfl.data.kinds.folders.repeats import in_two_centres, repeated
+        from medpfl.data.kinds.folders.repeats import repeated
 
         chosen = [*self.centres.sites.values(), *self.centres.held_out]
         for centre in self._whole.centres if self._divided else chosen:
@@ -96,8 +97,10 @@ class Folders(OfCentres):
             log.warning("%s", unread)
         for words in self.layout.unread:
             log.warning("%s", words)
-        people = in_two_centres(pictures) if self.layout.people else []
-        for finding in people + repeated(pictures, self.layout.classes):
+        told = people(pictures) if self.layout.people else []
+        for finding in told + repeated(pictures, self.layout.classes):
+            if finding.level == "error":
+                raise UserError(f"{self.layout.root}: {finding.message}")
             log.warning("%s", finding.message)
 
     def site(self, name: str, device: torch.device) -> SiteData:

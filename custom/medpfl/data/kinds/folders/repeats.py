@@ -1,11 +1,11 @@
-"""Files that are there twice, and patients at two centres."""
+"""Files that are there twice."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,18 +28,6 @@ def repeated(centres: Mapping[str, Sequence[Picture]], classes: Sequence[str]) -
         for one, other in pairwise(group):
             between.setdefault((one.centre, other.centre), []).append((one, other))
     return [Finding("warning", _in_words(pairs, classes)) for _, pairs in sorted(between.items())]
-
-
-def in_two_centres(centres: Mapping[str, Sequence[Picture]]) -> list[Finding]:
-    """Warnings about patients who have pictures at two centres, by the names that files give them."""
-    people = {name: {picture.patient for picture in pictures} for name, pictures in centres.items()}
-    found = []
-    for one, other in combinations(people, 2):
-        if both := sorted(people[one] & people[other]):
-            more = f" (and {len(both) - 1:,} more like it)" if both[1:] else ""
-            message = f"patient {both[0]}{more} is in {one} and in {other}: is it the same person?"
-            found.append(Finding("warning", message))
-    return found
 
 
 def _in_words(pairs: Sequence[tuple[Picture, Picture]], classes: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def person(file: Path) -> str | None:
 
 
 def xray(file: Path) -> Image:
-    """An X-ray image, 8 bits, grey; bright is what absorbs.
+    """An X-ray image, 8 bits, grey; bright is what absorbs, and padding is black.
 
     Raises:
         ValueError: the file has another image, raw values of the detector, or cannot be decoded; it says why.
@@ -77,18 +77,22 @@ def xray(file: Path) -> Image:
     from pydicom.pixels import apply_modality_lut, apply_voi_lut
 
     from medpfl.data.kinds.scans.dicom_header import quiet
+    from medpfl.data.kinds.scans.dicom_reader import padding_of
 
     with quiet():
         dataset = dcmread(file)
         _require_xray(dataset)
         try:
             values = apply_voi_lut(apply_modality_lut(dataset.pixel_array, dataset), dataset)
+            padding = padding_of(dataset)
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.
             raise ValueError(f"its pixels cannot be decoded: {first_line(error)}") from None
         dark, bright = _range(dataset)
     shares = (values.astype(np.float64) - dark) / (bright - dark)
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shares = 1 - shares
+    if padding is not None:  # beside the image, and not what absorbs most
+        shares[padding] = 0
     return images.fromarray(np.rint(255 * shares.clip(0, 1)).astype(np.uint8))
 
 

@@ -22,9 +22,10 @@ from medpfl.data.kinds.masks.classes_of import require_one_structure
 from medpfl.data.kinds.masks.look import Seen, look, look_at_row
 from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
-from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
 from medpfl.data.kinds.masks.reading import class_names
 from medpfl.data.patients import in_numbers, no_validation, split_patients
+from medpfl.data.people import people
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _MOST = 20
@@ -68,6 +69,7 @@ def check_masks(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     absent = [name for label, name in enumerate(classes) if not any(one.counts[label] for one in good.values())]
     if good and absent:
         report.append(Finding("warning", f"no mask at all has the class {', '.join(absent)}"))
+    report += people({centre: with_patients(pairs) for centre, pairs in layout.centres.items()})
     if layout.form != "arrays":
         report += repeated({centre: _files(pairs) for centre, pairs in layout.centres.items()}, classes)
     return report

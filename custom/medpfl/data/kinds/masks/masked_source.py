@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
 from medpfl.data.kinds.masks.masked_npz import image_shape
-from medpfl.data.kinds.masks.pair import Layout, Pair
+from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
 from medpfl.data.kinds.masks.picture_pair import picture_reading
 from medpfl.data.kinds.masks.reading import (
     STRUCTURE,
@@ -34,11 +35,15 @@ from medpfl.data.kinds.masks.tensors import require_alike, slices, volumes
 from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
 from medpfl.data.patients import split_patients
+from medpfl.data.people import people
 from medpfl.data.places import cache_folder
 from medpfl.data.split import rows_to_pretrain_on
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -122,9 +127,14 @@ class Masked(OfCentres):
         """Reads every image and mask once, into the cache.
 
         Raises:
-            UserError: one cannot be used.
+            UserError: one cannot be used, or a patient is in different parts at two sites.
         """
-        for centre in (*self.centres.sites.values(), *self.centres.held_out):
+        centres = [*self.centres.sites.values(), *self.centres.held_out]
+        for finding in people({centre: with_patients(self.layout.centres[centre]) for centre in centres}):
+            if finding.level == "error":
+                raise UserError(f"{self.layout.root}: {finding.message}")
+            log.warning("%s", finding.message)
+        for centre in centres:
             self._decoded(centre)
 
     def site(self, name: str, device: torch.device) -> SiteData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,11 @@ class Pair:
     mask: Path
     split: Part | None = None
     label: int = 0
+
+
+def with_patients(pairs: Sequence[Pair]) -> list[Pair]:
+    """Those of which it is known whose they are."""
+    return [pair for pair in pairs if pair.patient != pair.id]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from medpfl.core.errors import UserError
 from medpfl.data.dataset import ImageDataset
+from medpfl.data.files import composed
 from medpfl.data.kinds.npz.medmnist import known_set
 
 _PARTS = ("train", "val", "test")
@@ -149,12 +150,7 @@ def _site_ids(path: Path, archive: zipfile.ZipFile, present: set[str], sizes: li
     if missing := [key for key in keys if key not in present]:
         raise UserError(f"{path}: has site names for some parts, but no {', '.join(missing)}")
     arrays = [_small_array(path, archive, key) for key in keys]
-    for key, array, size in zip(keys, arrays, sizes, strict=True):
-        if array.shape != (size,) or array.dtype.kind not in "iuU":
-            raise UserError(
-                f"{path}: {key} is {_kind(array)} {by(array.shape)}; text or integers, ({size},), are needed"
-            )
-    return np.concatenate([array.astype(str) for array in arrays])
+    return np.concatenate([require_names(path, *given) for given in zip(keys, arrays, sizes, strict=True)])
 
 
 def _kind(array: np.ndarray) -> str:
@@ -232,10 +228,11 @@ def by(shape: tuple[int, ...]) -> str:
 
 
 def require_names(path: Path, key: str, found: np.ndarray, number: int) -> np.ndarray:
-    """Text or whole numbers, one for each of so many; UserError for anything else."""
+    """Names, from text or whole numbers, one for each of so many; UserError for anything else."""
     if found.shape != (number,) or found.dtype.kind not in "iuU":
-        raise UserError(f"{path}: {key} is {found.dtype} {by(found.shape)}; text or integers, ({number},), are needed")
-    return found
+        raise UserError(f"{path}: {key} is {_kind(found)} {by(found.shape)}; text or integers, ({number},), are needed")
+    names, rows = np.unique(found.astype(str), return_inverse=True)
+    return np.array([composed(name.strip()) for name in names.tolist()], dtype=str)[rows]
 
 
 def _some(keys: set[str], most: int = 8) -> str:

@@ -52,7 +52,7 @@ class SeriesReader(PydicomReader):
     def _get_array_data(self, img: Dataset, filename: Any) -> np.ndarray:
         try:
             values = np.asarray(super()._get_array_data(img, filename), dtype=np.float32)
-            padding = _padding(img)
+            padding = padding_of(img)
         except Exception as error:  # Decoders raise whatever they like on damaged pixels.
             raise UserError(f"{filename}: its pixels cannot be decoded: {_reason(error, img)}") from None
         if padding is not None:
@@ -62,7 +62,7 @@ class SeriesReader(PydicomReader):
         return values
 
 
-def _padding(img: Dataset) -> np.ndarray | None:
+def padding_of(img: Dataset) -> np.ndarray | None:
     """Pixels that the scanner declares to be no measurement, from PixelPaddingValue and PixelPaddingRangeLimit."""
     value = img.get("PixelPaddingValue")
     if value is None:

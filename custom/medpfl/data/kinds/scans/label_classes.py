@@ -10,9 +10,14 @@ from medpfl.core.plain import plain_problem
 
 
 def class_number(label: str, classes: Sequence[str]) -> int | None:
-    """Index of a label that is a class's name or else its number; None if it is neither."""
+    """Index of a label that is a class's name or else its number; None if it is neither.
+
+    Where a class is itself called by a number, a label is a name: of the grades 1 to 4 the label 0 is none.
+    """
     if label in classes:
         return list(classes).index(label)
+    if any(map(is_number, classes)):
+        return None
     return int(label) if is_number(label) and int(label) < len(classes) else None
 
 

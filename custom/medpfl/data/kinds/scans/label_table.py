@@ -73,6 +73,9 @@ class Row:
             )
         if isinstance(self.label, str):
             return numbers[0]
+        if len(set(numbers)) < len(numbers):
+            first, second = [name for name, k in zip(self.named, numbers, strict=True) if numbers.count(k) > 1][:2]
+            raise UserError(f"{self.where}: {first!r} and {second!r} are one label: say it once")
         said = dict(zip(numbers, self.label.said.values(), strict=True))
         return tuple(said.get(number, self.label.rest) for number in range(len(classes)))
 
@@ -177,6 +180,8 @@ def _read_table(path: Path, asked: Columns) -> Rows:
         has = ", ".join(names) or "nothing"
         or_pictures = f" (of pictures {PICTURE!r})" if asked.what == Columns.what else ""
         raise UserError(f"{path}: needs one column {asked.what!r}{or_pictures} in its first line, which has: {has}")
+    if twice := next((name for name in ("patient", "split") if names.count(name) > 1), None):
+        raise UserError(f"{path}: two columns are called {twice!r} in its first line: which one is meant?")
     form = form_of(names, path)
     found = Rows()
     for line, cells in table:
@@ -217,8 +222,9 @@ def _add(found: Rows, values: dict[str, str], where: str, form: Form, asked: Col
         found.problems.append(f"{where}: {problem}")
         found.refused.append(what)
         return
-    patient = composed(values.get("patient", "")) or None
-    found.rows.append(Row(what, label, patient, split or None, where))
+    patient = composed(values.get("patient", ""))
+    known = patient if patient.lower() not in NO_LABEL else None
+    found.rows.append(Row(what, label, known, split or None, where))
 
 
 def _unlabelled(what: str, label: str | Labels, form: Form, asked: Columns) -> str | None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.labels import in_words
+from medpfl.data.people import at_two, written_twice
 
 _MAY_SHARE = ": training and test may share them"
 
@@ -15,12 +16,9 @@ _MAY_SHARE = ": training and test may share them"
 def shared(scans: Mapping[str, Sequence[Scan]]) -> list[Finding]:
     """Series and patients that are in two centres, one finding of each kind for two centres.
 
-    A series (or file) in two centres is an error: one would be tested with what the other has trained on. A patient's
-    identifier may be the same in two hospitals by chance, so that is a warning, and an error where their tables give
-    it to different parts.
+    A series (or file) in two centres is an error: one would be tested with what the other has trained on.
     """
-    names = list(scans)
-    found = []
+    names, found = list(scans), written_twice(scans)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
             found += _between(one, scans[one], other, scans[other])
@@ -63,28 +61,11 @@ def _between(one: str, of_one: Sequence[Scan], other: str, of_other: Sequence[Sc
     if twice := [scan for scan in of_one if _key(scan) in there]:
         ids = [scan.id for scan in twice]
         found.append(Finding("error", f"{_some('the series', ids)} in {one} and in {other}: a scan has one centre"))
-    parts, others = _parts(of_one), _parts(of_other)
-    both = sorted((parts.keys() & others.keys()) - {scan.patient for scan in twice})
-    apart = [p for p in both if parts[p] and others[p] and parts[p] != others[p]]
-    if apart:
-        first, second = ("/".join(sorted(p[apart[0]])) for p in (parts, others))
-        remedy = "all of a patient's scans must be in one part; if these are two people, name them differently"
-        message = f"{_some('patient', apart)} in {first} of {one} and in {second} of {other}: {remedy}"
-        found.append(Finding("error", message))
-    if alike := [patient for patient in both if patient not in apart]:
-        found.append(Finding("warning", f"{_some('patient', alike)} in {one} and in {other}: is it the same person?"))
-    return found
+    return found + at_two(one, of_one, other, of_other, {scan.patient for scan in twice})
 
 
 def _key(scan: Scan) -> str:
     return scan.id if scan.kind == "dicom" else str(scan.files[0].resolve())
-
-
-def _parts(scans: Sequence[Scan]) -> dict[str, set[str]]:
-    parts: dict[str, set[str]] = {}
-    for scan in scans:
-        parts.setdefault(scan.patient, set()).update([scan.split] if scan.split else [])
-    return parts
 
 
 def _some(what: str, names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.patients import no_validation, split_patients
+from medpfl.data.people import people
 from medpfl.data.uneven import of_a_site
 
 if TYPE_CHECKING:
@@ -60,14 +61,17 @@ def _findings(
         yield Finding("warning", f"no window at all of class {', '.join(absent)}")
     if data.persons is None and data.groups is None:
         yield Finding("warning", _PATIENTS)
-    for centre, windows in data.windows().items():
+    windows_of = data.windows()
+    if data.persons is not None:
+        yield from people(windows_of)
+    for centre, windows in windows_of.items():
         try:
             parts = split_patients(windows, _FRACTIONS, 1.0, 0, centre)
         except UserError as error:
             yield Finding("error", f"{centre}: {error}")
             continue
-        people = len(np.unique(data.persons[data.centres == centre])) if data.persons is not None else 0
-        whose = f" of {people:,} patient{'s' * (people != 1)}" if people else ""
+        number = len(np.unique(data.persons[data.centres == centre])) if data.persons is not None else 0
+        whose = f" of {number:,} patient{'s' * (number != 1)}" if number else ""
         sizes = ", ".join(f"{part} {len(parts[part]):,}" for part in PARTS)
         by = "the file's split" if data.split is not None else "the default split"
         yield Finding("ok", f"{centre}: {len(windows):,} windows{whose}; by {by} {sizes}")

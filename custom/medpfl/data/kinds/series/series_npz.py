@@ -110,6 +110,11 @@ def _read(path: Path) -> SeriesSet:
             arrays = {key: file[key] for key in ("series", "labels", *_OPTIONAL) if key in file}
             there = sorted(file)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if "Object arrays" in str(error):
+            raise UserError(
+                f"{path}: an array holds objects: windows must all have one length, and names be text "
+                "(np.array(names, dtype=str))"
+            ) from None
         raise UserError(f"{path}: damaged, or not plain arrays ({error}): get it again") from None
     except MemoryError:
         raise UserError(f"{path}: its series do not fit into this machine's memory") from None
@@ -180,4 +185,4 @@ def _labels(path: Path, arrays: dict[str, Any], number: int) -> tuple[np.ndarray
 def _names(path: Path, arrays: dict[str, Any], key: str, number: int) -> np.ndarray | None:
     if key not in arrays:
         return None
-    return require_names(path, key, arrays[key], number).astype(str)
+    return require_names(path, key, arrays[key], number)

@@ -1,0 +1,75 @@
+"""Patients whose names are written in two ways, or who are at two sites."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+
+from medpfl.data.finding import Finding
+from medpfl.data.patients import Sample, by_person, person
+
+
+def people(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
+    """What must be known of the patients of sites; an error where one is in different parts at two."""
+    found = written_twice(centres)
+    for one, other in combinations(centres, 2):
+        found += at_two(one, centres[one], other, centres[other])
+    return found
+
+
+def written_twice(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
+    """Patients whose names are written in two ways at a site."""
+    found = []
+    for centre, samples in centres.items():
+        twice = [names for names in _spellings(samples) if names[1:]]
+        if twice:
+            one, other = twice[0][:2]
+            message = (
+                f"{centre}: {_some('patient', [repr(one), *twice[1:]])} written {other!r} too: by names that differ in "
+                "case or spaces alone they are taken for one person, and stay in one part"
+            )
+            found.append(Finding("warning", message))
+    return found
+
+
+def at_two(
+    one: str, of_one: Sequence[Sample], other: str, of_other: Sequence[Sample], known: Collection[str] = ()
+) -> list[Finding]:
+    """Patients by whose names samples are at two sites.
+
+    A name may be the same in two hospitals by chance, so that is a warning, and an error where it is in different
+    parts, as their tables say.
+
+    Args:
+        one: a site.
+        of_one: its samples.
+        other: another site.
+        of_other: its.
+        known: patients of whom something worse is said already.
+    """
+    first, second = by_person(of_one), by_person(of_other)
+    there = {person(name): name for name in second}
+    both = [(name, there[person(name)]) for name in sorted(first) if person(name) in there and name not in known]
+    parts = [tuple({s.split for s in of if s.split} for of in (first[a], second[b])) for a, b in both]
+    apart = [k for k, (here, elsewhere) in enumerate(parts) if here and elsewhere and here != elsewhere]
+    found = []
+    if apart:
+        here, elsewhere = ("/".join(sorted(part)) for part in parts[apart[0]])
+        remedy = "all that is of a patient must be in one part; if these are two people, name them differently"
+        names = _some("patient", [both[k][0] for k in apart])
+        found.append(Finding("error", f"{names} in {here} of {one} and in {elsewhere} of {other}: {remedy}"))
+    if alike := [name for k, (name, _) in enumerate(both) if k not in apart]:
+        found.append(Finding("warning", f"{_some('patient', alike)} in {one} and in {other}: is it the same person?"))
+    return found
+
+
+def _spellings(samples: Sequence[Sample]) -> list[list[str]]:
+    names: dict[str, list[str]] = {}
+    for name in sorted({sample.patient for sample in samples}):
+        names.setdefault(person(name), []).append(name)
+    return list(names.values())
+
+
+def _some(what: str, names: Sequence[object]) -> str:
+    more = len(names) - 1
+    return f"{what} {names[0]}" + (f" (and {more:,} more like it)" if more else "") + " is"

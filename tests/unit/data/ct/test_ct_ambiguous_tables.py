@@ -1,0 +1,55 @@
+"""Tables that can be read in two ways: refused, and not read in one of them."""
+
+import pytest
+
+from medpfl.core.errors import UserError
+from medpfl.data.kinds.scans.label_classes import class_number
+from medpfl.data.kinds.scans.label_table import Columns, read_rows
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def read(text):
+        (tmp_path / "labels.csv").write_text(text)
+        return read_rows(tmp_path / "labels.csv", Columns("picture"))
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("classes", "label", "number"),
+    [
+        (("1", "2", "3", "4"), "1", 0),
+        (("1", "2", "3", "4"), "0", None),
+        (("01", "02", "03"), "1", None),
+        (("0", "1", "2"), "2", 2),
+        (("0", "1", "2"), "3", None),
+        (("normal", "glaucoma"), "1", 1),
+        (("normal", "glaucoma"), "2", None),
+    ],
+)
+def test_where_a_class_is_called_by_a_number_a_label_is_a_name(classes, label, number):
+    assert class_number(label, classes) == number
+
+
+def test_a_label_that_is_none_of_the_grades_is_named(rows):
+    (row,) = rows("picture,label\na.png,0\n").rows
+    with pytest.raises(UserError, match=r"line 2: label '0' is neither a class \(1, 2, 3\) nor its number"):
+        row.target(("1", "2", "3"))
+
+
+@pytest.mark.parametrize("name", ["patient", "split"])
+def test_two_columns_of_one_name(rows, name):
+    with pytest.raises(UserError, match=f"two columns are called '{name}'"):
+        rows(f"picture,label,{name},{name}\na.png,x,train,test\n")
+
+
+@pytest.mark.parametrize("cell", ["NA", "nan", "-", "n/a", ""])
+def test_a_patient_whom_nobody_knows_is_no_person(rows, cell):
+    assert rows(f"picture,label,patient\na.png,x,{cell}\n").rows[0].patient is None
+
+
+def test_a_label_that_is_said_by_name_and_by_number(rows):
+    (row,) = rows("picture,label: x,label: 0\na.png,1,0\n").rows
+    with pytest.raises(UserError, match="'x' and '0' are one label: say it once"):
+        row.target(("x", "y"))

@@ -1,0 +1,92 @@
+"""One person, however files and tables write the name, and wherever there are samples of that person."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.data.check import check
+from medpfl.data.partition.by_patient import divide_patients
+from medpfl.data.patients import by_person, person, split_patients
+from medpfl.data.people import people
+from medpfl.data.sites import open_source
+
+
+@dataclass(frozen=True)
+class OfPatient:
+    patient: str
+    id: str
+    label: int = 0
+    split: str | None = None
+    centre: str = "a"
+
+
+def twice(number, one="P{}", other=" p {}"):
+    """Two samples each of so many persons, whose names are written in two ways."""
+    return [OfPatient(form.format(n), f"{n}-{k}") for n in range(number) for k, form in enumerate((one, other))]
+
+
+@given(st.integers(3, 40), st.integers(0, 5))
+def test_one_person_is_in_one_part(number, seed):
+    parts = split_patients(twice(number), (0.5, 0.2, 0.3), 1.0, seed, "a")
+    found = [{person(sample.patient) for sample in samples} for samples in parts.values()]
+    assert sum(map(len, found)) == len(set().union(*found)) == number
+    assert sum(map(len, parts.values())) == 2 * number
+
+
+@given(st.integers(4, 30), st.integers(0, 5))
+def test_one_person_is_at_one_site(number, seed):
+    divided = divide_patients(twice(number), "iid", ["a", "b", "c"], seed)
+    found = [{person(sample.patient) for sample in samples} for samples in divided.values()]
+    assert sum(map(len, found)) == len(set().union(*found)) == number
+
+
+def test_names_that_differ_otherwise_are_two_persons():
+    assert len(by_person([OfPatient("P1", "1"), OfPatient("P01", "2"), OfPatient("p1 ", "3")])) == 2
+
+
+def test_patients_that_equal_sites_have_no_room_for_are_told(caplog):
+    divide_patients([OfPatient(f"p{n}", str(n)) for n in range(14)], "equal-dirichlet:1", list("abcde"), 0)
+    assert "4 of 14 patients are at no site, so that all have as many" in caplog.text
+
+
+def test_what_is_told_of_them():
+    (told,) = people({"north": twice(3), "south": [OfPatient("q", "1")]})
+    assert (told.level, told.message) == (
+        "warning",
+        "north: patient ' p 0' (and 2 more like it) is written 'P0' too: by names that differ in case or spaces alone "
+        "they are taken for one person, and stay in one part",
+    )
+    (told,) = people({"north": [OfPatient("P1", "1")], "south": [OfPatient("p1", "2")]})
+    assert (told.level, told.message) == ("warning", "patient P1 is in north and in south: is it the same person?")
+    (told,) = people({"a": [OfPatient("P1", "1", split="train")], "b": [OfPatient("p1", "2", split="test")]})
+    assert told.level == "error" and "patient P1 is in train of a and in test of b" in told.message
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A datalist with two patients of site A in training who are in the test of site B."""
+    rng, lists = np.random.default_rng(0), {"training": [], "test": []}
+    for part, site, number in (("training", "A", 6), ("test", "B", 2)):
+        for k in range(number):
+            for what, content in (("image", rng.integers(0, 255, (8, 8))), ("mask", rng.integers(0, 2, (8, 8)) * 255)):
+                Image.fromarray(content.astype(np.uint8)).save(tmp_path / f"{site}{k}-{what}.png")
+            lists[part].append({"image": f"{site}{k}-image.png", "label": f"{site}{k}-mask.png", "patient": f"P{k}",
+                                "site": site})  # fmt: skip
+    (tmp_path / "datalist.json").write_text(json.dumps(lists))
+    return tmp_path / "datalist.json"
+
+
+def test_a_patient_of_two_sites_is_noticed_in_images_with_masks(masked):
+    said = "patient P0 (and 1 more like it) is in train of A and in test of B: all that is of a patient"
+    assert [f.level for f in check(str(masked)) if said in f.message] == ["error"]
+    fields = {"sites": 2, "partition": "natural", "model": "unet", "device": "cpu"}
+    config = make_config(algorithm="local", task="segmentation", data=str(masked), **fields)
+    with pytest.raises(UserError, match="is in train of A and in test of B"):
+        open_source(config).prepare()
