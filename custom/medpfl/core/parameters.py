@@ -47,7 +47,7 @@ class StateError(ValueError):
 
 
 class UnfitData(StateError):
-    """A site's own data are why it cannot answer, so that the refusal says something of them."""
+    """A site's own data, alone or with earlier runs', are why it cannot answer: the refusal says something of them."""
 
 
 @dataclass(frozen=True)

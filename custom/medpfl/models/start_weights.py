@@ -147,7 +147,10 @@ def _in_folder(file: Path) -> Path:
 
 
 def content_of(file: Path, called: str) -> Any:
-    """What a file of weights holds; UserError where it cannot be read, without torch's words: they would run it."""
+    """What a file of weights holds; UserError where it cannot be read.
+
+    Torch's own words, which would have the reader run what is in the file, are left out.
+    """
     try:
         if file.suffix == ".safetensors":
             return load_file(file)

@@ -168,7 +168,7 @@ def _check_numbers(known: Mapping[str, tuple[float, float]], numbers: Mapping[st
 
 
 def _check_epochs(epochs: int, joined: Mapping[str, Any]) -> None:
-    """A newcomer measures before and after every epoch and keeps one of them; a rival that diverged has no measures."""
+    """A newcomer measures before and after every epoch, tells all or two, and keeps one; a rival may diverge."""
     trainings = [("epoch", "validation")]
     if joined["alone_epoch"] is not None:
         trainings.append(("alone_epoch", "alone_validation"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from medpfl.core.messages import Message, Update
-from medpfl.core.parameters import StateError, UnfitData
+from medpfl.core.parameters import StateError
 from medpfl.site import words
 from medpfl.site.contract import Contract
 from medpfl.site.ledger import Ledger, Served
@@ -43,19 +43,20 @@ class Account:
     _served: Served | None = field(default=None, init=False)
 
     def begin(self, run: int, message: Message) -> bool:
-        """Lets a run begin, or go on, within the policy's limits; whether this message let it begin.
+        """Lets a run begin, or go on, within the policy's limits.
+
+        Returns:
+            Whether this message let it begin, which :meth:`withdraw` takes back where nothing leaves.
 
         Raises:
             StateError: the data have served as many experiments or rounds as they may, or the ledger is not at hand.
         """
-        if not (self.policy.experiments or self.policy.rounds):
-            return False
         begun = False
         if message.task in ("prepare", "statistics", "join"):
             with at_hand("read"):
                 self._served = self.ledger.begin(*self._run(run), most=self.policy.experiments)
             begun = self._served.begun
-        elif message.task == "train":
+        elif message.task == "train" and (self.policy.experiments or self.policy.rounds):
             with at_hand("read"):
                 self._served = self.ledger.served(*self._run(run), verify=False)
         if self._served is not None:
@@ -69,43 +70,8 @@ class Account:
         with at_hand("written"):
             self.ledger.withdraw(*self._run(run))
 
-    def enter(self, run: int, task: str, update: Update) -> None:
-        """Records an answer, before it leaves; StateError if that cannot be."""
-        self._append(run, task, update)
-
-    def refuse(self, run: int, task: str, error: Exception) -> None:
-        """Records a refusal if it rests on the data, before it is told; StateError if that cannot be."""
-        if isinstance(error, StateError | StateNotKept) and not isinstance(error, UnfitData):
-            return
-        why = str(error) if isinstance(error, UnfitData) else type(error).__name__
-        self._append(run, task, Update("", 0), refused=why)
-
-    @contextmanager
-    def counting(self, run: int, task: str) -> Iterator[None]:
-        """Inside, the data are looked at for a run that has not begun: :meth:`refuse` has whatever is raised.
-
-        Raises:
-            StateError: as :meth:`begin`, before they are looked at.
-        """
-        with at_hand("read"):
-            served = self.ledger.served(*self._run(run))
-        self._require_room(served)
-        try:
-            yield
-        except Exception as error:
-            if not served.known:
-                self.refuse(run, task, error)
-            raise
-
-    def _require_room(self, served: Served) -> None:
-        most = self.policy.experiments
-        if most and not served.known and served.experiments >= most:
-            raise StateError(words.EXPERIMENTS(most))
-
-    def _run(self, run: int) -> tuple[str, str, str, int]:
-        return self.contract.data, self.contract.hash, self.experiment, run
-
-    def _append(self, run: int, task: str, update: Update, **more: str) -> None:
+    def enter(self, run: int, task: str, update: Update, **more: str) -> None:
+        """Records an answer, before it leaves, or why there is none; StateError if that cannot be."""
         data, contract, experiment, _ = self._run(run)
         entry = {
             "job": self.job,
@@ -119,6 +85,47 @@ class Account:
         }
         with at_hand("written"):
             self.ledger.append(entry | more, update)
+
+    def refuse(self, run: int, task: str, error: Exception) -> None:
+        """Records a refusal, before it is told; StateError if that cannot be. A site that cannot write refuses all."""
+        if not isinstance(error, StateNotKept):
+            why = str(error) if isinstance(error, StateError) else type(error).__name__
+            self.enter(run, task, Update("", 0), refused=why)
+
+    @contextmanager
+    def counting(self, run: int, task: str, refusals: type[Exception] = Exception) -> Iterator[None]:
+        """Inside, the data are looked at before a run begins; that they are why it does not is recorded.
+
+        Args:
+            run: its number.
+            task: what is done.
+            refusals: that rest on the data.
+
+        Raises:
+            StateError: the data have served as many experiments as they may, or the ledger is not at hand.
+        """
+        with at_hand("read"):
+            served = self.ledger.begin(*self._run(run), most=self.policy.experiments)
+        self._require_room(served)
+        try:
+            yield
+        except refusals as error:
+            if served.begun:
+                self.refuse(run, task, error)
+            raise
+        finally:
+            if (
+                served.begun
+            ):  # an answer is still to come, or none; where a refusal is recorded there is nothing to take
+                self.withdraw(run)
+
+    def _require_room(self, served: Served) -> None:
+        most = self.policy.experiments
+        if most and not served.known and served.experiments >= most:
+            raise StateError(words.EXPERIMENTS(most))
+
+    def _run(self, run: int) -> tuple[str, str, str, int]:
+        return self.contract.data, self.contract.hash, self.experiment, run
 
 
 @contextmanager

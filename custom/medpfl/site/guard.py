@@ -105,11 +105,12 @@ class Guarded:
             with self._withdrawn_if_failed(record, begun):
                 self.book.write(record)
         with self._withdrawn_if_failed(record, begun):
-            found = self._found(record, message, model, begun)
-            update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
-            first = message.task == "train" and not record.trained
-            if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
-                self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
+            with self._recorded_if_refused(record, message, begun):
+                found = self.party.handle(message, model)
+                update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+                first = message.task == "train" and not record.trained
+                if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
+                    self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
             if message.task in ("prepare", "statistics") and not record.greeted:
                 with self._still(record) as now:
                     self.book.write(replace(now, greeted=True))
@@ -126,11 +127,13 @@ class Guarded:
     def _counting(self, record: Record, message: Message) -> AbstractContextManager[None]:
         """Of what is refused because of the data; a round is part of a run that counts already."""
         counts = self.account and message.task != "train" and self._tells_of_patients(message)
-        return self.account.counting(record.run, message.task) if counts else nullcontext()
+        return self.account.counting(record.run, message.task, UnfitData) if counts else nullcontext()
 
-    def _found(self, record: Record, message: Message, model: nn.Module, begun: bool) -> Update:
+    @contextmanager
+    def _recorded_if_refused(self, record: Record, message: Message, begun: bool) -> Iterator[None]:
+        """What a site cannot do with a question, once its data are at work, may rest on them."""
         try:
-            return self.party.handle(message, model)
+            yield
         except Exception as error:
             if begun:
                 self.account.refuse(record.run, message.task, error)

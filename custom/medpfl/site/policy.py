@@ -60,7 +60,7 @@ class SitePolicy(BaseModel):
         jobs: ``allowed``: jobs of this package that fit the policy; ``approved``: only those whose contract's hash is
             among ``approved``.
         approved: hashes of contracts, as ``medpfl site review`` prints them.
-        experiments: how many experiments may use one data set; 0 for any number.
+        experiments: how many experiments may use one data set, those among them that it refuses; 0 for any number.
         rounds: how many rounds of training one data set may serve over all experiments; 0 for any number.
         repeats: how often in a run a task may be asked again with other content, as a server does that has lost a step.
         largest_jump: how many times as far as the site's longest update so far what it receives next may lie from what

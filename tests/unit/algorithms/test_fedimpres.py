@@ -325,3 +325,13 @@ def test_the_report_shows_the_images_and_what_was_done(tmp_path):
     assert results["impression"]["picture"] in page
     picture = Image.open(io.BytesIO(base64.b64decode(results["impression"]["picture"].partition(",")[2])))
     assert picture.size == (8 * 29 - 1, 28)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "size"),
+    [("fedimpres", {"synthesis_batch": 20, "batch_size": 30}, 20), ("fedavg", {"beta": 0.5, "batch_size": 60}, 16)],
+)
+def test_images_are_moved_in_batches_of_their_own(algorithm, settings, size):
+    """Training's batch size has no say in it: the paper's Retina runs have 20 and 40 here, 30 and 60 there."""
+    parts = make_config(algorithm=algorithm, settings=settings).mechanisms
+    assert [part.settings.synthesis_batch for part in parts if part.name == "impression"] == [size]

@@ -5,12 +5,14 @@ import logging
 import multiprocessing
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 import torch
 from test_guard import KEY, Guarded
 
 from medpfl.core.messages import Failure
+from medpfl.core.parameters import StateError
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.ledger import Ledger
@@ -97,12 +99,45 @@ def test_runs_that_begin_at_once_are_counted(tmp_path):
     first.train(1)
 
 
-def test_a_hello_that_is_refused_takes_no_experiment(tmp_path):
+def test_a_hello_that_the_contract_refuses_takes_no_experiment(tmp_path):
     policy = SitePolicy(experiments=1)
-    for name, asked in (("a", {"shared": {"x/y": torch.ones(2)}}), ("b", {"split": ["nonsense"]})):
-        refused = Guarded(folder=tmp_path / name, key=KEY, policy=policy)
-        refused.ask_hello(**asked)
+    Guarded(folder=tmp_path / "a", key=KEY, policy=policy).ask_hello(shared={"x/y": torch.ones(2)})
     Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_what_a_site_refuses_once_its_data_are_at_work_is_an_experiment(tmp_path, limit):
+    """By the network's last layer, say, a server tries how many classes they have."""
+    policy = SitePolicy(experiments=limit)
+    for _ in range(2):
+        refused = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+        refused.ask_hello(split=["nonsense"])
+    (entry,) = refused.site.account.ledger.entries() if limit else list(refused.site.account.ledger.entries())[:1]
+    assert (entry["task"], "disagree on what is shared" in entry["refused"]) == ("prepare", True)
+    if limit:
+        assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+
+
+def test_what_the_gate_holds_back_is_an_experiment(tmp_path):
+    """Statistics that are not finite are held back, and a server's weights can make that a question about one pixel."""
+    policy = SitePolicy(experiments=1)
+    held = Guarded("f-fedap", folder=tmp_path / "a", key=KEY, policy=policy)
+    handle = held.site.party.handle
+    held.site.party.handle = lambda message, model: replace(
+        handle(message, model), metrics={"samples": {"train": float("nan")}}
+    )
+    assert "may not leave" in held.refused("prepare")
+    assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+
+
+def test_jobs_that_look_at_the_data_at_once_are_counted(tmp_path):
+    account = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1)).site.account
+    other = replace(account, experiment="b")
+    looks = other.counting(1, "begin")
+    with account.counting(1, "begin"), pytest.raises(StateError, match=r"\(experiments\)"), looks:
+        raise AssertionError("not reached")
+    with other.counting(1, "begin"):  # nothing came of the first, and nothing was refused
+        assert list(account.ledger.entries()) == []
 
 
 def test_a_question_that_fails_takes_nothing_back_of_another_that_is_at_work(tmp_path):

@@ -131,7 +131,7 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
         yield Leaving(channel.what, task, times, shapes, channel.nbytes, channel.reveals)
     if joining:
         yield Leaving(
-            "measures before and after adapting, of each epoch where measures is full",
+            "measures before and after adapting, of two epochs, or of each with measures=full",
             "join",
             1,
             {},

@@ -124,12 +124,15 @@ class PersonalizedExecutor(Executor):
             fl_ctx: of the first task.
             first: gives its message.
         """
+        from medpfl.engine.first_model import pick_device
         from medpfl.flare.transport.policy import check_policy
 
         contract = place.contract(config)
+        pick_device(config)  # that there is no GPU says nothing of the data, nor what a list forbids
         with place.opening(contract):
             federation = self._federation(config, place, first, place.own.get(config.data))
-            check_policy(fl_ctx, config.algorithm, federation.leaving())
+        check_policy(fl_ctx, config.algorithm, federation.leaving())
+        with place.opening(contract):
             site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site, federation.source, contract), federation.model()
 

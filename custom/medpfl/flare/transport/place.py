@@ -12,6 +12,7 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import RunConfig
 from medpfl.core.parameters import StateError
+from medpfl.core.permitted_code import is_function
 from medpfl.data.source import DataSource, training_patients
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
@@ -112,15 +113,16 @@ class Place:
 
     @contextmanager
     def opening(self, contract: Contract) -> Iterator[None]:
-        """Inside, the site's own data are opened as the job says; that they cannot be counts as an experiment.
+        """Inside, the site's own data are opened as the job says, and what is made of them; that this fails counts.
 
         Raises:
-            SiteForbids: the data have served as many experiments as they may.
+            SiteForbids: the data have served as many experiments as they may, or the words of what was raised inside.
         """
         account = self._account(contract)
-        counts = account is not None and contract.data in self.own
+        counts = account is not None and (contract.data in self.own or is_function(contract.data))
         try:
-            with account.counting(1, "begin") if counts else nullcontext():
+            run = Book(self.folder, self.seal).read(contract).run
+            with account.counting(run, "begin") if counts else nullcontext():
                 yield
         except StateError as error:
             raise error if isinstance(error, SiteForbids) else SiteForbids(str(error)) from None

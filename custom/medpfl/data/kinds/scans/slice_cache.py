@@ -16,6 +16,7 @@ from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.scans.look import Look
 from medpfl.data.kinds.scans.preprocessing import Preprocessing, pipeline
 from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.places import private_folder
 
 _VERSION = 4
 """Part of every key; a change of the pipeline that changes its output changes this number."""
@@ -44,7 +45,7 @@ class ScanCache:
     """
 
     def __init__(self, preprocessing: Preprocessing, folder: Path):
-        self._how, self._folder = preprocessing, folder
+        self._how, self._folder = preprocessing, private_folder(folder)
         self._steps = pipeline(preprocessing).transforms
 
     def __call__(self, scan: Scan) -> Decoded:
@@ -105,11 +106,11 @@ def load_scans(
     Raises:
         UserError: a file is missing, cannot be decoded or has no HU, by name, or the cache cannot be written.
     """
-    kept = ScanCache(preprocessing, cache)
+    decoded = ScanCache(preprocessing, cache)
     found: list[Decoded | None] = []
     for scan in scans:
         try:
-            found.append(kept(scan))
+            found.append(decoded(scan))
         except UserError as error:
             if not skip_broken:
                 raise
