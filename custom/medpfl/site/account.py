@@ -114,9 +114,7 @@ class Account:
                 self.refuse(run, task, error)
             raise
         finally:
-            if (
-                served.begun
-            ):  # an answer is still to come, or none; where a refusal is recorded there is nothing to take
+            if served.begun:  # what was recorded stays
                 self.withdraw(run)
 
     def _require_room(self, served: Served) -> None:
