@@ -22,6 +22,11 @@ Made = tuple[dict[str, Tensor], dict[str, Any]]
 def kept(folder: Path, key: str, make: Callable[[], Made]) -> Made:
     """Tensors and what is said of them, from the folder if they are in it, else made and put there.
 
+    Args:
+        folder: made if need be, for no other user to read.
+        key: of what they are made from, :func:`key_of`.
+        make: makes them.
+
     Raises:
         UserError: the folder cannot be written.
     """
