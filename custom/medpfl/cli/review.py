@@ -51,11 +51,12 @@ def ledger(
         ),
     ] = None,
 ) -> None:
-    """Show what has left this site, or was refused because of its data, and verify that no entry was changed or lost.
+    """Show for what this site opened its data, and what has left it; verify that no entry was changed or lost.
 
     Exit code 1 if the ledger is not as the site wrote it; the entries before the break are shown.
     """
     from medpfl.report.words import size
+    from medpfl.site.account import OPEN
     from medpfl.site.ledger import open_ledger
     from medpfl.site.local_file import local_of
     from medpfl.site.seal import SealBroken, read_key
@@ -72,8 +73,8 @@ def ledger(
                 print(json.dumps(entry))
                 continue
             what = f"{len(entry['tensors'])} tensors, {size(entry['bytes'])}" if entry["tensors"] else "numbers"
-            if "refused" in entry:
-                what = f"refused: {entry['refused']}"
+            what = "the data are opened" if entry["task"] == OPEN else what
+            what = f"refused: {entry['refused']}" if "refused" in entry else what
             line = (
                 f"{entry['time']}  {entry['data']}  {entry['task']} {entry['round']}  {what}  "
                 f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"

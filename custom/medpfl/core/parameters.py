@@ -46,10 +46,6 @@ class StateError(ValueError):
     """Tensors that do not fit the split: missing, extra, misshapen, non-finite or negative variances, each by name."""
 
 
-class UnfitData(StateError):
-    """A site's own data, alone or with earlier runs', are why it cannot answer: the refusal says something of them."""
-
-
 @dataclass(frozen=True)
 class _Entry:
     shape: tuple[int, ...]

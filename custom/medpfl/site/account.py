@@ -1,7 +1,8 @@
 """A run's account in its site's ledger: what was answered, and how many experiments and rounds its data have served.
 
-A refusal tells of the data where it rests on them: that a file is not called so, that a class has not so many patients.
-So it counts as an experiment, as an answer does; else job after job that is refused could ask as much as it likes.
+How a job fails tells of the data too: that a file is not called so, that a class has not so many patients. So a run
+counts from when a site opens its data for it, whatever comes of that; else job after job that is refused could ask as
+much as it likes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from medpfl.site.seal import SealBroken
 from medpfl.site.store import StateNotKept
 
 logger = logging.getLogger(__name__)
+
+OPEN = "open"
+"""The task of the entry by which a run counts."""
+_WORDS = 300
+"""Characters of a reason that are kept: a server's words may be in it."""
 
 
 @dataclass
@@ -70,9 +76,39 @@ class Account:
         with at_hand("written"):
             self.ledger.withdraw(*self._run(run))
 
-    def enter(self, run: int, task: str, update: Update, **more: str) -> None:
-        """Records an answer, before it leaves, or why there is none; StateError if that cannot be."""
-        data, contract, experiment, _ = self._run(run)
+    def enter(self, run: int, task: str, update: Update) -> None:
+        """Records an answer, before it leaves; StateError if that cannot be."""
+        self._append(run, task, update)
+
+    def open(self, run: int) -> None:
+        """Counts a run, before its data are opened.
+
+        Raises:
+            StateError: the data have served as many experiments as they may, or the ledger is not at hand.
+        """
+        for data in self.contract.opens:
+            with at_hand("written"):
+                served = self.ledger.begin(*self._run(run, data), most=self.policy.experiments)
+            self._require_room(served)
+            if not served.known:
+                self._append(run, OPEN, Update("", 0), data)
+
+    def refuse(self, run: int, message: Message, error: Exception) -> None:
+        """Records that a question has no answer, before it is told; StateError if that cannot be."""
+        if not isinstance(error, StateNotKept):  # a site that cannot write refuses all
+            why = str(error) if isinstance(error, StateError) else type(error).__name__
+            self._append(run, message.task, Update("", message.round), refused=why[:_WORDS])
+
+    def _require_room(self, served: Served) -> None:
+        most = self.policy.experiments
+        if most and not served.known and served.experiments >= most:
+            raise StateError(words.EXPERIMENTS(most))
+
+    def _run(self, run: int, data: str = "") -> tuple[str, str, str, int]:
+        return data or self.contract.data, self.contract.hash, self.experiment, run
+
+    def _append(self, run: int, task: str, update: Update, data: str = "", **more: str) -> None:
+        data, contract, experiment, _ = self._run(run, data)
         entry = {
             "job": self.job,
             "submitter": self.contract.submitter,
@@ -85,45 +121,6 @@ class Account:
         }
         with at_hand("written"):
             self.ledger.append(entry | more, update)
-
-    def refuse(self, run: int, task: str, error: Exception) -> None:
-        """Records a refusal, before it is told; StateError if that cannot be. A site that cannot write refuses all."""
-        if not isinstance(error, StateNotKept):
-            why = str(error) if isinstance(error, StateError) else type(error).__name__
-            self.enter(run, task, Update("", 0), refused=why)
-
-    @contextmanager
-    def counting(self, run: int, task: str, refusals: type[Exception] = Exception) -> Iterator[None]:
-        """Inside, the data are looked at before a run begins; that they are why it does not is recorded.
-
-        Args:
-            run: its number.
-            task: what is done.
-            refusals: that rest on the data.
-
-        Raises:
-            StateError: the data have served as many experiments as they may, or the ledger is not at hand.
-        """
-        with at_hand("read"):
-            served = self.ledger.begin(*self._run(run), most=self.policy.experiments)
-        self._require_room(served)
-        try:
-            yield
-        except refusals as error:
-            if served.begun:
-                self.refuse(run, task, error)
-            raise
-        finally:
-            if served.begun:  # what was recorded stays
-                self.withdraw(run)
-
-    def _require_room(self, served: Served) -> None:
-        most = self.policy.experiments
-        if most and not served.known and served.experiments >= most:
-            raise StateError(words.EXPERIMENTS(most))
-
-    def _run(self, run: int) -> tuple[str, str, str, int]:
-        return self.contract.data, self.contract.hash, self.experiment, run
 
 
 @contextmanager

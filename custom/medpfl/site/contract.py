@@ -61,6 +61,11 @@ class Contract:
         return self._of_data.data
 
     @property
+    def opens(self) -> tuple[str, ...]:
+        """The names of data that a site looks for: those of who joins, and of the run, whose network fits its data."""
+        return tuple(dict.fromkeys((self.data, self.config.data)))
+
+    @property
     def data_args(self) -> Mapping[str, Any]:
         """How they are read."""
         return self._of_data.data_args

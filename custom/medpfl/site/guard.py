@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, Update, named
-from medpfl.core.parameters import State, StateError, UnfitData, distance
+from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
 from medpfl.site import words
@@ -88,8 +88,7 @@ class Guarded:
             require_words(self.policy, self.contract)
             self._require_weights()
             self._require_unsteered()
-            with self._counting(record, message):
-                self._require_patients(message, model)
+            self._require_patients(message, model)
             self._require_consent_to_weights(message)
             self._require_pretrained(message)
             self._require_channels(message)
@@ -124,19 +123,14 @@ class Guarded:
                 self.account.enter(record.run, message.task, update)
         return update
 
-    def _counting(self, record: Record, message: Message) -> AbstractContextManager[None]:
-        """Of what is refused because of the data; a round is part of a run that counts already."""
-        counts = self.account and message.task != "train" and self._tells_of_patients(message)
-        return self.account.counting(record.run, message.task, UnfitData) if counts else nullcontext()
-
     @contextmanager
     def _recorded_if_refused(self, record: Record, message: Message, begun: bool) -> Iterator[None]:
-        """What a site cannot do with a question, once its data are at work, may rest on them."""
+        """What a site cannot do with a question may rest on its data: a round that failed is one."""
         try:
             yield
         except Exception as error:
-            if begun:
-                self.account.refuse(record.run, message.task, error)
+            if self.account and (begun or message.task == "train"):
+                self.account.refuse(record.run, message, error)
             raise
 
     @contextmanager
@@ -204,7 +198,7 @@ class Guarded:
         with at_hand("written" if keep else "read"):
             wrong = self.sets.tell_of_few(self.contract.data, least, keep=keep)
         if wrong:
-            raise UnfitData(words.POLICY + wrong)
+            raise StateError(words.POLICY + wrong)
 
     def _require_consent_to_weights(self, message: Message) -> None:
         """Whoever makes weights can make them show single patients."""

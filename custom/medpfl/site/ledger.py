@@ -195,7 +195,7 @@ class Ledger:
         for entry in self.entries() if verify else self._unverified():
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
-                rounds += entry["task"] == "train" and "refused" not in entry
+                rounds += entry["task"] == "train"
         for begun in self._begun():
             if begun["data"].casefold() == data.casefold():
                 runs.add((begun["contract"], begun["experiment"], begun["run"]))

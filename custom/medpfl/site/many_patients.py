@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from medpfl.config.run import RunConfig
 from medpfl.core.masked_data import MaskedVolumes
-from medpfl.core.parameters import StateError, UnfitData
+from medpfl.core.parameters import StateError
 from medpfl.core.site_data import ImageTensors, Part, SiteData, batch_sizes
 from medpfl.site import words
 from medpfl.site.contents import showing
@@ -38,12 +38,13 @@ def require_words(policy: SitePolicy, contract: Contract) -> None:
 
     It is asked before the data are opened.
     """
-    if not policy.lets_say_whose(contract.patient_pattern):
-        raise StateError(words.SAYS_WHOSE())
     if not policy.lets_divide(contract.divides_folders):
         raise StateError(words.SAYS_FOLDERS())
-    if policy.least_patients > 1 and contract.says_counts:
-        raise StateError(words.IMAGES_LEFT_OUT())
+    for each in (contract, Contract(contract.config)):  # of who joins, and of the run
+        if not policy.lets_say_whose(each.patient_pattern):
+            raise StateError(words.SAYS_WHOSE())
+        if policy.least_patients > 1 and each.says_counts:
+            raise StateError(words.IMAGES_LEFT_OUT())
 
 
 def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look: bool = True) -> None:
@@ -57,7 +58,7 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
     """
     config, least = contract.config, policy.least_patients
     if patients(data) < least:
-        raise UnfitData(words.FEW_PATIENTS(least))
+        raise StateError(words.FEW_PATIENTS(least))
     if wrong := policy.unlike_training(config.all_settings):
         raise StateError(words.POLICY + wrong)
     if not policy.lets_augment(config.augment):
@@ -76,18 +77,18 @@ def _require_shares(policy: SitePolicy, config: RunConfig, data: SiteData) -> No
     least = policy.least_patients
     shown = showing(data)
     if shown is not None and shown < least:
-        raise UnfitData(words.FEW_SHOW(least))
+        raise StateError(words.FEW_SHOW(least))
     if (share := _alike(data)) < least / 2:
         logger.warning("patients' numbers of samples differ so much that they weigh as %.1f alike would", share)
-        raise UnfitData(words.FEW_HAVE_ALL(least))
+        raise StateError(words.FEW_HAVE_ALL(least))
     fewest = min(_fewest_of_a_class(data) if balances(config) else least, _fewest_of_a_label(config, data))
     if fewest < least:
         logger.warning("of one class %d training patients are known, and least_patients is %d", fewest, least)
-        raise UnfitData(words.FEW_OF_CLASS(least))
+        raise StateError(words.FEW_OF_CLASS(least))
     steps = _steps(config, data, even=policy.own_seed)
     if steps and min(steps) < min(least, max(steps) / 2):
         logger.warning("steps of %s samples in an epoch: the last is too small", ", ".join(map(str, steps)))
-        raise UnfitData(words.SMALL_LAST_STEP())
+        raise StateError(words.SMALL_LAST_STEP())
 
 
 def balances(config: RunConfig) -> bool:

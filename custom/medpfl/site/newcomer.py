@@ -21,7 +21,7 @@ from medpfl.core.errors import first_line
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Message, Update
 from medpfl.core.own_loaders import LabelOutside, require_inside
-from medpfl.core.parameters import ParameterSplit, State, StateError, UnfitData, on_cpu
+from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
@@ -101,19 +101,19 @@ class Newcomer:
             raise StateError(words.NEWCOMERS_SPLIT(difference))
         for part, what in (("train", "training"), ("test", "test")):
             if not self.data.samples(part):
-                raise UnfitData(words.NO_SAMPLE(what))
+                raise StateError(words.NO_SAMPLE(what))
         if not self._fits:
             self._try_out(model)
             self._take_names(ours.get("classes"))
             self._fits = True
 
-    def _refusal(self, reason: str, own: str) -> UnfitData:
+    def _refusal(self, reason: str, own: str) -> StateError:
         """An error with the reason; what the site's own data say goes with it only where it does not leave."""
         if self.here:
-            return UnfitData(f"{reason.removesuffix(words.MORE)}: {own}")
+            return StateError(f"{reason.removesuffix(words.MORE)}: {own}")
         # Class names may be a folder's, and a folder's name a patient's: they are for the site's log alone.
         logger.warning("%s: %s: %s", self.name, reason, own)
-        return UnfitData(reason)
+        return StateError(reason)
 
     def _take_names(self, classes: Sequence[str] | None) -> None:
         """Calls the classes as the run does, where the site's data only number them."""

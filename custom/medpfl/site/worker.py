@@ -18,7 +18,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.messages import Message, Update
-from medpfl.core.parameters import ParameterSplit, State, StateError, UnfitData, distance
+from medpfl.core.parameters import ParameterSplit, State, StateError, distance
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
 from medpfl.site import words
@@ -116,7 +116,7 @@ class Site:
         if difference := self.split.first_difference(message.info["split"]):
             raise StateError(words.OTHER_SPLIT(self.name, difference))
         if not self.data.samples("train"):
-            raise UnfitData(words.NO_TRAINING_SAMPLE(self.name))
+            raise StateError(words.NO_TRAINING_SAMPLE(self.name))
         self._require_suited(model)
         if self.rival:
             self.rival.forget()

@@ -42,8 +42,8 @@ def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, capl
     executor = PersonalizedExecutor(make_config(algorithm="fedavg", sites=2).model_dump(mode="json"), "mine")
     with caplog.at_level(logging.DEBUG):
         reply = executor.execute("prepare", Shareable(), at_site(tmp_path, "site-1"), Signal())
-    assert reply.get_header(REASON) == "the site cannot write its state: Not a directory (its log says more)"
-    assert f"must be able to write in {tmp_path / 'medpfl' / 'mine' / 'site-1'}," in caplog.text
+    assert reply.get_header(REASON) == "policy: the site's ledger cannot be written, so nothing leaves"
+    assert f"File exists: '{tmp_path / 'medpfl'}'" in caplog.text
     assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
 
 

@@ -12,9 +12,13 @@ from PIL import Image
 
 from medpfl.config.run import make_config
 from medpfl.core.messages import Message
+from medpfl.core.parameters import StateError
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
+from medpfl.site.contract import Contract
+from medpfl.site.many_patients import require_words
+from medpfl.site.policy import HOSPITAL
 
 ASKED = ["normal", "glaucoma"]
 CANNOT = "the site cannot begin: UserError (its log says more)"
@@ -71,22 +75,38 @@ def test_no_counts_are_compared_with_those_of_the_classes(refusal, fundus, count
     assert entries(fundus) == []
 
 
-def test_what_the_data_refuse_is_an_experiment(refusal, fundus):
-    """A class that one picture has, say, makes a job fail that does not name it."""
+def test_a_job_counts_from_when_the_data_are_opened_for_it(refusal, fundus):
+    """A class that one picture has, say, makes a job fail that does not name it; and one that is right begins."""
     for experiment, asked in (("a", ["normal", "c"]), ("b", ["c", "glaucoma"])):
         assert refusal(experiment, classes=asked) == CANNOT
         assert refusal(experiment, classes=asked) == CANNOT  # says nothing new, and counts once
-    said = [(e["experiment"], e["task"], e["refused"], e["bytes"]) for e in entries(fundus)]
-    assert said == [("a", "begin", "UserError", 0), ("b", "begin", "UserError", 0)]
-    assert "begin 0  refused: UserError" in site("ledger", fundus).output
     assert "disagree on what is shared" in refusal("c")
-    assert refusal("d") == "policy: the data have served 3 experiments, which is the limit (experiments)"
-    assert refusal("e", classes=["f", "g"]).endswith("which is the limit (experiments)")
+    assert [(e["experiment"], e["task"], e["bytes"]) for e in entries(fundus)] == [(name, "open", 0) for name in "abc"]
+    assert "open 0  the data are opened" in site("ledger", fundus).output
+    for classes in (ASKED, ["f", "g"]):
+        reached = "policy: the data have served 3 experiments, which is the limit (experiments)"
+        assert refusal("d", classes=classes) == reached
     assert len(entries(fundus)) == 3
 
 
-def test_what_a_policy_refuses_because_of_the_data_is_an_experiment(refusal, fundus):
-    done(fundus, "--policy", "least_patients=50")
-    assert refusal("a").startswith("policy: no update or statistics of fewer than 50 training patients leave")
-    (entry,) = entries(fundus)
-    assert (entry["task"], entry["refused"][:25]) == ("prepare", "policy: no update or stat")
+def test_data_that_lie_where_the_package_looks_count_too(refusal, fundus, tmp_path, monkeypatch):
+    """In the environment's folder and not in the kit's list."""
+    monkeypatch.setenv("MEDPFL_DATA", str(tmp_path))
+    (tmp_path / "pictures").rename(tmp_path / "fundus")
+    content = json.loads((fundus / "local" / "medpfl.json").read_text())
+    (fundus / "local" / "medpfl.json").write_text(json.dumps(content | {"data": {}}))
+    for name in "abc":
+        assert refusal(name, classes=["normal", name]) == CANNOT
+    assert refusal("d").endswith("which is the limit (experiments)")
+
+
+@pytest.mark.parametrize("args", [{"patient": "^m"}, {"train_counts": {"a": [1, 2]}}])
+def test_a_job_to_join_is_held_to_both_of_its_halves(args):
+    fields = {"algorithm": "fedavg", "data": "fundus", "partition": "natural", "sites": 2}
+    plain = make_config(**fields, data_args={"classes": ASKED})
+    speaks = plain.model_copy(update={"data_args": plain.data_args | args})
+    for contract in (Contract(plain, speaks), Contract(speaks, plain)):
+        with pytest.raises(StateError, match=r"^policy: "):
+            require_words(HOSPITAL, contract)
+    require_words(HOSPITAL, Contract(plain, plain))
+    assert Contract(plain, plain.model_copy(update={"data": "ours"})).opens == ("ours", "fundus")

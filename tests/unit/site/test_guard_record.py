@@ -105,17 +105,25 @@ def test_a_hello_that_the_contract_refuses_takes_no_experiment(tmp_path):
     Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
 
 
-@pytest.mark.parametrize("limit", [0, 1])
-def test_what_a_site_refuses_once_its_data_are_at_work_is_an_experiment(tmp_path, limit):
+def test_what_a_site_refuses_once_its_data_are_at_work_is_an_experiment(tmp_path):
     """By the network's last layer, say, a server tries how many classes they have."""
-    policy = SitePolicy(experiments=limit)
+    policy = SitePolicy(experiments=1)
     for _ in range(2):
         refused = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-        refused.ask_hello(split=["nonsense"])
-    (entry,) = refused.site.account.ledger.entries() if limit else list(refused.site.account.ledger.entries())[:1]
+        refused.ask_hello(split=["nonsense" * 100])
+    (entry,) = refused.site.account.ledger.entries()
     assert (entry["task"], "disagree on what is shared" in entry["refused"]) == ("prepare", True)
-    if limit:
-        assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+    assert len(entry["refused"]) == 300
+    assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+
+
+def test_a_round_that_failed_is_a_round(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(rounds=2)).hello()
+    handle, guarded.site.party.handle = guarded.site.party.handle, raising(StateError("no update"))
+    for _ in range(2):
+        assert guarded.refused("train", 1) == "no update"
+    guarded.site.party.handle = handle
+    assert "(rounds)" in guarded.refused("train", 1)
 
 
 def test_what_the_gate_holds_back_is_an_experiment(tmp_path):
@@ -130,14 +138,14 @@ def test_what_the_gate_holds_back_is_an_experiment(tmp_path):
     assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
 
 
-def test_jobs_that_look_at_the_data_at_once_are_counted(tmp_path):
-    account = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1)).site.account
-    other = replace(account, experiment="b")
-    looks = other.counting(1, "begin")
-    with account.counting(1, "begin"), pytest.raises(StateError, match=r"\(experiments\)"), looks:
-        raise AssertionError("not reached")
-    with other.counting(1, "begin"):  # nothing came of the first, and nothing was refused
-        assert list(account.ledger.entries()) == []
+def test_a_run_counts_from_when_the_data_are_opened_for_it(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1))
+    for _ in range(2):
+        guarded.site.account.open(1)
+    with pytest.raises(StateError, match=r"\(experiments\)"):
+        replace(guarded.site.account, experiment="b").open(1)
+    guarded.hello().train(1)
+    assert [entry["task"] for entry in guarded.site.account.ledger.entries()] == ["open", "prepare", "train"]
 
 
 def test_a_question_that_fails_takes_nothing_back_of_another_that_is_at_work(tmp_path):
@@ -171,6 +179,13 @@ def test_an_answer_that_cannot_be_recorded_takes_no_experiment(tmp_path, monkeyp
 
 def full_disk(*_, **__):
     raise OSError(28, "No space left on device")
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
 
 
 def test_what_a_killed_process_began_does_not_count_nor_where_a_container_had_another_name(tmp_path, monkeypatch):

@@ -102,7 +102,6 @@ def test_what_is_raised_in_words_that_may_leave_is_a_reason():
     """A text typed where it is raised would be replaced on its way out, and nobody would learn why."""
     kinds = {
         "StateError",
-        "UnfitData",
         "StateNotKept",
         "LoaderError",
         "NotPlain",

@@ -31,7 +31,7 @@ from medpfl.algorithms.fedap.privacy import FEW_PATIENTS, LARGE_DELTA
 from medpfl.core.differential_privacy import SENSITIVITY, least_patients, noise_multiplier
 from medpfl.core.layers import evaluating
 from medpfl.core.noise import NoiseSource, clip_factor, noised, on_grid
-from medpfl.core.parameters import UnfitData
+from medpfl.core.parameters import StateError
 from medpfl.core.settings import Value
 from medpfl.core.site_data import SiteData
 
@@ -64,7 +64,7 @@ def private_statistics(
         By path: mean and variance, float64, shape (channels,), on the CPU.
 
     Raises:
-        UnfitData: the site has too few patients for epsilon or delta.
+        StateError: the site has too few patients for epsilon or delta.
     """
     owners = data.owners("train")
     logger.info("statistics with noise: %s", "each sample counts as a patient" if owners is None else "by patient")
@@ -90,7 +90,7 @@ def released(
         source: of the noise.
 
     Raises:
-        UnfitData: these are too few patients for epsilon or delta.
+        StateError: these are too few patients for epsilon or delta.
     """
     epsilon, delta, clip = (float(settings[f"statistics_{name}"]) for name in ("epsilon", "delta", "clip"))
     entries = 2 * sum(len(mean) for mean, _ in scales.values())
@@ -185,6 +185,6 @@ def _moments(mean: np.ndarray, scales: Scales) -> dict[str, tuple[Tensor, Tensor
 def _require_enough(patients: int, epsilon: float, delta: float, clip: float, entries: int) -> None:
     # The texts leave the site: they say what is needed, and not how many patients there are.
     if delta * patients > 1:
-        raise UnfitData(LARGE_DELTA(delta))
+        raise StateError(LARGE_DELTA(delta))
     if patients < (needed := least_patients(epsilon, delta, clip, entries)):
-        raise UnfitData(FEW_PATIENTS(epsilon, needed))
+        raise StateError(FEW_PATIENTS(epsilon, needed))

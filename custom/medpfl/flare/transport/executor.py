@@ -128,12 +128,11 @@ class PersonalizedExecutor(Executor):
         from medpfl.flare.transport.policy import check_policy
 
         contract = place.contract(config)
-        pick_device(config)  # that there is no GPU says nothing of the data, nor what a list forbids
-        with place.opening(contract):
-            federation = self._federation(config, place, first, place.own.get(config.data))
+        pick_device(config)  # a site without a GPU opens nothing
+        place.opens(contract)
+        federation = self._federation(config, place, first, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())
-        with place.opening(contract):
-            site = federation.site(place.name, place.store(), place.policy, place.secret)
+        site = federation.site(place.name, place.store(), place.policy, place.secret)
         return place.guarded(federation, site, federation.source, contract), federation.model()
 
     def _federation(

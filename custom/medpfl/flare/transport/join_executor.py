@@ -52,11 +52,11 @@ class JoinExecutor(PersonalizedExecutor):
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
         contract = place.contract(config, theirs)
+        place.opens(contract)
         federation = self._federation(config, place, first)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
-        with place.opening(contract):
-            source = open_source(theirs, place.own.get(theirs.data))
-            data = source.site(place.name, federation.device)
+        source = open_source(theirs, place.own.get(theirs.data))
+        data = source.site(place.name, federation.device)
         place.store()  # makes the folder, for the site alone
         newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
         return place.guarded(federation, newcomer, source, contract), federation.model()

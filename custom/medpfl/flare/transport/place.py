@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -12,7 +11,6 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.config.run import RunConfig
 from medpfl.core.parameters import StateError
-from medpfl.core.permitted_code import is_function
 from medpfl.data.source import DataSource, training_patients
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.policy import SiteForbids
@@ -111,21 +109,18 @@ class Place:
             raise SiteForbids(str(error)) from None
         return found
 
-    @contextmanager
-    def opening(self, contract: Contract) -> Iterator[None]:
-        """Inside, the site's own data are opened as the job says, and what is made of them; that this fails counts.
+    def opens(self, contract: Contract) -> None:
+        """Counts the run, before the site's data are opened for it.
 
         Raises:
-            SiteForbids: the data have served as many experiments as they may, or the words of what was raised inside.
+            SiteForbids: the data have served as many experiments as they may, or the site's record is not at hand.
         """
-        account = self._account(contract)
-        counts = account is not None and (contract.data in self.own or is_function(contract.data))
         try:
             run = Book(self.folder, self.seal).read(contract).run
-            with account.counting(run, "begin") if counts else nullcontext():
-                yield
+            if account := self._account(contract):
+                account.open(run)
         except StateError as error:
-            raise error if isinstance(error, SiteForbids) else SiteForbids(str(error)) from None
+            raise SiteForbids(str(error)) from None
 
     def _account(self, contract: Contract) -> Account | None:
         if self.key is None:
