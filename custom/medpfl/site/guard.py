@@ -135,7 +135,7 @@ class Guarded:
 
     @contextmanager
     def _withdrawn_if_failed(self, record: Record, begun: bool) -> Iterator[None]:
-        """A run that was let begin, and of which nothing left, does not count."""
+        """What a question let begin is taken back where nothing left; that the data were opened counts all the same."""
         try:
             yield
         except BaseException:
