@@ -83,7 +83,10 @@ def existing(folder: Path, name: str) -> Path:
 
 @lru_cache(maxsize=64)
 def _by_composed(folder: str, changed: int) -> dict[str, str]:
-    """The names in a folder by how they are composed; of a table of thousands of rows it is looked through once."""
+    """The names in a folder, which last ``changed`` then, by how they are composed.
+
+    For a table of thousands of rows it is looked through once.
+    """
     return {composed(name): name for name in reversed(sorted(os.listdir(folder)))}
 
 

@@ -21,12 +21,11 @@ def written_twice(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
     """Patients whose names are written in two ways at a site."""
     found = []
     for centre, samples in centres.items():
-        twice = [names for names in _spellings(samples) if names[1:]]
-        if twice:
-            one, other = twice[0][:2]
+        if twice := [names for names in _spellings(samples) if names[1:]]:
+            whose = some("patient", [repr(names[0]) for names in twice])
             message = (
-                f"{centre}: {_some('patient', [repr(one), *twice[1:]])} written {other!r} too: by names that differ in "
-                "case or spaces alone they are taken for one person, and stay in one part"
+                f"{centre}: {whose} written {twice[0][1]!r} too: by names that differ in case or spaces alone they are "
+                "taken for one person, and stay in one part"
             )
             found.append(Finding("warning", message))
     return found
@@ -56,10 +55,10 @@ def at_two(
     if apart:
         here, elsewhere = ("/".join(sorted(part)) for part in parts[apart[0]])
         remedy = "all that is of a patient must be in one part; if these are two people, name them differently"
-        names = _some("patient", [both[k][0] for k in apart])
+        names = some("patient", [both[k][0] for k in apart])
         found.append(Finding("error", f"{names} in {here} of {one} and in {elsewhere} of {other}: {remedy}"))
     if alike := [name for k, (name, _) in enumerate(both) if k not in apart]:
-        found.append(Finding("warning", f"{_some('patient', alike)} in {one} and in {other}: is it the same person?"))
+        found.append(Finding("warning", f"{some('patient', alike)} in {one} and in {other}: is it the same person?"))
     return found
 
 
@@ -70,6 +69,7 @@ def _spellings(samples: Sequence[Sample]) -> list[list[str]]:
     return list(names.values())
 
 
-def _some(what: str, names: Sequence[object]) -> str:
+def some(what: str, names: Sequence[str]) -> str:
+    """``patient P1 (and 2 more like it) is``."""
     more = len(names) - 1
     return f"{what} {names[0]}" + (f" (and {more:,} more like it)" if more else "") + " is"

@@ -61,6 +61,11 @@ class Contract:
         return self._of_data.data
 
     @property
+    def halves(self) -> tuple[Contract, ...]:
+        """By whom something is said of data: by who joins, and by the run."""
+        return (self, Contract(self.config)) if self.joining else (self,)
+
+    @property
     def opens(self) -> tuple[str, ...]:
         """The names of data that a site looks for: those of who joins, and of the run, whose network fits its data."""
         return tuple(dict.fromkeys((self.data, self.config.data)))

@@ -206,8 +206,7 @@ class Ledger:
         for number, line in enumerate(self._lines(), 1):
             try:
                 entry = json.loads(line)
-                [entry[name] for name in (*_RUN, "task")]
-                yield entry
+                yield {name: entry[name] for name in (*_RUN, "task")}
             except (ValueError, KeyError, TypeError):
                 raise SealBroken(f"{self.file}, line {number}: it is no entry") from None
 

@@ -40,7 +40,7 @@ def require_words(policy: SitePolicy, contract: Contract) -> None:
     """
     if not policy.lets_divide(contract.divides_folders):
         raise StateError(words.SAYS_FOLDERS())
-    for each in (contract, Contract(contract.config)):  # of who joins, and of the run
+    for each in contract.halves:
         if not policy.lets_say_whose(each.patient_pattern):
             raise StateError(words.SAYS_WHOSE())
         if policy.least_patients > 1 and each.says_counts:

@@ -93,11 +93,13 @@ class Review:
         config, found = self.contract.config, []
         if policy.jobs == "approved" and self.contract.hash not in policy.approved:
             found.append("its contract is not approved (site init --job approves it)")
-        pattern = self.contract.patient_pattern
-        if not policy.lets_say_whose(pattern):
-            found.append(f"by {pattern!r} it says whose an image is, and that is none of the policy's patient_patterns")
+        for pattern in dict.fromkeys(str(half.patient_pattern or "") for half in self.contract.halves):
+            if not policy.lets_say_whose(pattern):
+                why = "it says whose an image is, and that is none of the policy's patient_patterns"
+                found.append(f"by {pattern!r} {why}")
         tells = any(kind.tensors for kind in self.leaving)
-        leaves_out = self.contract.says_counts or (tells and self.contract.leaves_samples_out and not self.public)
+        says_counts = any(half.says_counts for half in self.contract.halves)
+        leaves_out = says_counts or (tells and self.contract.leaves_samples_out and not self.public)
         if policy.least_patients > 1 and leaves_out:
             found.append("it leaves single images of patients out (holdout, train_counts)")
         if tells and (wrong := policy.unlike_training(config.all_settings)):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from nvflare.apis.fl_constant import FilterKey, FLContextKey
 from nvflare.apis.fl_context import FLContext
 
-from medpfl.core.parameters import StateError
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.models.cost import NetworkTooLarge
 from medpfl.site.words import FORBIDDEN
@@ -16,7 +15,7 @@ from medpfl.site.words import FORBIDDEN
 logger = logging.getLogger(__name__)
 
 
-class SiteForbids(StateError):
+class SiteForbids(Exception):
     """The site does not allow what the job does. The text may leave the site: it has nothing of its data or folders.
 
     Args:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.labels import in_words
-from medpfl.data.people import at_two, written_twice
+from medpfl.data.people import at_two, some, written_twice
 
 _MAY_SHARE = ": training and test may share them"
 
@@ -60,14 +60,9 @@ def _between(one: str, of_one: Sequence[Scan], other: str, of_other: Sequence[Sc
     there = {_key(scan) for scan in of_other}
     if twice := [scan for scan in of_one if _key(scan) in there]:
         ids = [scan.id for scan in twice]
-        found.append(Finding("error", f"{_some('the series', ids)} in {one} and in {other}: a scan has one centre"))
+        found.append(Finding("error", f"{some('the series', ids)} in {one} and in {other}: a scan has one centre"))
     return found + at_two(one, of_one, other, of_other, {scan.patient for scan in twice})
 
 
 def _key(scan: Scan) -> str:
     return scan.id if scan.kind == "dicom" else str(scan.files[0].resolve())
-
-
-def _some(what: str, names: Sequence[str]) -> str:
-    more = len(names) - 1
-    return f"{what} {names[0]}" + (f" (and {more:,} more like it)" if more else "") + " is"
