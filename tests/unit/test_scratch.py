@@ -100,11 +100,11 @@ from medpfl.core import scratch
 from medpfl.core.parameters import ParameterSplit
 from medpfl.core.declarations import Nothing
 from medpfl.algorithms.fedimpres.impress import impression_maker
+from medpfl.algorithms.fedimpres.settings import ImpressionSettings
 
 torch.set_num_threads(1)
 MIB = 1 << 20
-settings = {"admm_iterations": 1, "inner_steps": 1, "pixel_lr": 0.1, "rho": 0.2, "gamma": 0.01, "synthesis_batch": 1}
-settings["constraint"] = 1
+settings = ImpressionSettings(admm_iterations=1, inner_steps=1, pixel_lr=0.1, rho=0.2, gamma=0.01, synthesis_batch=1)
 
 def make_model():
     torch.manual_seed(0)
