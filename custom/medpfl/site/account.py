@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from medpfl.core.messages import Message, Update
 from medpfl.core.parameters import StateError
@@ -48,33 +49,21 @@ class Account:
     job: str
     _served: Served | None = field(default=None, init=False)
 
-    def begin(self, run: int, message: Message) -> bool:
-        """Lets a run begin, or go on, within the policy's limits.
-
-        Returns:
-            Whether this message let it begin, which :meth:`withdraw` takes back where nothing leaves.
+    def admit(self, run: int, message: Message) -> None:
+        """A run begins, or goes on, within the policy's limits.
 
         Raises:
             StateError: the data have served as many experiments or rounds as they may, or the ledger is not at hand.
         """
-        begun = False
         if message.task in ("prepare", "statistics", "join"):
-            with at_hand("read"):
-                self._served = self.ledger.begin(*self._run(run), most=self.policy.experiments)
-            begun = self._served.begun
+            self._served = self._opened(run, self.contract.data)
         elif message.task == "train" and (self.policy.experiments or self.policy.rounds):
             with at_hand("read"):
                 self._served = self.ledger.served(*self._run(run), verify=False)
         if self._served is not None:
-            self._require_room(self._served)
+            self._require_experiment(self._served)
             if self.policy.rounds and message.task == "train" and self._served.rounds >= self.policy.rounds:
                 raise StateError(words.ROUNDS(self.policy.rounds))
-        return begun
-
-    def withdraw(self, run: int) -> None:
-        """Takes back that a run was let begin, of which nothing left."""
-        with at_hand("written"):
-            self.ledger.withdraw(*self._run(run))
 
     def enter(self, run: int, task: str, update: Update) -> None:
         """Records an answer, before it leaves; StateError if that cannot be."""
@@ -87,11 +76,7 @@ class Account:
             StateError: the data have served as many experiments as they may, or the ledger is not at hand.
         """
         for data in self.contract.opens:
-            with at_hand("written"):
-                served = self.ledger.begin(*self._run(run, data), most=self.policy.experiments)
-            self._require_room(served)
-            if not served.known:
-                self._append(run, OPEN, Update("", 0), data)
+            self._require_experiment(self._opened(run, data))
 
     def refuse(self, run: int, message: Message, error: Exception) -> None:
         """Records that a question has no answer, before it is told; StateError if that cannot be."""
@@ -99,28 +84,33 @@ class Account:
             why = str(error) if isinstance(error, StateError) else type(error).__name__
             self._append(run, message.task, Update("", message.round), refused=why[:_WORDS])
 
-    def _require_room(self, served: Served) -> None:
+    def _opened(self, run: int, data: str) -> Served:
+        with at_hand("written"):
+            return self.ledger.open(self._entry(run, OPEN, 0, data), most=self.policy.experiments)
+
+    def _require_experiment(self, served: Served) -> None:
         most = self.policy.experiments
         if most and not served.known and served.experiments >= most:
             raise StateError(words.EXPERIMENTS(most))
 
-    def _run(self, run: int, data: str = "") -> tuple[str, str, str, int]:
-        return data or self.contract.data, self.contract.hash, self.experiment, run
+    def _run(self, run: int) -> tuple[str, str, str, int]:
+        return self.contract.data, self.contract.hash, self.experiment, run
 
-    def _append(self, run: int, task: str, update: Update, data: str = "", **more: str) -> None:
-        data, contract, experiment, _ = self._run(run, data)
-        entry = {
+    def _append(self, run: int, task: str, update: Update, **more: str) -> None:
+        with at_hand("written"):
+            self.ledger.append(self._entry(run, task, update.round, self.contract.data) | more, update)
+
+    def _entry(self, run: int, task: str, round_: int, data: str) -> dict[str, Any]:
+        return {
             "job": self.job,
             "submitter": self.contract.submitter,
-            "contract": contract,
-            "experiment": experiment,
+            "contract": self.contract.hash,
+            "experiment": self.experiment,
             "run": run,
             "data": data,
             "task": task,
-            "round": update.round,
+            "round": round_,
         }
-        with at_hand("written"):
-            self.ledger.append(entry | more, update)
 
 
 @contextmanager

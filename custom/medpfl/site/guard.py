@@ -100,47 +100,36 @@ class Guarded:
                 self.arriving.require_place(record, message, model)
             there = self.arriving.require_steps(record, message, model, self.channels, self.data)
             # Last: it takes one of the data's experiments.
-            begun = bool(self.account and self.account.begin(record.run, message))
-            with self._withdrawn_if_failed(record, begun):
-                self.book.write(record)
-        with self._withdrawn_if_failed(record, begun):
-            with self._recorded_if_refused(record, message, begun):
-                found = self.party.handle(message, model)
-                update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
-                first = message.task == "train" and not record.trained
-                if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
-                    self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
-            if message.task in ("prepare", "statistics") and not record.greeted:
-                with self._still(record) as now:
-                    self.book.write(replace(now, greeted=True))
-            if message.task == "train" and self.gate.shared:
-                length = distance(there, update.tensors)
-                with self._still(record) as now:
-                    # What came must not make the next limit as wide as it likes.
-                    longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
-                    self.book.write(replace(now, trained=message.round, step=longest))
             if self.account:
-                self.account.enter(record.run, message.task, update)
+                self.account.admit(record.run, message)
+            self.book.write(record)
+        with self._recorded_if_refused(record, message):
+            found = self.party.handle(message, model)
+            update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
+            first = message.task == "train" and not record.trained
+            if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
+                self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
+        if message.task in ("prepare", "statistics") and not record.greeted:
+            with self._still(record) as now:
+                self.book.write(replace(now, greeted=True))
+        if message.task == "train" and self.gate.shared:
+            length = distance(there, update.tensors)
+            with self._still(record) as now:
+                # What came must not make the next limit as wide as it likes.
+                longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
+                self.book.write(replace(now, trained=message.round, step=longest))
+        if self.account:
+            self.account.enter(record.run, message.task, update)
         return update
 
     @contextmanager
-    def _recorded_if_refused(self, record: Record, message: Message, begun: bool) -> Iterator[None]:
+    def _recorded_if_refused(self, record: Record, message: Message) -> Iterator[None]:
         """What a site cannot do with a question may rest on its data: a round that failed is one."""
         try:
             yield
         except Exception as error:
-            if self.account and (begun or message.task == "train"):
+            if self.account:
                 self.account.refuse(record.run, message, error)
-            raise
-
-    @contextmanager
-    def _withdrawn_if_failed(self, record: Record, begun: bool) -> Iterator[None]:
-        """What a question let begin is taken back where nothing left; that the data were opened counts all the same."""
-        try:
-            yield
-        except BaseException:
-            if begun:
-                self.account.withdraw(record.run)
             raise
 
     @contextmanager

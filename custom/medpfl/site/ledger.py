@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from typing import Any
 from medpfl.core.errors import UserError
 from medpfl.core.lock import kernel_lock
 from medpfl.core.messages import Update
-from medpfl.core.process import is_gone, this_process
 from medpfl.core.statefile import fingerprint, serialised_bytes
 from medpfl.core.whole_file import write_bytes
 from medpfl.site.seal import Seal, SealBroken
 
-FILE, HEAD, BEGUN = "ledger.jsonl", "ledger.head", "ledger.begun"
-"""The entries; number and seal of the last; runs that were let begin and have no entry yet."""
+FILE, HEAD = "ledger.jsonl", "ledger.head"
+"""The entries; number and seal of the last."""
 _BEGIN = "0" * 64
 _NAMES = 1000
 """Of tensors that an entry lists; its digest is of all."""
@@ -41,16 +40,14 @@ class Served:
     """What a data set has served so far.
 
     Attributes:
-        experiments: runs that began on it, other than the one asked for.
-        rounds: updates that left.
+        experiments: runs that it was opened for, other than the one asked for.
+        rounds: updates that left, or failed.
         known: whether the run asked for is among them already.
-        begun: whether it was let begin by what asked: :meth:`Ledger.withdraw` takes that back.
     """
 
     experiments: int
     rounds: int
     known: bool
-    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,30 +80,52 @@ class Ledger:
             SealBroken: the last entry is not this site's.
         """
         with self._locked():
-            begun = self._begun()  # first: where it is damaged there is to be no entry of what does not leave
-            count, last = self._head()
-            numbers = json.dumps(update.metrics, sort_keys=True)
-            names = sorted(update.tensors)
-            more = [f"and {len(names) - _NAMES} more"] if len(names) > _NAMES else []
-            content = {
-                "n": count + 1,
-                "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                **entry,
-                "tensors": names[:_NAMES] + more,
-                "bytes": serialised_bytes(update.tensors),
-                "numbers": sorted(update.metrics),
-                "digest": hashlib.sha256(f"{fingerprint(update.tensors)} {numbers}".encode()).hexdigest(),
-                "before": last,
-            }
-            line = json.dumps(content | {"seal": self.seal.tag(FILE, _text(content))})
-            with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                file.write(line.encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            self._write_head(count + 1, json.loads(line)["seal"])
-            run = _run(*(entry[name] for name in _RUN))
-            if len(others := [one for one in begun if _of(one) != run]) < len(begun):
-                self._write_begun(others)
+            self._append(entry, update)
+
+    def open(self, entry: dict[str, Any], *, most: int) -> Served:
+        """Records that data are to be opened for a run, unless that is known or they have served so many.
+
+        Of runs that ask at once each counts for the next.
+
+        Args:
+            entry: as in :meth:`append`.
+            most: experiments that the data may serve; 0 for any number.
+
+        Returns:
+            What was served before. The data may be opened if the run is known or there are fewer experiments than
+            ``most``.
+
+        Raises:
+            OSError: it cannot be written; then nothing may be opened.
+            SealBroken: the ledger is not as the site wrote it.
+        """
+        with self._locked():
+            found = self.served(*(entry[name] for name in _RUN))
+            if not found.known and (not most or found.experiments < most):
+                self._append(entry, Update("", 0))
+            return found
+
+    def _append(self, entry: dict[str, Any], update: Update) -> None:
+        count, last = self._head()
+        numbers = json.dumps(update.metrics, sort_keys=True)
+        names = sorted(update.tensors)
+        more = [f"and {len(names) - _NAMES} more"] if len(names) > _NAMES else []
+        content = {
+            "n": count + 1,
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **entry,
+            "tensors": names[:_NAMES] + more,
+            "bytes": serialised_bytes(update.tensors),
+            "numbers": sorted(update.metrics),
+            "digest": hashlib.sha256(f"{fingerprint(update.tensors)} {numbers}".encode()).hexdigest(),
+            "before": last,
+        }
+        line = json.dumps(content | {"seal": self.seal.tag(FILE, _text(content))})
+        with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._write_head(count + 1, json.loads(line)["seal"])
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All entries, verified one after the other.
@@ -132,53 +151,6 @@ class Ledger:
         if head not in ((number, last), (number - 1, before)):
             raise SealBroken(f"{self.file}: it has {number} entries, and its head says otherwise: some were cut off")
 
-    def begin(self, data: str, contract: str, experiment: str, run: int, *, most: int) -> Served:
-        """Lets a run begin on a data set unless so many have; of runs that ask at once each counts for the next.
-
-        A run of which there is no entry yet is taken back by :meth:`withdraw` where no answer leaves: once for each
-        question that let it begin, since another one's answer may still come. A process that was killed has sent none:
-        what it began does not count.
-
-        Args:
-            data, contract, experiment, run: as in :meth:`served`.
-            most: experiments that the data may serve; 0 for any number.
-
-        Returns:
-            What was served before. The run may begin if it is known or there are fewer experiments than ``most``.
-
-        Raises:
-            OSError: it cannot be written; then nothing may begin.
-            SealBroken: the ledger is not as the site wrote it.
-        """
-        with self._locked():
-            found = self.served(data, contract, experiment, run)
-            begun, asked = self._begun(), _run(data, contract, experiment, run)
-            waits = any(_of(one) == asked for one in begun)
-            if not (waits if found.known else not most or found.experiments < most):
-                return found
-            self._write_begun([*begun, asked | {"by": this_process(self.folder)}])
-            return replace(found, begun=True)
-
-    def withdraw(self, data: str, contract: str, experiment: str, run: int) -> None:
-        """Takes back that this process let a run begin, which gave no answer; OSError, SealBroken as :meth:`begin`."""
-        with self._locked():
-            mine = _run(data, contract, experiment, run) | {"by": this_process(self.folder)}
-            if mine in (begun := self._begun()):
-                begun.remove(mine)
-                self._write_begun(begun)
-
-    def _begun(self) -> list[dict[str, Any]]:
-        """Those of processes that there still are."""
-        file = self.folder / BEGUN
-        try:
-            found = json.loads(file.read_bytes()) if file.exists() else []
-            return [one for one in found if _of(one) and not is_gone(self.folder, one["by"])]
-        except (ValueError, KeyError, TypeError):
-            raise SealBroken(f"{file}: it is not as this site wrote it") from None
-
-    def _write_begun(self, runs: list[dict[str, Any]]) -> None:
-        write_bytes(self.folder / BEGUN, json.dumps(runs).encode(), mode=0o600)
-
     def served(self, data: str, contract: str, experiment: str, run: int, *, verify: bool = True) -> Served:
         """What a data set has served, and whether a run is among it.
 
@@ -196,9 +168,6 @@ class Ledger:
             if entry["data"].casefold() == data.casefold():
                 runs.add((entry["contract"], entry["experiment"], entry["run"]))
                 rounds += entry["task"] == "train"
-        for begun in self._begun():
-            if begun["data"].casefold() == data.casefold():
-                runs.add((begun["contract"], begun["experiment"], begun["run"]))
         asked = (contract, experiment, run)
         return Served(len(runs - {asked}), rounds, asked in runs)
 
@@ -287,15 +256,6 @@ class Ledger:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with kernel_lock(self.folder / "ledger.lock", mode=0o600):
             yield
-
-
-def _run(data: str, contract: str, experiment: str, run: int) -> dict[str, Any]:
-    return dict(zip(_RUN, (data, contract, experiment, run), strict=True))
-
-
-def _of(begun: dict[str, Any]) -> dict[str, Any]:
-    """The run of one that began."""
-    return {name: begun[name] for name in _RUN}
 
 
 def _text(content: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from medpfl.core.errors import UserError
-from medpfl.core.messages import Update
 from medpfl.flare.job.recipes import FedAvgRecipe
 from medpfl.flare.transport.state import check_experiment, folder_name, require_owner, state_folder
 from medpfl.site.ledger import Ledger
@@ -27,12 +26,11 @@ def test_a_job_cannot_choose_another_folder(name):
 def test_a_job_cannot_take_the_place_of_what_a_site_keeps(tmp_path):
     """Its own ledger and record of training sets, whatever files these come to have."""
     ledger, sets = Ledger(tmp_path, Seal(KEY, "ledger")), open_training_sets(tmp_path, KEY, lambda: ["a", "b"])
-    ledger.begin("ct", "c", "first", 1, most=2)
-    run = {"data": "ct", "contract": "c", "experiment": "second", "run": 1}
-    ledger.append(run | {"job": "j", "submitter": "a", "task": "train", "round": 1}, Update("site-1", 1))
+    run = {"data": "ct", "contract": "c", "experiment": "first", "run": 1, "task": "open", "round": 0}
+    ledger.open(run | {"job": "j", "submitter": "a"}, most=2)
     sets.tell_of_few("ct", 1, keep=True)
     kept = [file.name for file in tmp_path.iterdir()]
-    assert len(kept) >= 6
+    assert len(kept) >= 5
     for name in kept:
         with pytest.raises(UserError, match="ending like a file's"):
             state_folder(lambda: str(tmp_path), None, name)

@@ -1,10 +1,6 @@
 """What a guarded site writes down of a run: its record, its experiments and rounds, the ledger."""
 
-import json
 import logging
-import multiprocessing
-import os
-import socket
 from dataclasses import replace
 
 import pytest
@@ -94,7 +90,6 @@ def test_runs_that_begin_at_once_are_counted(tmp_path):
     party.handle = meanwhile
     first.hello()
     assert said == ["policy: the data have served 1 experiments, which is the limit (experiments)"]
-    assert (tmp_path / "ledger.begun").read_text() == "[]"  # what has an entry is not kept twice
     party.handle = lambda message, model: handle(party, message, model)
     first.train(1)
 
@@ -111,9 +106,11 @@ def test_what_a_site_refuses_once_its_data_are_at_work_is_an_experiment(tmp_path
     for _ in range(2):
         refused = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
         refused.ask_hello(split=["nonsense" * 100])
-    (entry,) = refused.site.account.ledger.entries()
-    assert (entry["task"], "disagree on what is shared" in entry["refused"]) == ("prepare", True)
-    assert len(entry["refused"]) == 300
+    opened, *entries = refused.site.account.ledger.entries()
+    assert [entry["task"] for entry in (opened, *entries)] == ["open", "prepare", "prepare"]
+    for entry in entries:
+        assert "disagree on what is shared" in entry["refused"]
+        assert len(entry["refused"]) == 300
     assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
 
 
@@ -148,33 +145,24 @@ def test_a_run_counts_from_when_the_data_are_opened_for_it(tmp_path):
     assert [entry["task"] for entry in guarded.site.account.ledger.entries()] == ["open", "prepare", "train"]
 
 
-def test_a_question_that_fails_takes_nothing_back_of_another_that_is_at_work(tmp_path):
-    policy, said = SitePolicy(experiments=1), []
-    slow = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-    party, handle = slow.site.party, type(slow.site.party).handle
-
-    def meanwhile(message, model):
-        fails = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-        assert "disagree on what is shared" in fails.refused("prepare", split=["nonsense"])
-        said.append(Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare"))
-        return handle(party, message, model)
-
-    party.handle = meanwhile
-    slow.hello()
-    assert "(experiments)" in said[0]
-
-
-def test_an_answer_that_cannot_be_recorded_takes_no_experiment(tmp_path, monkeypatch):
+def test_what_cannot_be_recorded_takes_no_experiment(tmp_path, monkeypatch):
     policy = SitePolicy(experiments=1)
-    for where in ("append", "begin"):
-        with monkeypatch.context() as broken:
-            broken.setattr(Ledger, where, full_disk)
-            site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-            assert "the site's ledger cannot be" in site.refused("prepare")
     with monkeypatch.context() as broken:
-        broken.setattr(Book, "write", full_disk)
-        Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
-    Guarded(folder=tmp_path / "c", key=KEY, policy=policy).hello()
+        broken.setattr("medpfl.site.ledger.write_bytes", full_disk)
+        site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+        (tmp_path / "ledger.jsonl").mkdir()
+        assert "the site's ledger cannot be written" in site.refused("prepare")
+    (tmp_path / "ledger.jsonl").rmdir()
+    Guarded(folder=tmp_path / "b", key=KEY, policy=policy).hello()
+
+
+@pytest.mark.parametrize("owner", [Ledger, Book])
+def test_a_run_whose_answer_could_not_be_recorded_goes_on(tmp_path, monkeypatch, owner):
+    site = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1))
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, "append" if owner is Ledger else "write", full_disk)
+        site.refused("prepare")
+    site.hello().train(1)
 
 
 def full_disk(*_, **__):
@@ -186,22 +174,6 @@ def raising(error):
         raise error
 
     return fail
-
-
-def test_what_a_killed_process_began_does_not_count_nor_where_a_container_had_another_name(tmp_path, monkeypatch):
-    policy = SitePolicy(experiments=1)
-
-    def killed():
-        monkeypatch.setattr(socket, "gethostname", lambda: "3f2504e04f89")
-        site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-        site.site.party.handle = lambda message, model: os._exit(9)
-        site.ask("prepare")
-
-    process = multiprocessing.get_context("fork").Process(target=killed)
-    process.start()
-    process.join()
-    assert json.loads((tmp_path / "ledger.begun").read_text())[0]["experiment"] == "a"
-    Guarded(folder=tmp_path / "b", key=KEY, policy=policy).hello()
 
 
 def test_a_slow_answer_of_one_run_changes_nothing_of_the_next(tmp_path):
@@ -216,12 +188,6 @@ def test_a_slow_answer_of_one_run_changes_nothing_of_the_next(tmp_path):
     party.handle = overtaken
     assert slow.refused("prepare") == "contract: another run has begun here meanwhile"
     assert "before the hello" in next_.refused("train", 1)
-
-
-def test_a_damaged_list_of_runs_that_began_lets_nothing_out(tmp_path):
-    first = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=5)).hello()
-    (tmp_path / "ledger.begun").write_bytes(b'[{"data"')
-    assert "the site's ledger is not as the site wrote it" in first.refused("train", 1)
 
 
 def test_the_same_run_under_another_name_counts_too(tmp_path):
@@ -257,10 +223,11 @@ def test_what_left_is_in_the_ledger(tmp_path):
     update = guarded.train(1)
     entries = list(guarded.site.account.ledger.entries())
     assert [(e["task"], e["round"], e["submitter"], e["data"]) for e in entries] == [
+        ("open", 0, "alice/h1", "tiny:site_data"),
         ("prepare", 0, "alice/h1", "tiny:site_data"),
         ("train", 1, "alice/h1", "tiny:site_data"),
     ]
-    assert entries[1]["tensors"] == sorted(update.tensors)
+    assert entries[2]["tensors"] == sorted(update.tensors)
     assert entries[0]["contract"] == Contract(guarded.federation.config).hash
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from medpfl.core.messages import Update
-from medpfl.site.ledger import _TAIL, BEGUN, Ledger, Served
+from medpfl.site.ledger import _TAIL, Ledger, Served
 from medpfl.site.seal import Seal, SealBroken
 
 KEY = bytes(range(32))
@@ -240,9 +240,12 @@ def test_what_a_data_set_has_served(tmp_path):
     assert found.served("mr", "c", "e", 1) == Served(experiments=0, rounds=1, known=True)
 
 
-def test_where_the_record_of_what_began_is_damaged_there_is_no_entry_of_what_does_not_leave(tmp_path):
-    found = filled(tmp_path)
-    (tmp_path / BEGUN).write_bytes(b"")
-    with pytest.raises(SealBroken, match=f"{BEGUN}: it is not as this site wrote it"):
-        found.append(entry(), update())
-    assert len(list(found.entries())) == 4
+def test_data_are_opened_once_for_a_run_and_for_no_more_runs_than_they_may_serve(tmp_path):
+    found, other = ledger(tmp_path), entry(experiment="f", task="open")
+    for _ in range(2):
+        found.open(entry(task="open"), most=1)
+    assert found.open(other, most=1) == Served(experiments=1, rounds=0, known=False)
+    assert found.served("ct", "c", "f", 1).known is False
+    assert found.open(other, most=0).experiments == 1
+    assert found.open(entry(run=2, task="open"), most=2) == Served(experiments=2, rounds=0, known=False)
+    assert [(e["task"], e["experiment"]) for e in found.entries()] == [("open", "e"), ("open", "f")]
