@@ -13,7 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.site_data import Part
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
-from medpfl.data.patients import Sample
+from medpfl.data.patients import Sample, person
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -123,7 +123,7 @@ class OfCentres(ABC):
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(sample.patient for sample in self._parts(self.centres.of(name))["train"])
+        return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))["train"])
 
     def _all_here(self) -> bool:
         """Whether this machine has every centre's data, as in a simulation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Protocol, TypeVar
 
@@ -19,7 +20,7 @@ _WITH_VALIDATION = ((0.4, 0.2, 0.4), (0.4, 0.3, 0.3), (0.34, 0.33, 0.33))
 
 
 class Sample(Protocol):
-    """What is divided: a scan or a picture."""
+    """What is divided, a dataclass: a scan or a picture."""
 
     @property
     def patient(self) -> str:
@@ -61,7 +62,7 @@ def split_patients(
 ) -> dict[Part, list[S]]:
     """Divides by patient, so that no part knows another part's patients, and alike within each class.
 
-    Names that differ in case or spaces alone are one patient's.
+    Names that differ in case or spaces alone are one patient's, by the first of them.
 
     A patient's class is that of most of the samples, the higher one of as many. Within a class the parts' sizes are the
     fractions by largest remainder; what rounding gave or took is carried to the next class, so that the whole fits
@@ -94,11 +95,15 @@ def split_patients(
     parts["train"] = _some(parts["train"], train_fraction)
     return {
         part: sorted(
-            (sample for patients in parts[part].values() for p in patients for sample in by_patient[p]),
+            (_named(sample, p) for patients in parts[part].values() for p in patients for sample in by_patient[p]),
             key=lambda sample: (sample.patient, sample.id),
         )
         for part in PARTS
     }
+
+
+def _named(sample: S, patient: str) -> S:
+    return sample if sample.patient == patient else replace(sample, patient=patient)
 
 
 def set_aside(

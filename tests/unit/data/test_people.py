@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import CPU, paint
 from PIL import Image
+from recordings import write_series
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import by_person, person, split_patients
 from medpfl.data.people import people
 from medpfl.data.sites import open_source
+from medpfl.data.source import training_patients
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ def twice(number, one="P{}", other=" p {}"):
 @given(st.integers(3, 40), st.integers(0, 5))
 def test_one_person_is_in_one_part(number, seed):
     parts = split_patients(twice(number), (0.5, 0.2, 0.3), 1.0, seed, "a")
-    found = [{person(sample.patient) for sample in samples} for samples in parts.values()]
-    assert sum(map(len, found)) == len(set().union(*found)) == number
+    found = [{sample.patient for sample in samples} for samples in parts.values()]
+    assert sum(map(len, found)) == len(set().union(*found)) == number  # under one name each
     assert sum(map(len, parts.values())) == 2 * number
 
 
@@ -90,3 +94,22 @@ def test_a_patient_of_two_sites_is_noticed_in_images_with_masks(masked):
     config = make_config(algorithm="local", task="segmentation", data=str(masked), **fields)
     with pytest.raises(UserError, match="is in train of A and in test of B"):
         open_source(config).prepare()
+
+
+def test_whoever_counts_patients_counts_persons(home):
+    """An update of twelve names of six people tells of six."""
+    rows = [
+        f"{k}.png,{form.format(k // 2)},{'ab'[k // 12]}"
+        for k, form in zip(range(24), ["P{}", "p {}"] * 12, strict=True)
+    ]
+    for k in range(24):
+        paint(home / "eyes" / f"{k}.png", (90, 90, 90), k)
+    (home / "eyes" / "labels.csv").write_text("\n".join(["picture,patient,label", *rows]) + "\n")
+    names = [form.format(n // 4) for n, form in zip(range(60), ["P{}", "p{}"] * 30, strict=True)]
+    series = write_series(home / "mine.npz", patients=np.array(names))
+    for data, model, people_there in ((home / "eyes", "lenet5", 12), (series, "fcn-1d", 15)):
+        fields = {"model": model, "sites": 1, "partition": "natural"}
+        source = open_source(make_config(algorithm="local", data=str(data), **fields))
+        of = source.site("site-1", CPU)
+        assert sum(len(of.owners(part).unique()) for part in PARTS) == people_there
+        assert len(training_patients(source, "site-1")) == len(of.owners("train").unique())

@@ -18,7 +18,7 @@ from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewher
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.series.reading import SeriesReading, as_input
 from medpfl.data.kinds.series.series_set import SeriesSet, Window
-from medpfl.data.patients import set_aside, split_patients
+from medpfl.data.patients import person, set_aside, split_patients
 from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
@@ -210,8 +210,16 @@ class TimeSeries(OfCentres):
         return as_input(torch.from_numpy(self.data.values), self.reading.normalise, self.reading.divide)
 
     def _people(self, windows: Iterable[Window]) -> int:
-        persons = self.data.persons
-        return len({window.patient if persons is None else persons[window.row] for window in windows})
+        if self._persons is None:
+            return len({window.patient for window in windows})
+        return len(self._persons[[window.row for window in windows]].unique())
+
+    @cached_property
+    def _persons(self) -> Tensor | None:
+        """(n,) int64, whose the windows are; None where that is not known."""
+        if self.data.persons is None:
+            return None
+        return torch.from_numpy(np.unique([person(name) for name in self.data.persons], return_inverse=True)[1]).long()
 
     def _parts(self, centre: str) -> dict[Part, Sequence[Window]]:
         return self._parts_and_aside(centre)[0]
@@ -227,8 +235,7 @@ class TimeSeries(OfCentres):
     def _tensors(self, parts: Mapping[Part, Sequence[Window]], device: torch.device) -> ImageTensors:
         rows = {part: torch.tensor([window.row for window in parts[part]], dtype=torch.long) for part in PARTS}
         labels = torch.from_numpy(self.data.labels)
-        persons = self.data.persons
-        whose = None if persons is None else torch.from_numpy(np.unique(persons, return_inverse=True)[1]).long()
+        whose = self._persons
         return ImageTensors(
             images={part: self._inputs[chosen].to(device) for part, chosen in rows.items()},
             labels={part: labels[chosen].to(device) for part, chosen in rows.items()},
