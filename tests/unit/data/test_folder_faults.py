@@ -143,6 +143,13 @@ def test_webp_is_read_and_heic_is_not_lost_without_a_word(fundus, caplog):
     assert "1 picture is not read (.heic)" in caplog.text
 
 
+@pytest.mark.parametrize("where", ["", "north"])
+def test_a_table_whose_name_has_capitals_is_not_passed_over(fundus, where):
+    (fundus / where / "Labels.CSV").write_text("picture,label\nn0_left.png,1\n")
+    (finding,) = check(fundus)
+    assert finding.message == f"{fundus / where / 'Labels.CSV'}: call it labels.csv, so that it is read"
+
+
 def test_a_pipe_among_pictures_is_none_of_them(fundus):
     os.mkfifo(fundus / "north" / "normal" / "n9_left.png")
     assert "north: 12 pictures: glaucoma 6, normal 6" in [f.message for f in check(fundus)]

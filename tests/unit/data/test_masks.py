@@ -1,6 +1,7 @@
 """Pictures with masks: how they are found, whose they are, how they are read."""
 
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -95,6 +96,15 @@ def test_names_of_sibling_folders(home, named):
         write_picture(home / "x" / image.format(f"case{k}"), home / "x" / mask.format(f"case{k}"), k)
     layout = read_folder(home / "x", Reading())
     assert [pair.mask.name.startswith(pair.image.stem) for pair in layout.centres["x"]] == [True] * 4
+
+
+@pytest.mark.parametrize("named", ["img/{}.png masks/{}.png", "{}.png {}_mask.png"])
+def test_accents_of_image_and_mask_may_be_written_in_two_ways(home, named):
+    image, mask = named.split()
+    for k in range(4):
+        one, other = (unicodedata.normalize(form, f"Müller{k}") for form in ("NFC", "NFD"))
+        write_picture(home / "x" / image.format(one), home / "x" / mask.format(other), k)
+    assert len(read_folder(home / "x", Reading()).centres["x"]) == 4
 
 
 def test_sub_folders_of_numbered_pictures_are_patients_unless_it_is_said(brains):

@@ -9,6 +9,7 @@ import nibabel
 import numpy as np
 import pytest
 from make_dicom import chest, write_nifti, write_series
+from pydicom import Dataset
 
 from medpfl.data.check import check
 from medpfl.data.kinds.scans.centre_scans import read_centre
@@ -161,12 +162,27 @@ def test_slices_that_were_rescaled_otherwise_are_told_by_a_check_and_by_a_run(tm
     assert told.removeprefix("centre ") in caplog.text
 
 
-def test_rescaling_without_a_value_is_told_with_the_file(tmp_path):
-    write_series(tmp_path / "s", chest(), change=lambda n, dataset: setattr(dataset, "RescaleSlope", None))
+def _by_a_table(dataset):
+    del dataset.RescaleSlope, dataset.RescaleIntercept
+    table = Dataset()
+    table.LUTDescriptor, table.ModalityLUTType = [2, 0, 16], "HU"
+    table.add_new("LUTData", "US", [0, 1000])
+    dataset.ModalityLUTSequence = [table]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda dataset: setattr(dataset, "RescaleSlope", None), "has a RescaleSlope without a value"),
+        (_by_a_table, "has its values by a table (Modality LUT), which is not read: convert it to rescale slope"),
+    ],
+)
+def test_a_rescaling_that_cannot_be_applied_is_told_with_the_file(tmp_path, change, what):
+    write_series(tmp_path / "s", chest(), change=lambda n, dataset: change(dataset))
     write_series(tmp_path / "t", chest(seed=1), patient="other")
     _table(tmp_path, ["s,0", "t,1"])
-    (told,) = [words for words in _words(tmp_path) if "Rescale" in words]
-    assert f"{tmp_path / 's' / '000.dcm'}: has a RescaleSlope without a value" in told and "(and 11 more)" in told
+    (told,) = [words for words in _words(tmp_path) if "escale" in words and "HU (" not in words]
+    assert f"{tmp_path / 's' / '000.dcm'}: {what}" in told and "(and 11 more)" in told
     assert not any("taken as HU" in words for words in _words(tmp_path, "warning"))
     [broken] = [one for one, _ in with_thumbnails(take_inventory(tmp_path)) if not one.usable]
     assert [level for level, _ in broken.problems] == ["error"]  # and not what a decoder makes of it

@@ -22,7 +22,7 @@ from medpfl.data.files import (
     unread_pictures,
 )
 from medpfl.data.kinds.folders.patient_pattern import patient_in
-from medpfl.data.kinds.folders.table import read_tables, tables
+from medpfl.data.kinds.folders.table import misnamed, read_tables, tables
 from medpfl.data.kinds.folders.xray import holds_xrays, is_dicom, person
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.labels import Target, counts, strata
@@ -117,6 +117,8 @@ def read_layout(root: Path, classes: Sequence[str] = (), patient: str = "") -> L
     Raises:
         UserError: no classes or centres can be made of it; the message names the folder or the file.
     """
+    if table := misnamed(root):
+        raise UserError(f"{table}: call it {table.name.lower()}, so that it is read")
     if found := tables(root):
         return _by_tables(root, found, classes, patient)
     files, people, without = _pictures(root)

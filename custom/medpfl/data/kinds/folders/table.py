@@ -27,6 +27,17 @@ def tables(root: Path) -> dict[str, Path]:
     return {folder.name: folder / TABLE for folder in inside if names_pictures(folder / TABLE)}
 
 
+def misnamed(root: Path) -> Path | None:
+    """A table of pictures in a folder, or in one of its sub-folders, whose name has capitals, so that none is seen."""
+    folders = [root, *sorted(inside for inside in root.iterdir() if inside.is_dir())]
+    there = (file for folder in folders if not (folder / TABLE).is_file() for file in _called_alike(folder))
+    return next(filter(names_pictures, there), None)
+
+
+def _called_alike(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.name.lower() == TABLE)
+
+
 def read_tables(
     root: Path, found: dict[str, Path], named: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, Target, Row]]]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from medpfl.data.files import NIFTI, PICTURES, is_nifti, nifti_stem, walk
+from medpfl.data.files import NIFTI, PICTURES, composed, is_nifti, nifti_stem, walk
 
 _IMAGES = ("images", "image", "imgs", "img", "cxr", "imagestr", "imagests")
 _MASKS = ("masks", "mask", "segmentations", "segmentation", "labels", "label", "labelstr", "labelsts")
@@ -63,8 +63,8 @@ def is_image(path: Path | str) -> bool:
 
 
 def stem(path: Path) -> str:
-    """A file's name without what tells its format."""
-    return nifti_stem(path.name) if is_nifti(path) else path.stem
+    """A file's name without what tells its format, :func:`composed`: images and masks may come of two systems."""
+    return composed(nifti_stem(path.name) if is_nifti(path) else path.stem)
 
 
 def holds_masks(folder: Path) -> bool:
@@ -172,7 +172,7 @@ def _pair_siblings(made: Pairs, above: tuple[str, ...], images: Sequence[Path], 
     depth = len(above) + 1
 
     def key(path: Path) -> tuple[tuple[str, ...], str]:
-        return path.parts[depth:-1], stem(path)
+        return tuple(map(composed, path.parts[depth:-1])), stem(path)
 
     known = {key(mask): mask for mask in masks}
     for mask in masks:

@@ -25,7 +25,7 @@ _TAGS = [
     "SOPClassUID", "ImageType", "Modality", "Manufacturer", "ConvolutionKernel", "PatientID", "SeriesInstanceUID",
     "InstanceNumber", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness", "Rows",
     "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "RescaleSlope", "RescaleIntercept", "RescaleType",
-    "StudyDate", "SeriesDescription",
+    "StudyDate", "SeriesDescription", "ModalityLUTSequence",
 ]  # fmt: skip
 _ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "2.2", "4.1", "4.3", "4.4"))
 """SOP classes of multi-frame CT and MR."""
@@ -158,7 +158,9 @@ def _rescaling(dataset: Dataset) -> tuple[float, float] | None:
 
 
 def _wrong_rescaling(dataset: Dataset) -> str | None:
-    """What is wrong with slope and intercept where they are there."""
+    """What is wrong with slope and intercept where they are there, or that a table is in their place."""
+    if dataset.get("ModalityLUTSequence"):
+        return "has its values by a table (Modality LUT), which is not read: convert it to rescale slope and intercept"
     for name in ("RescaleSlope", "RescaleIntercept"):
         value = dataset.get(name)
         if name in dataset and value is None:
