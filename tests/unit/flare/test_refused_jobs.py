@@ -81,7 +81,9 @@ def test_a_job_counts_from_when_the_data_are_opened_for_it(refusal, fundus):
         assert refusal(experiment, classes=asked) == CANNOT
         assert refusal(experiment, classes=asked) == CANNOT  # says nothing new, and counts once
     assert "disagree on what is shared" in refusal("c")
-    assert [(e["experiment"], e["task"], e["bytes"]) for e in entries(fundus)] == [(name, "open", 0) for name in "abc"]
+    *opened, refused = entries(fundus)
+    assert [(e["experiment"], e["task"], e["bytes"]) for e in opened] == [(name, "open", 0) for name in "abc"]
+    assert (refused["experiment"], refused["task"], refused["bytes"]) == ("c", "prepare", 0)
     assert "open 0  the data are opened" in site("ledger", fundus).output
     for classes in (ASKED, ["f", "g"]):
         reached = "policy: the data have served 3 experiments, which is the limit (experiments)"
