@@ -88,7 +88,7 @@ def test_a_job_counts_from_when_the_data_are_opened_for_it(refusal, fundus):
     for classes in (ASKED, ["f", "g"]):
         reached = "policy: the data have served 3 experiments, which is the limit (experiments)"
         assert refusal("d", classes=classes) == reached
-    assert len(entries(fundus)) == 3
+    assert entries(fundus) == [*opened, refused]
 
 
 def test_data_that_lie_where_the_package_looks_count_too(refusal, fundus, tmp_path, monkeypatch):
