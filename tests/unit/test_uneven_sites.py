@@ -67,7 +67,7 @@ METHODS = {
 }
 
 
-QUICK = ("fedimpres",)
+QUICK = ("vit-heads",)
 
 
 # Temporary folders of earlier tests' runs go with those, whenever that is.

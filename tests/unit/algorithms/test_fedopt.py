@@ -201,7 +201,7 @@ def test_a_move_that_is_none_never_reaches_the_sites(monkeypatch, gives, words):
     ],
 )
 def test_fedblend_has_momentum_where_sites_train_by_sgd(settings, moves_):
-    blend = config("fedblend", rounds=1, settings=settings)
+    blend = config("fedblend", rounds=1, settings=FEW_STEPS | settings)
     assert blend.all_settings["momentum"] == (0.9 if settings.keys() <= {"server_lr"} else 0.0)
     state, _ = run(blend)
     assert set(state.moved_by) == ({"server_optimizer"} if moves_ else set())

@@ -41,14 +41,18 @@ def test_sites_are_told_which_answer_counted():
     assert asked[6]["site-3"].counted_rounds == (4, 5) and asked[4]["site-3"].counted_rounds == (1,)
 
 
+RARER = [(5.0, 4), (1.01, None)]
+
+
 @pytest.mark.parametrize("counted", ["5", 5, True, [1, 2, 3], [-1], [0], [1.0], [True], {"5": 5}, None])
 def test_rounds_that_are_none_are_as_if_nobody_said(counted):
     message = Message("train", 6, {}, {"counted": counted})
     assert message.counted is None and message.counted_rounds is None
 
 
-@pytest.mark.parametrize("factor", [5.0, 1.01])
-@pytest.mark.parametrize("damaged", [None, 4])
+@pytest.mark.parametrize(
+    ("factor", "damaged"), [(5.0, None), (1.01, 4), *(pytest.param(*of, marks=pytest.mark.slow) for of in RARER)]
+)
 @pytest.mark.parametrize(
     "lost", [[], [("site-3", 2)], [("site-3", 3)], [("site-3", n) for n in (2, 3, 4, 5)], [("site-1", 1)]]
 )

@@ -65,7 +65,7 @@ def test_one_seed_is_no_yes(make_run):
     assert advised(make_run, seeds=1, fedap=(0.7, 0.8)).endswith("sites do better on average than alone.")
 
 
-@pytest.mark.parametrize("sites", [2, 4])
+@pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("methods", [1, 10])
 def test_of_methods_that_gain_nothing_few_are_advised(make_run, sites, methods):
     """Fifty test cases a site, three seeds; every method is right as often as local training, and apart from it."""

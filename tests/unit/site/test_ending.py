@@ -33,7 +33,12 @@ def close(found: dict, expected: dict) -> bool:
     return all(found[k] == pytest.approx(expected[k], abs=1e-6) for k in ("n", "accuracy", "auroc"))
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedbn", "fedper", "ditto", "apfl", "fedbabu", "fedap", "fedblend"])
+MORE = ("fedbn", "fedper", "apfl", "fedbabu", "fedap")
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["fedavg", "ditto", "fedblend", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+)
 def test_a_blend_is_what_the_site_tests_and_keeps(algorithm):
     settings = FEW_STEPS if algorithm == "fedblend" else {}
     state, sites = run(config(algorithm, use="blend", settings=settings, **TRAINED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -61,36 +62,38 @@ def write_series(
         orientation = (1, 0, 0, 0, np.cos(angle), np.sin(angle))
     row, column = np.split(np.array(orientation, dtype=float), 2)
     step = np.array([0, 0, spacing[2]]) if tilt else np.cross(row, column) * spacing[2]
+    common = _common(uid, patient, spacing, orientation)
     for number, values in enumerate(volume):
+        dataset = copy.deepcopy(common) if change else common
         m = float(np.broadcast_to(slope, len(volume))[number])
         b = float(np.broadcast_to(intercept, len(volume))[number])
-        meta = FileMetaDataset()
-        meta.MediaStorageSOPClassUID = CTImageStorage
-        meta.MediaStorageSOPInstanceUID = generate_uid()
-        meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        dataset = FileDataset(None, {}, file_meta=meta, preamble=b"\0" * 128)
-        dataset.SOPClassUID = meta.MediaStorageSOPClassUID
-        dataset.SOPInstanceUID = meta.MediaStorageSOPInstanceUID
-        dataset.SeriesInstanceUID = uid
-        dataset.PatientID = patient
-        dataset.Modality = "CT"
-        dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-        dataset.Manufacturer, dataset.ConvolutionKernel = "ACME", "B30f"
+        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
         dataset.InstanceNumber = number + 1
         dataset.ImagePositionPatient = [round(float(p), 6) for p in np.array(start) + number * step]
-        dataset.ImageOrientationPatient = [round(float(o), 12) for o in orientation]
-        dataset.PixelSpacing = list(spacing[:2])
-        dataset.SliceThickness = spacing[2]
         dataset.Rows, dataset.Columns = values.shape
-        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 16, 15
-        dataset.PixelRepresentation = 1
         dataset.RescaleSlope, dataset.RescaleIntercept = m, b
         dataset.PixelData = np.round((values - b) / m).astype("<i2").tobytes()
         if change:
             change(number, dataset)
         dataset.save_as(folder / names(number), enforce_file_format=True)
     return uid
+
+
+def _common(uid: str, patient: str, spacing: Sequence[float], orientation: Sequence[float]) -> FileDataset:
+    """What all slices of a series say."""
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID = CTImageStorage, ExplicitVRLittleEndian
+    dataset = FileDataset(None, {}, file_meta=meta, preamble=b"\0" * 128)
+    dataset.SOPClassUID, dataset.SeriesInstanceUID = CTImageStorage, uid
+    dataset.PatientID, dataset.Modality = patient, "CT"
+    dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
+    dataset.Manufacturer, dataset.ConvolutionKernel = "ACME", "B30f"
+    dataset.ImageOrientationPatient = [round(float(o), 12) for o in orientation]
+    dataset.PixelSpacing, dataset.SliceThickness = list(spacing[:2]), spacing[2]
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 16, 15
+    dataset.PixelRepresentation = 1
+    return dataset
 
 
 def write_nifti(

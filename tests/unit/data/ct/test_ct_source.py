@@ -7,7 +7,7 @@ import numpy as np
 import pydicom
 import pytest
 import torch
-from hospitals import FAULTS, write_cohort
+from hospitals import FAULTS, mr, truncated, write_cohort
 
 from medpfl.cli.options import Options
 from medpfl.config.run import make_config
@@ -18,6 +18,9 @@ from medpfl.runs.experiment import run_experiment
 
 CPU = torch.device("cpu")
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
+
+
+QUICK, slow = (truncated, mr), pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +259,7 @@ def test_a_job_without_scans_needs_the_number_of_sites():
     assert Options(**job, sites=3).config("fedavg").partition == "natural"
 
 
-@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("linked", [pytest.param(False, marks=slow), True])
 def test_what_changes_between_two_runs_in_a_process_is_noticed(cohort, tmp_path, linked):
     if linked:  # hospitals link folders of their archive
         shutil.move(cohort / "centre-1" / "p0", tmp_path / "p0")
@@ -274,7 +277,7 @@ def test_what_changes_between_two_runs_in_a_process_is_noticed(cohort, tmp_path,
         open_source(config(cohort)).describe()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", [pytest.param(f, id=f.__name__, marks=() if f in QUICK else slow) for f in FAULTS])
 def test_check_and_run_say_the_same_and_nothing_is_trained(cohort, tmp_path, fault):
     said = fault(cohort)
     found = [f.message for f in check(cohort) if f.level == "error"]
@@ -286,7 +289,7 @@ def test_check_and_run_say_the_same_and_nothing_is_trained(cohort, tmp_path, fau
     assert not (tmp_path / "out" / "models").exists()
 
 
-@pytest.mark.parametrize("pooling", ["mean", pytest.param("attention", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("attention", marks=slow)])
 def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp_path, pooling):
     results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]

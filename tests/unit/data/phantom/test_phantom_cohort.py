@@ -72,7 +72,7 @@ def test_same_arguments_same_bytes_and_another_seed_other_patients(cohort, tmp_p
     assert not series[0] & series[1]
 
 
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("masks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_stopped_cohort_leaves_nothing(tmp_path, masks):
     def stop(done, total):
         raise KeyboardInterrupt
@@ -84,6 +84,7 @@ def test_a_stopped_cohort_leaves_nothing(tmp_path, masks):
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
 
 
+@pytest.mark.slow
 def test_a_killed_cohort_is_no_data(tmp_path):
     def killed(done, total):
         if done == 12:
