@@ -129,7 +129,10 @@ def test_class_counts_of_tensors_and_loaders():
     assert tensors.class_counts(4).tolist() == loaders.class_counts(4).tolist() == [1, 1, 3, 0]
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "scaffold", "fedcurv", "fedreg", "fedvss", "ditto", "apfl"])
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "fedreg", "ditto", "apfl")]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedcurv", "fedvss", *MORE])
 def test_a_site_of_one_class_teaches_others_nothing_of_it(algorithm):
     """Without smoothing its loss is 0 whatever the model, so that a change would tell its class."""
 

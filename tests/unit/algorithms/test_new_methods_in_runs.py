@@ -36,8 +36,8 @@ def test_what_methods_do_in_local_training_adds_up():
         assert not any(same(state.shared[site], without.shared[site]) for site in state.shared), name
 
 
-QUICK = ("scaffold", "fedreg", "vhl", "fedyogi")
-"""A control, data that sites keep, a step before the rounds, moments at the server; the others keep a model."""
+QUICK = ("scaffold", "vhl", "fedyogi")
+"""A control, a step before the rounds, moments at the server; the others keep a model or data."""
 
 
 @pytest.mark.parametrize("method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])

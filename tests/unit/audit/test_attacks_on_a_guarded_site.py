@@ -61,7 +61,7 @@ def test_constant_classes_give_shares_and_no_counts(hospital):
     assert all(error is None or error > 1 / 63 / 2 for error in errors.values())
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("rounds", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_replays_are_answered_as_often_as_the_policy_says(rounds):
     victim = Hospital.of(**FULLY_CONNECTED | {"rounds": rounds})
     kinds = {kind.what: kind for kind in replay(victim.line(), victim.known, times=10)}

@@ -23,8 +23,11 @@ def same_runs(a, b):
     return all(same(models_a[s], models_b[s]) for s in sites_a)
 
 
+MORE = ("local", "fedprox", "fedper", "lg-fedavg", "d-fedap")
+
+
 @pytest.mark.parametrize(
-    "algorithm", ["local", "fedavg", "fedprox", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
+    "algorithm", ["fedavg", "fedap", "f-fedap", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
 )
 def test_the_same_seed_gives_the_same_bits(algorithm):
     first, again = run(config(algorithm)), run(config(algorithm))
@@ -39,7 +42,7 @@ def test_another_seed_gives_another_run():
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedap"])
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_sites_side_by_side_give_the_same_bits(algorithm, workers):
     one, many = run(config(algorithm, local_epochs=3)), run(config(algorithm, local_epochs=3), workers=workers)
     assert same_runs(one, many)

@@ -31,7 +31,7 @@ VIT, DENSE = ({"model": m, "model_args": a} for m, a in (("vit-tiny", SMALL_VIT)
     ("algorithm", "network", "pooling", "depth", "task", "said"),
     [
         ("vit-heads", VIT, "mean", 0, "classification", {}),
-        ("fedbn", DENSE, "mean", 8, "classification", {}),
+        pytest.param("fedbn", DENSE, "mean", 8, "classification", {}, marks=pytest.mark.slow),
         pytest.param("vit-heads", VIT, "attention", 0, "classification", {}, marks=pytest.mark.slow),
         pytest.param("vit-heads", VIT, "mean", 0, "multi-label", {}, marks=pytest.mark.slow),
         pytest.param("fedbn", DENSE, "mean", 8, "classification", {"normalise": "percentile"}, marks=pytest.mark.slow),
