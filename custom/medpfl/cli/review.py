@@ -76,7 +76,7 @@ def ledger(
             what = "the data are opened" if entry["task"] == OPEN else what
             what = f"refused: {entry['refused']}" if "refused" in entry else what
             line = (
-                f"{entry['time']}  {entry['data']}  {entry['task']} {entry['round']}  {what}  "
+                f"{entry['time']}  {' '.join(entry['data'].split())}  {entry['task']} {entry['round']}  {what}  "
                 f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"
             )
             print(printable(line))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from medpfl.core.messages import Message, Update
@@ -47,7 +47,6 @@ class Account:
     contract: Contract
     experiment: str
     job: str
-    _served: Served | None = field(default=None, init=False)
 
     def admit(self, run: int, message: Message) -> None:
         """A run begins, or goes on, within the policy's limits.
@@ -56,13 +55,11 @@ class Account:
             StateError: the data have served as many experiments or rounds as they may, or the ledger is not at hand.
         """
         if message.task in ("prepare", "statistics", "join"):
-            self._served = self._opened(run, self.contract.data)
+            self._require_experiment(self._opened(run, self.contract.data))
         elif message.task == "train" and (self.policy.experiments or self.policy.rounds):
-            with at_hand("read"):
-                self._served = self.ledger.served(*self._run(run), verify=False)
-        if self._served is not None:
-            self._require_experiment(self._served)
-            if self.policy.rounds and message.task == "train" and self._served.rounds >= self.policy.rounds:
+            served = self._served(run, self.contract.data)
+            self._require_experiment(served)
+            if self.policy.rounds and served.rounds >= self.policy.rounds:
                 raise StateError(words.ROUNDS(self.policy.rounds))
 
     def enter(self, run: int, task: str, update: Update) -> None:
@@ -75,14 +72,19 @@ class Account:
         Raises:
             StateError: the data have served as many experiments as they may, or the ledger is not at hand.
         """
-        for data in self.contract.opens:
-            self._require_experiment(self._opened(run, data))
+        for asked in (self._served, self._opened):  # of all first: none is used up where another has no room
+            for data in self.contract.opens:
+                self._require_experiment(asked(run, data))
 
     def refuse(self, run: int, message: Message, error: Exception) -> None:
         """Records that a question has no answer, before it is told; StateError if that cannot be."""
         if not isinstance(error, StateNotKept):  # a site that cannot write refuses all
             why = str(error) if isinstance(error, StateError) else type(error).__name__
             self._append(run, message.task, Update("", message.round), refused=why[:_WORDS])
+
+    def _served(self, run: int, data: str) -> Served:
+        with at_hand("read"):
+            return self.ledger.served(data, self.contract.hash, self.experiment, run, verify=False)
 
     def _opened(self, run: int, data: str) -> Served:
         with at_hand("written"):
@@ -92,9 +94,6 @@ class Account:
         most = self.policy.experiments
         if most and not served.known and served.experiments >= most:
             raise StateError(words.EXPERIMENTS(most))
-
-    def _run(self, run: int) -> tuple[str, str, str, int]:
-        return self.contract.data, self.contract.hash, self.experiment, run
 
     def _append(self, run: int, task: str, update: Update, **more: str) -> None:
         with at_hand("written"):

@@ -74,9 +74,7 @@ class Arriving:
                 origin = kept
             elif last > 1:
                 last = 0  # all the way from the start, whose length is known
-            step = record.step or self.first_step(model)
-            times = distance(origin, message.shared) / step if step else float("inf")
-            self._require_near(times, rounds=abs(where - last))
+            self._require_near(distance(origin, message.shared), record, model, rounds=abs(where - last))
 
     def require_steps(
         self, record: Record, message: Message, model: nn.Module, channels: Iterable[Channel], data: SiteData
@@ -99,8 +97,7 @@ class Arriving:
         if not places:
             return message.shared
         if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
-            step = record.step or self.first_step(model)
-            self._require_near(way / step if step else float("inf"), rounds=1)
+            self._require_near(way, record, model, rounds=1)
         return places[-1]
 
     def require_own_rows(self, shared: State) -> None:
@@ -118,12 +115,16 @@ class Arriving:
             if layer is not None:
                 raise StateError(words.COPIED_ROWS(layer))
 
-    def _require_near(self, times: float, rounds: int) -> None:
+    def _require_near(self, way: float, record: Record, model: nn.Module, rounds: int) -> None:
+        step = record.step or self.first_step(model)
+        times = way / step if step else float("inf")
         # Rounds that passed without this site are no leave to jump as far as all of them.
         limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
-        if not times <= limit:
-            shown = f"{times:.1f}" if times < 1e5 else "99999"
-            raise StateError(words.TOO_FAR(shown, limit))
+        if times <= limit:
+            return
+        if not record.step:  # of an update that has not left nothing is told
+            raise StateError(words.FAR_AT_FIRST(limit))
+        raise StateError(words.TOO_FAR(f"{times:.1f}" if times < 1e5 else "99999", limit))
 
 
 def _alike(received: torch.Tensor, own: torch.Tensor) -> bool:

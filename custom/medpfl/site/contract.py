@@ -117,6 +117,10 @@ def _agreed(config: RunConfig) -> dict[str, Any]:
     return fields | through | {"settings": config.settings_of_sites()}
 
 
+_AGAIN = 100
+"""How often in a run: a server asks again each time that it is started anew, and each answer is kept in the ledger."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What a site has answered under a contract.
@@ -127,6 +131,7 @@ class Record:
         run: counts the runs under it, from 1: an experiment that has ended may be run again.
         answered: digest of the question by its place (:func:`place`).
         repeats: how often another question came in a place that was answered.
+        again: how often a question was asked as before, other than for a round of training, which counts as one.
         once: by channel of which each site sends once, how often that was.
         trained: the round of the last update that left.
         joined: :attr:`Contract.joined`.
@@ -139,6 +144,7 @@ class Record:
     run: int = 1
     answered: Mapping[int, str] = field(default_factory=dict)
     repeats: int = 0
+    again: int = 0
     once: Mapping[str, int] = field(default_factory=dict)
     trained: int = 0
     joined: str = ""
@@ -229,7 +235,11 @@ def admitted(
     if where < record.last - 1:
         raise StateError(words.OUT_OF_ORDER(message.task, message.round, min(record.last, contract.config.rounds)))
     if record.answered.get(where) == asked:
-        return record
+        if message.task == "train":
+            return record
+        if record.again >= _AGAIN:
+            raise StateError(words.REPEATED(message.task, message.round, _AGAIN))
+        return replace(record, again=record.again + 1)
     if where in record.answered and record.repeats >= repeats:
         raise StateError(words.REPEATED(message.task, message.round, repeats))
     again = record.repeats + (where in record.answered)

@@ -86,7 +86,6 @@ class Guarded:
             record = admitted(before, self.contract, message, self.policy.repeats, list(self.channels))
             self._require_asked(message)
             require_words(self.policy, self.contract)
-            self._require_weights()
             self._require_unsteered()
             self._require_patients(message, model)
             self._require_consent_to_weights(message)
@@ -151,10 +150,6 @@ class Guarded:
         nothing = message.task == "statistics" and not message.asked
         if nothing or any(name not in known for name in message.asked):
             raise StateError(words.NOT_NEEDED(self.contract.config.resolved_mixing))
-
-    def _require_weights(self) -> None:
-        if not self.policy.lets_weigh(self.contract.config):
-            raise StateError(words.LARGE_WEIGHT(self.policy.largest_weight))
 
     def _require_unsteered(self) -> None:
         """A server that leads training where it likes reads images from where it ends."""

@@ -34,9 +34,9 @@ def patients(data: SiteData, part: Part = "train") -> int:
 
 
 def require_words(policy: SitePolicy, contract: Contract) -> None:
-    """StateError where a job says who is a patient, or which are trained on: how reading then fails would tell of them.
+    """StateError for what the policy forbids by a job's words alone; it is asked before the data are opened.
 
-    It is asked before the data are opened.
+    How reading fails where a job says who is a patient, or which are trained on, would tell of them.
     """
     if not policy.lets_divide(contract.divides_folders):
         raise StateError(words.SAYS_FOLDERS())
@@ -45,6 +45,10 @@ def require_words(policy: SitePolicy, contract: Contract) -> None:
             raise StateError(words.SAYS_WHOSE())
         if policy.least_patients > 1 and each.says_counts:
             raise StateError(words.IMAGES_LEFT_OUT())
+    if not policy.lets_weigh(contract.config):
+        raise StateError(words.LARGE_WEIGHT(policy.largest_weight))
+    if contract.config.resolved_personal != "everything":  # else no update leaves
+        _require_training(policy, contract.config)
 
 
 def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look: bool = True) -> None:
@@ -59,10 +63,7 @@ def require_many(policy: SitePolicy, contract: Contract, data: SiteData, *, look
     config, least = contract.config, policy.least_patients
     if patients(data) < least:
         raise StateError(words.FEW_PATIENTS(least))
-    if wrong := policy.unlike_training(config.all_settings):
-        raise StateError(words.POLICY + wrong)
-    if not policy.lets_augment(config.augment):
-        raise StateError(words.OWN_AUGMENTATION())
+    _require_training(policy, config)
     if least > 1 and look:
         _require_shares(policy, config, data)
 
@@ -71,6 +72,13 @@ def require_usual(policy: SitePolicy, model: nn.Module) -> None:
     """StateError for a network that is :func:`unusual`, where an update must rest on many patients."""
     if policy.least_patients > 1 and (wrong := unusual(model)):
         raise StateError(words.POLICY + wrong)
+
+
+def _require_training(policy: SitePolicy, config: RunConfig) -> None:
+    if wrong := policy.unlike_training(config.all_settings):
+        raise StateError(words.POLICY + wrong)
+    if not policy.lets_augment(config.augment):
+        raise StateError(words.OWN_AUGMENTATION())
 
 
 def _require_shares(policy: SitePolicy, config: RunConfig, data: SiteData) -> None:

@@ -85,6 +85,10 @@ TOO_FAR = Reason(
     "contract: what came is {number} times as far from what came before as this site's own update, {number} times is "
     "the limit (policy: largest_jump)"
 )
+FAR_AT_FIRST = Reason(
+    "contract: what came is more than {number} times as far from what came before as this site's first update would "
+    "be, and that is the limit (policy: largest_jump)"
+)
 COPIED_ROWS = Reason(
     "contract: rows of {name} copy each other, as weights do that show single images (policy: copied_rows)"
 )

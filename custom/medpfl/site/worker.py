@@ -94,6 +94,7 @@ class Site:
     least: int = 0
     passes: SiteData | None = None
     _labels_fit: bool = field(default=False, init=False)
+    _first_step: float | None = field(default=None, init=False)
 
     def handle(self, message: Message, model: nn.Module) -> Update:
         """Does what a message asks.
@@ -335,7 +336,12 @@ class Site:
         return {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
 
     def first_step(self, start: State, model: nn.Module) -> float:
-        """How far one round of training leads from the first model: Euclidean distance over all that is shared."""
+        """How far one round of training leads from the first model: Euclidean distance over all that is shared.
+
+        It is trained once: a server can ask as often as it likes.
+        """
+        if self._first_step is not None:
+            return self._first_step
         self._require_outputs(model)
         self.split.load_shared(model, start)
         self.split.load_personal(model, self.initial_personal)
@@ -344,4 +350,6 @@ class Site:
         trainer = self.config.trainer  # at the full rate, whatever the schedule has in this round
         objective = plain_objective(model, trainer.loss(self.config.learned.loss, self.data))
         train_epochs(model, self.data, trainer, self.config.local_epochs, order, objective)
-        return distance(start, {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()})
+        led = {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
+        self._first_step = distance(start, led)
+        return self._first_step

@@ -96,6 +96,21 @@ def test_a_patient_of_two_sites_is_noticed_in_images_with_masks(masked):
         open_source(config).prepare()
 
 
+def test_images_with_masks_of_a_patient_written_in_two_ways_are_one_persons(home):
+    rng = np.random.default_rng(0)
+    for k in range(24):
+        folder = home / "brains" / f"{'Pp'[k % 2]}{k // 4}" / f"scan{k}"
+        folder.mkdir(parents=True)
+        for mark, content in (("", rng.integers(0, 255, (16, 16))), ("_mask", rng.integers(0, 2, (16, 16)) * 255)):
+            Image.fromarray(content.astype(np.uint8)).save(folder / f"1{mark}.png")
+    fields = {"sites": 1, "partition": "natural", "model": "unet", "task": "segmentation"}
+    args = {"folders": "patients"}
+    source = open_source(make_config(algorithm="local", data=str(home / "brains"), data_args=args, **fields))
+    of = source.site("site-1", CPU)
+    assert sum(len(of.owners(part).unique()) for part in PARTS) == 6
+    assert source.describe()["sites"]["site-1"]["patients"] == 6
+
+
 def test_whoever_counts_patients_counts_persons(home):
     """An update of twelve names of six people tells of six."""
     rows = [

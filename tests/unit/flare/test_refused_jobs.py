@@ -23,6 +23,7 @@ from medpfl.site.policy import HOSPITAL
 ASKED = ["normal", "glaucoma"]
 CANNOT = "the site cannot begin: UserError (its log says more)"
 WHOSE = "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
+FLIPS = {"transforms": [{"_target_": "RandFlipd", "keys": "image", "prob": 0.5}]}
 LEFT_OUT = "policy: single images of a patient are not left out here (holdout, train_counts)"
 
 
@@ -43,10 +44,10 @@ def fundus(kit, tmp_path, monkeypatch):
 
 @pytest.fixture
 def refusal(fundus, at_site):
-    def ask(experiment="first", algorithm="fedavg", **data_args):
-        names = {"sites": 2, "names": ("north-hospital", "b"), "partition": "natural"}
+    def ask(experiment="first", algorithm="fedavg", more=None, **data_args):
+        fields = {"sites": 2, "names": ("north-hospital", "b"), "partition": "natural"} | (more or {})
         args = {"classes": ASKED, "size": 28, "channels": "grey"} | data_args
-        config = make_config(algorithm=algorithm, data="fundus", rounds=2, data_args=args, **names)
+        config = make_config(algorithm=algorithm, data="fundus", rounds=2, data_args=args, **fields)
         context = at_site(fundus)
         context.set_prop(FLContextKey.JOB_META, {"submitter_name": "mallory"}, private=True)
         hello = FLModelUtils.to_shareable(message_to_model(Message("prepare", 0, {}, {"split": []}), 1))
@@ -72,6 +73,20 @@ def test_no_expression_is_tried_on_names_of_files(refusal, fundus, algorithm, na
 @pytest.mark.parametrize("counts", [[20, 20], [200, 20]])
 def test_no_counts_are_compared_with_those_of_the_classes(refusal, fundus, counts):
     assert refusal(train_counts={"pictures": counts}).startswith(LEFT_OUT)
+    assert entries(fundus) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more", "said"),
+    [
+        ("fedavg", {"settings": {"lr": 2.0}}, "policy: lr is 1 at most here"),
+        ("fedavg", {"augment": FLIPS}, "policy: training images are changed by presets alone here"),
+        ("d-fedap", {"weight_cap": 1.0}, "policy: one other site may weigh 0.3 at most"),
+    ],
+)
+def test_what_the_policy_forbids_by_the_jobs_words_alone_takes_no_experiment(refusal, fundus, algorithm, more, said):
+    done(fundus, "--policy", "largest_weight=0.3")
+    assert said in refusal(algorithm=algorithm, more=more)
     assert entries(fundus) == []
 
 

@@ -52,6 +52,18 @@ def test_a_server_one_step_behind_gets_its_answers(done):
     assert after(*messages, *again, repeats=0).last == after(*messages).last
 
 
+@pytest.mark.parametrize("done", [1, len(HONEST)])
+def test_the_same_question_is_answered_so_often_but_a_round_counts_elsewhere(done):
+    """Each answer is an entry of the ledger, which all jobs of the site read."""
+    record = after(*HONEST[:done])
+    for _ in range(100):
+        record = admitted(record, CONTRACT, HONEST[done - 1], 3)
+    with pytest.raises(StateError, match="and repeats 100 times in a run at most"):
+        admitted(record, CONTRACT, HONEST[done - 1], 3)
+    rounds = after(*HONEST[:2])
+    assert admitted(rounds, CONTRACT, HONEST[1], 3) == rounds
+
+
 def test_a_hello_that_was_not_done_is_none():
     """What lies at the site is another run's then."""
     for before in (Record(CONTRACT.hash), after(*HONEST)):

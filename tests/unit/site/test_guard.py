@@ -19,6 +19,7 @@ from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
 from medpfl.site.store import DiskStore
 from medpfl.site.words import listed
+from medpfl.training.loop import train_epochs
 
 KEY = bytes(range(32))
 
@@ -100,9 +101,21 @@ def test_weights_of_the_servers_choice_are_refused_in_later_rounds(late):
         guarded.train(1)
     start = guarded.federation.initial_shared
     words = guarded.refused("train", 2, {k: 30 * t for k, t in imprinting(start).items()})
-    assert "times as far from what came before as this site's own update" in words
+    what = "this site's first update would be" if late else "this site's own update"
+    assert f"times as far from what came before as {what}" in words
     assert "(policy: largest_jump)" in words
     guarded.train(2, start if late else guarded.near())
+
+
+def test_how_far_a_first_round_leads_is_trained_once_and_not_told(monkeypatch):
+    """It is asked before a round counts: a server could ask for ever, and read the length of what never left."""
+    guarded, trained = Guarded(policy=SitePolicy(largest_jump=10)).hello(), []
+    start = guarded.federation.initial_shared
+    monkeypatch.setattr("medpfl.site.worker.train_epochs", lambda *args: trained.append(train_epochs(*args)))
+    for times in (1e3, 1e4):
+        words = guarded.refused("train", 2, {k: times * t for k, t in start.items()})
+        assert "more than 14.1421 times as far" in words
+    assert len(trained) == 1
 
 
 def test_a_round_that_failed_does_not_switch_the_limit_off():

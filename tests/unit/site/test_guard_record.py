@@ -7,8 +7,10 @@ import pytest
 import torch
 from test_guard import KEY, Guarded
 
+from medpfl.config.run import make_config
 from medpfl.core.messages import Failure
 from medpfl.core.parameters import StateError
+from medpfl.site.account import Account
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
 from medpfl.site.ledger import Ledger
@@ -133,6 +135,22 @@ def test_what_the_gate_holds_back_is_an_experiment(tmp_path):
     )
     assert "may not leave" in held.refused("prepare")
     assert "(experiments)" in Guarded(folder=tmp_path / "b", key=KEY, policy=policy).refused("prepare")
+
+
+def test_a_run_that_began_goes_on_where_another_may_not_begin(tmp_path):
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1), rounds=1).hello()
+    update = guarded.train(1)
+    assert "(experiments)" in guarded.refused("prepare")
+    assert not isinstance(guarded.ask("validate", 1, update.tensors), Failure)
+
+
+def test_of_two_names_none_is_used_up_where_the_other_has_no_room(tmp_path):
+    run, newcomers = (make_config(algorithm="fedavg", data=name) for name in ("theirs", "ours"))
+    account = Guarded(folder=tmp_path / "a", key=KEY, policy=SitePolicy(experiments=1)).site.account
+    Account(account.ledger, account.policy, Contract(run), "first", "job").open(1)
+    with pytest.raises(StateError, match=r"\(experiments\)"):
+        Account(account.ledger, account.policy, Contract(run, newcomers), "second", "job").open(1)
+    assert [entry["data"] for entry in account.ledger.entries()] == ["theirs"]
 
 
 def test_a_run_counts_from_when_the_data_are_opened_for_it(tmp_path):

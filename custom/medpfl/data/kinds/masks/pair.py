@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from medpfl.core.site_data import Part
@@ -16,7 +16,7 @@ class Pair:
 
     Attributes:
         centre: the site whose it is.
-        patient: whose, or ``id``; stays at the site.
+        patient: whose, or ``id``; stays at the site. Not compared: patients may be renamed (``split_patients``).
         case: what is judged as a whole, of one patient: the slices of a folder, a volume, a picture.
         id: of the image, different from any other of the centre; slices of a case are sorted by it.
         image: its file.
@@ -26,7 +26,7 @@ class Pair:
     """
 
     centre: str
-    patient: str
+    patient: str = field(compare=False)
     case: str
     id: str
     image: Path
