@@ -2,7 +2,7 @@
 
 ``blend`` gives the other model the weight w in p = (1 - w) p_alone + w p_other that is the mean of its posterior, with
 the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991).
-The prior is Beta(1 + f, 1 + (1 - f) / 2) with f = 300 / (300 + N) for N training cases, of which those of few classes
+The prior is Beta(1 + h, 1 + (1 - h) / 2) with h = 300 / (300 + N) for N training cases, of which those of few classes
 count for more (:func:`medpfl.site.candidates.training_cases`): its mean falls from 2/3, where a site has next to none
 of its own and the federation's are most of what there is to learn from, to 0.4, where it has thousands. With it the
 loss over n cases, taken one after another or all together, is above that of training alone by
