@@ -23,6 +23,7 @@ from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON, message_of, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contract import Contract
+from medpfl.site.ledger import open_ledger
 from medpfl.site.seal import read_key
 
 
@@ -143,6 +144,14 @@ def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
     broken = site("ledger", prepared)
     assert broken.exit_code == 1
     assert "line 1: ledger.jsonl is not as this site wrote it" in broken.output
+
+
+def test_no_name_of_a_job_is_a_line_of_the_ledgers(prepared):
+    run = {"contract": "c", "experiment": "e", "run": 1, "task": "open", "round": 0, "job": "j", "submitter": "mallory"}
+    read_ledger = open_ledger(prepared / "medpfl", read_key(prepared / "local"))
+    read_ledger.open(run | {"data": "x\n2030-01-01  organs  train 1"}, most=0)
+    shown = site("ledger", prepared).output.splitlines()
+    assert [line[:2] for line in shown] == ["20", "1 "] and "x 2030-01-01 organs train 1" in shown[0]
 
 
 def test_a_real_site_may_forget_whom_earlier_runs_trained_on(prepared, at_site):
