@@ -75,11 +75,9 @@ def ledger(
             what = f"{len(entry['tensors'])} tensors, {size(entry['bytes'])}" if entry["tensors"] else "numbers"
             what = "the data are opened" if entry["task"] == OPEN else what
             what = f"refused: {entry['refused']}" if "refused" in entry else what
-            line = (
-                f"{entry['time']}  {' '.join(entry['data'].split())}  {entry['task']} {entry['round']}  {what}  "
-                f"contract {entry['contract'][:12]}  {entry['submitter'] or '-'}  job {entry['job']}"
-            )
-            print(printable(line))
+            asked, whose = f"{entry['task']} {entry['round']}", entry["submitter"] or "-"
+            parts = (entry["time"], entry["data"], asked, what, f"contract {entry['contract'][:12]}", whose)
+            print(printable("  ".join(" ".join(part.split()) for part in (*parts, f"job {entry['job']}"))))
         forgotten = sets.forget(forget) if forget else 0
         held = sets.sizes()
     except SealBroken as error:

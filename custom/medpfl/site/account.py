@@ -55,7 +55,7 @@ class Account:
             StateError: the data have served as many experiments or rounds as they may, or the ledger is not at hand.
         """
         if message.task in ("prepare", "statistics", "join"):
-            self._require_experiment(self._opened(run, self.contract.data))
+            self.open(run)
         elif message.task == "train" and (self.policy.experiments or self.policy.rounds):
             served = self._served(run, self.contract.data)
             self._require_experiment(served)

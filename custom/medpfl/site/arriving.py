@@ -51,13 +51,14 @@ class Arriving:
     received: Callable[[int, nn.Module], State | None] = lambda round_, model: None
     first_step: Callable[[nn.Module], float] = lambda model: 0.0
 
-    def require_place(self, record: Record, message: Message, model: nn.Module) -> None:
+    def require_place(self, record: Record, message: Message, model: nn.Module, asks: Callable[[], None]) -> None:
         """The first model is the contract's; a later one lies where mixes of honest updates do.
 
         Args:
             record: of what was answered.
             message: what came.
             model: of the run's architecture.
+            asks: called before the site's data are asked, where no update has left to compare with.
 
         Raises:
             StateError: neither.
@@ -74,10 +75,17 @@ class Arriving:
                 origin = kept
             elif last > 1:
                 last = 0  # all the way from the start, whose length is known
-            self._require_near(distance(origin, message.shared), record, model, rounds=abs(where - last))
+            way = distance(origin, message.shared)
+            self._require_near(way, record.step or self._first(model, asks), bool(record.step), abs(where - last))
 
     def require_steps(
-        self, record: Record, message: Message, model: nn.Module, channels: Iterable[Channel], data: SiteData
+        self,
+        record: Record,
+        message: Message,
+        model: nn.Module,
+        channels: Iterable[Channel],
+        data: SiteData,
+        asks: Callable[[], None],
     ) -> State:
         """What is added to every step leads to no weights that might not come; gives those that it leads to.
 
@@ -87,6 +95,7 @@ class Arriving:
             model: of the run's architecture.
             channels: of the run.
             data: the site's.
+            asks: as in :meth:`require_place`.
 
         Raises:
             StateError: it does.
@@ -97,7 +106,7 @@ class Arriving:
         if not places:
             return message.shared
         if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
-            self._require_near(way, record, model, rounds=1)
+            self._require_near(way, record.step or self._first(model, asks), bool(record.step), 1)
         return places[-1]
 
     def require_own_rows(self, shared: State) -> None:
@@ -115,14 +124,17 @@ class Arriving:
             if layer is not None:
                 raise StateError(words.COPIED_ROWS(layer))
 
-    def _require_near(self, way: float, record: Record, model: nn.Module, rounds: int) -> None:
-        step = record.step or self.first_step(model)
+    def _first(self, model: nn.Module, asks: Callable[[], None]) -> float:
+        asks()
+        return self.first_step(model)
+
+    def _require_near(self, way: float, step: float, left: bool, rounds: int) -> None:
         times = way / step if step else float("inf")
         # Rounds that passed without this site are no leave to jump as far as all of them.
         limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
         if times <= limit:
             return
-        if not record.step:  # of an update that has not left nothing is told
+        if not left:  # of an update that has not left nothing is told
             raise StateError(words.FAR_AT_FIRST(limit))
         raise StateError(words.TOO_FAR(f"{times:.1f}" if times < 1e5 else "99999", limit))
 

@@ -118,7 +118,7 @@ def _agreed(config: RunConfig) -> dict[str, Any]:
 
 
 _AGAIN = 100
-"""How often in a run: a server asks again each time that it is started anew, and each answer is kept in the ledger."""
+"""How often beside the rounds: a server asks again where it is started anew, and the ledger keeps each answer."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ def admitted(
     if record.answered.get(where) == asked:
         if message.task == "train":
             return record
-        if record.again >= _AGAIN:
-            raise StateError(words.REPEATED(message.task, message.round, _AGAIN))
+        if record.again >= (most := contract.config.rounds + _AGAIN):  # a hello comes each round until it is answered
+            raise StateError(words.ASKED_AGAIN(message.task, message.round, most))
         return replace(record, again=record.again + 1)
     if where in record.answered and record.repeats >= repeats:
         raise StateError(words.REPEATED(message.task, message.round, repeats))

@@ -7,7 +7,7 @@ engines speak to the wrapped one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -95,39 +95,44 @@ class Guarded:
             for channel in (c for c in self.channels if c.weights):
                 self.arriving.require_own_rows(message.brought(channel.name))
                 self._require_beginning(channel)
-            if message.task in ("train", "validate") and self.gate.shared:
-                self.arriving.require_place(record, message, model)
-            there = self.arriving.require_steps(record, message, model, self.channels, self.data)
-            # Last: it takes one of the data's experiments.
-            if self.account:
-                self.account.admit(record.run, message)
-            self.book.write(record)
-        with self._recorded_if_refused(record, message):
+            taken = _Taken(lambda: self._take(record, message))
+            with self._recorded_if_refused(record, message, taken):
+                if message.task in ("train", "validate") and self.gate.shared:
+                    self.arriving.require_place(record, message, model, taken)
+                there = self.arriving.require_steps(record, message, model, self.channels, self.data, taken)
+            taken()  # last: it takes one of the data's experiments
+        with self._recorded_if_refused(record, message, taken):
             found = self.party.handle(message, model)
             update = self.gate.passed(message.task, replace(found, metrics=self._of_enough(found)))
             first = message.task == "train" and not record.trained
             if (first or (message.task != "train" and update.tensors)) and self._tells_of_patients(message):
                 self._require_other_patients(keep=True)  # again: another run may have been answered meanwhile
-        if message.task in ("prepare", "statistics") and not record.greeted:
-            with self._still(record) as now:
-                self.book.write(replace(now, greeted=True))
-        if message.task == "train" and self.gate.shared:
-            length = distance(there, update.tensors)
-            with self._still(record) as now:
-                # What came must not make the next limit as wide as it likes.
-                longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
-                self.book.write(replace(now, trained=message.round, step=longest))
+            if message.task in ("prepare", "statistics") and not record.greeted:
+                with self._still(record) as now:
+                    self.book.write(replace(now, greeted=True))
+            if message.task == "train" and self.gate.shared:
+                length = distance(there, update.tensors)
+                with self._still(record) as now:
+                    # What came must not make the next limit as wide as it likes.
+                    longest = max(now.step, min(length, _GROWTH * now.step)) if now.step else length
+                    self.book.write(replace(now, trained=message.round, step=longest))
         if self.account:
             self.account.enter(record.run, message.task, update)
         return update
 
+    def _take(self, record: Record, message: Message) -> None:
+        """A question takes its place in the run, and counts, whatever comes of it."""
+        if self.account:
+            self.account.admit(record.run, message)
+        self.book.write(record)
+
     @contextmanager
-    def _recorded_if_refused(self, record: Record, message: Message) -> Iterator[None]:
-        """What a site cannot do with a question may rest on its data: a round that failed is one."""
+    def _recorded_if_refused(self, record: Record, message: Message, taken: _Taken) -> Iterator[None]:
+        """What a site cannot do with a question that took its place may rest on its data; a failed round is one."""
         try:
             yield
         except Exception as error:
-            if self.account:
+            if self.account and taken.done:
                 self.account.refuse(record.run, message, error)
             raise
 
@@ -228,3 +233,16 @@ class Guarded:
         except StateError as error:
             logger.warning("%s: %s", self.name, error)
             raise StateError(words.NOT_AS_HAD(channel.name)) from None
+
+
+@dataclass
+class _Taken:
+    """Lets a question take its place, once."""
+
+    take: Callable[[], None]
+    done: bool = False
+
+    def __call__(self) -> None:
+        if not self.done:
+            self.take()
+            self.done = True

@@ -47,7 +47,7 @@ def require_words(policy: SitePolicy, contract: Contract) -> None:
             raise StateError(words.IMAGES_LEFT_OUT())
     if not policy.lets_weigh(contract.config):
         raise StateError(words.LARGE_WEIGHT(policy.largest_weight))
-    if contract.config.resolved_personal != "everything":  # else no update leaves
+    if contract.config.resolved_personal != "everything" and not contract.joining:  # else no update leaves
         _require_training(policy, contract.config)
 
 

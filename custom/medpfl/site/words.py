@@ -77,6 +77,9 @@ NO_ROUND = Reason("contract: round {number} of {number} does not exist")
 REPEATED = Reason(
     "contract: this site has answered task '{task}' of round {number}, and repeats {number} times in a run at most"
 )
+ASKED_AGAIN = Reason(
+    "contract: this site was asked task '{task}' of round {number} before, and is asked so again {number} times at most"
+)
 OTHER_START = Reason("contract: the start weights are not the contract's: {name} differs")
 MANY_EPOCHS = Reason("contract: a site that joins trains {number} epochs at most")
 UNNAMED_START = Reason("contract: the start weights are not those that the contract names")

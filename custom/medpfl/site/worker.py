@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import torch
@@ -338,8 +339,11 @@ class Site:
     def first_step(self, start: State, model: nn.Module) -> float:
         """How far one round of training leads from the first model: Euclidean distance over all that is shared.
 
-        It is trained once: a server can ask as often as it likes.
+        It is trained once. Where noise is added it is of the contract alone: epsilon counts what leaves.
         """
+        if noise := self.config.all_settings.get("update_noise"):
+            numbers = sum(tensor.numel() for tensor in start.values())
+            return self.config.all_settings["update_clip"] * sqrt(1 + noise**2 * numbers)
         if self._first_step is not None:
             return self._first_step
         self._require_outputs(model)

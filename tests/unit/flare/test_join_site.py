@@ -18,6 +18,7 @@ from medpfl.algorithms.start import START
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
+from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.flare.admin.review import review
 from medpfl.flare.job.export import portable
@@ -28,6 +29,9 @@ from medpfl.flare.transport.payload import INFO, REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.join import Joining, join
 from medpfl.runs.join_job import join_in_production, recipe_of
+from medpfl.site.contract import Contract
+from medpfl.site.many_patients import require_words
+from medpfl.site.policy import HOSPITAL
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +52,17 @@ def test_the_job_goes_to_the_newcomers_alone_and_lets_no_model_leave(tmp_path):
     [gate] = json.loads(text)["task_result_filters"]
     assert gate["filters"][0]["args"]["allowed"] == {"statistics/norm/mean": [6], "statistics/norm/variance": [6]}
     assert set(gate["tasks"]) == {"statistics", "join"}
+
+
+def test_who_joins_may_train_as_a_run_may_not_since_no_update_leaves(tmp_path):
+    said = SAID | {"names": ("east", "west"), "settings": {"lr": 2.0}}
+    joining = Joining.of("fedbn", tmp_path, with_f(tmp_path, "fedbn"), said)
+    recipe_of(joining, experiment="first").export(str(tmp_path / "jobs"))
+    found = review(tmp_path / "jobs" / "join-fedbn")
+    assert not [words for words in found.refusals(HOSPITAL) if "lr" in words]
+    require_words(HOSPITAL, found.contract)
+    with pytest.raises(StateError, match="lr is 1 at most here"):
+        require_words(HOSPITAL, Contract(found.contract.config))
 
 
 def test_review_names_others_code_that_gives_the_newcomers_data(tmp_path):

@@ -40,35 +40,35 @@ def at(length, round_=6):
 
 def test_a_round_leads_so_far_from_what_came_in_the_last():
     kept, record = {"w": torch.tensor([5.0, 0.0, 0.0, 0.0])}, Record("c", trained=5, step=1.0)
-    arriving(kept).require_place(record, at(6.9), None)
+    arriving(kept).require_place(record, at(6.9), None, lambda: None)
     with pytest.raises(StateError, match=r"^contract: what came is 5\.0 times as far .* 2 times is the limit"):
-        arriving(kept).require_place(record, at(0.0), None)
+        arriving(kept).require_place(record, at(0.0), None, lambda: None)
     with pytest.raises(
         StateError, match=r"5\.0 times as far .* 3\.4641 times is the limit"
     ):  # three rounds on: 2 * 3 ** 0.5
-        arriving(kept).require_place(record, at(0.0, round_=8), None)
-    arriving(kept).require_place(record, at(1.6, round_=8), None)
+        arriving(kept).require_place(record, at(0.0, round_=8), None, lambda: None)
+    arriving(kept).require_place(record, at(1.6, round_=8), None, lambda: None)
 
 
 def test_where_that_is_not_kept_the_rounds_before_lead_so_far_from_the_first_model():
     record = Record("c", trained=5, step=1.0)
-    arriving().require_place(record, at(5.9, round_=9), None)
+    arriving().require_place(record, at(5.9, round_=9), None, lambda: None)
     with pytest.raises(StateError, match="6 times is the limit"):  # nine rounds from the start: 2 * 9 ** 0.5
-        arriving().require_place(record, at(6.1, round_=9), None)
+        arriving().require_place(record, at(6.1, round_=9), None, lambda: None)
 
 
 def test_a_server_that_leaves_a_site_out_for_long_leads_no_further():
     """Of a contract of many rounds the last may be asked after the first."""
     record, long = Record("c", trained=1, step=1.0), replace(arriving(START), config=config(rounds=1_000_000))
-    long.require_place(record, at(7.9, round_=1_000_000), None)
+    long.require_place(record, at(7.9, round_=1_000_000), None, lambda: None)
     with pytest.raises(StateError, match="8 times is the limit"):
-        long.require_place(record, at(8.1, round_=1_000_000), None)
+        long.require_place(record, at(8.1, round_=1_000_000), None, lambda: None)
 
 
 @pytest.mark.parametrize("step", [0.0, float("nan")])
 def test_without_a_length_to_compare_with_nothing_comes(step):
     with pytest.raises(StateError, match="largest_jump"):
-        arriving(first_step=step).require_place(Record("c"), at(1e-3), None)
+        arriving(first_step=step).require_place(Record("c"), at(1e-3), None, lambda: None)
 
 
 def refused(site, message, model):

@@ -5,6 +5,7 @@ import torch
 from tiny import Net, config, plan_of, same, sites_of
 
 from medpfl.core.messages import Failure, Message
+from medpfl.core.parameters import StateError
 from medpfl.core.statefile import fingerprint
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
@@ -107,15 +108,50 @@ def test_weights_of_the_servers_choice_are_refused_in_later_rounds(late):
     guarded.train(2, start if late else guarded.near())
 
 
-def test_how_far_a_first_round_leads_is_trained_once_and_not_told(monkeypatch):
-    """It is asked before a round counts: a server could ask for ever, and read the length of what never left."""
-    guarded, trained = Guarded(policy=SitePolicy(largest_jump=10)).hello(), []
+def test_whoever_asks_how_far_a_first_round_leads_asks_for_a_round(tmp_path, monkeypatch):
+    """A server could ask for ever, and find the length of what never left by bisection; the words do not tell it."""
+    policy, trained = SitePolicy(largest_jump=10, rounds=2), []
+    guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
     start = guarded.federation.initial_shared
     monkeypatch.setattr("medpfl.site.worker.train_epochs", lambda *args: trained.append(train_epochs(*args)))
     for times in (1e3, 1e4):
         words = guarded.refused("train", 2, {k: times * t for k, t in start.items()})
         assert "more than 14.1421 times as far" in words
     assert len(trained) == 1
+    assert "(rounds)" in guarded.refused("train", 2, start)
+    tasks = [(entry["task"], "refused" in entry) for entry in guarded.site.account.ledger.entries()]
+    assert tasks == [("open", False), ("prepare", False), ("train", True), ("train", True)]
+
+
+def test_and_of_validation_it_has_its_repeats():
+    guarded = Guarded(policy=SitePolicy(largest_jump=10, repeats=1), rounds=3).hello()
+    start = guarded.federation.initial_shared
+    asked = [guarded.refused("validate", 3, {k: times * t for k, t in start.items()}) for times in (1e3, 1e4, 1e5)]
+    assert ["repeats 1 times" in words for words in asked] == [False, False, True]
+
+
+def test_how_far_a_first_round_leads_under_noise_is_of_the_contract_alone(monkeypatch):
+    """Epsilon counts what leaves, and that a site with noise comes late is no reason to refuse it."""
+    settings = {"update_clip": 0.05, "update_noise": 5.0}
+    guarded = Guarded(policy=SitePolicy(largest_jump=10), settings=settings).hello()
+    monkeypatch.setattr("medpfl.site.worker.train_epochs", None)
+    start = guarded.federation.initial_shared
+    numbers = sum(t.numel() for t in start.values())
+    length = guarded.site.party.first_step(start, guarded.model)
+    assert length == pytest.approx(0.05 * (1 + 25 * numbers) ** 0.5)
+
+
+def test_a_hello_that_fails_each_round_is_asked_again_for_as_long_as_the_run():
+    guarded = Guarded(rounds=150)
+    handle, guarded.site.party.handle = guarded.site.party.handle, failing
+    for _ in range(151):
+        assert guarded.refused("prepare") == "no memory"
+    guarded.site.party.handle = handle
+    guarded.hello().train(1)
+
+
+def failing(message, model):
+    raise StateError("no memory")
 
 
 def test_a_round_that_failed_does_not_switch_the_limit_off():

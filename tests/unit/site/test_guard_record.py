@@ -163,13 +163,11 @@ def test_a_run_counts_from_when_the_data_are_opened_for_it(tmp_path):
     assert [entry["task"] for entry in guarded.site.account.ledger.entries()] == ["open", "prepare", "train"]
 
 
-def test_what_cannot_be_recorded_takes_no_experiment(tmp_path, monkeypatch):
+def test_what_cannot_be_recorded_takes_no_experiment(tmp_path):
     policy = SitePolicy(experiments=1)
-    with monkeypatch.context() as broken:
-        broken.setattr("medpfl.site.ledger.write_bytes", full_disk)
-        site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
-        (tmp_path / "ledger.jsonl").mkdir()
-        assert "the site's ledger cannot be written" in site.refused("prepare")
+    site = Guarded(folder=tmp_path / "a", key=KEY, policy=policy)
+    (tmp_path / "ledger.jsonl").mkdir()
+    assert "the site's ledger cannot be read" in site.refused("prepare")
     (tmp_path / "ledger.jsonl").rmdir()
     Guarded(folder=tmp_path / "b", key=KEY, policy=policy).hello()
 

@@ -97,24 +97,25 @@ def read_job(folder: Path) -> Job:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
         if len(named) != 1 or named[0] not in AT_SITE:
             raise UserError(f"{file}: not a job of this package: one executor of its own is needed, it has {named}")
-        if any(other.hash != Contract(run).hash for other in runs_of_server):
+        joining = "newcomers" in given[0]
+        contract, *of_server = (Contract(of, config if joining else None) for of in (run, *runs_of_server))
+        # Who joins trains by settings of the sites' half alone.
+        if any((other.joined or other.hash) != (contract.joined or contract.hash) for other in of_server):
             raise UserError(
                 f"{folder}: its server is configured for another run than its sites, which agree to theirs alone; "
                 "make it anew (`medpfl export`)"
             )
-        joining = "newcomers" in given[0]
-        contract = Contract(run, config if joining else None).hash
-        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract, joining))
+        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract.hash, joining))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
 
 
-def _runs_of_server(folder: Path) -> Iterator[Contract]:
+def _runs_of_server(folder: Path) -> Iterator[RunConfig]:
     for file in sorted(folder.glob("*/config/config_fed_server.json")):
         try:
             given = [workflow.get("args") or {} for workflow in read_object(file).get("workflows", [])]
-            yield from (Contract(make_config(**args["run_config"])) for args in given if "run_config" in args)
+            yield from (make_config(**args["run_config"]) for args in given if "run_config" in args)
         except (UserError, AttributeError, TypeError) as error:
             raise UserError(f"{file}: not a job of this version of the package: {error}") from None
 
