@@ -85,7 +85,7 @@ class Seen:
         return needle in self.messages or needle in self.files
 
 
-@pytest.fixture(scope="module", params=["vit-heads", pytest.param("fedbn", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["fedbn", pytest.param("vit-heads", marks=pytest.mark.slow)])
 def seen(request, tmp_path_factory):
     folder, patient = tmp_path_factory.mktemp(request.param), f"patient-{token_hex(8)}"
     with pytest.MonkeyPatch.context() as environment:

@@ -120,6 +120,7 @@ def test_a_scheduler_that_ends_a_run_leaves_nothing_temporary(tmp_path, monkeypa
     assert list(short_folder.glob("*/fedap")) == []
 
 
+@pytest.mark.slow
 def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_refused(medpfl, tmp_path):
     long = tmp_path / ("x" * 80)
     long.mkdir()

@@ -152,6 +152,7 @@ def test_a_finished_run_is_only_read(finished):
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
+@pytest.mark.slow
 def test_a_kill_during_the_further_tests_loses_none(tmp_path, monkeypatch):
     """Not asked for, and made again in the same way; what is there, or said not to be, is not."""
 

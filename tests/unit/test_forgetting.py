@@ -86,6 +86,7 @@ def test_fedimpres_measures_it_unasked_and_with_an_impression(tmp_path):
     assert "What local training makes a model forget" in page
 
 
+@pytest.mark.slow
 def test_it_is_made_for_a_finished_run_and_changes_nothing_else(tmp_path):
     first = start(tmp_path, "fedbn")
     assert "forgetting" not in first

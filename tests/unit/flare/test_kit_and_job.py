@@ -106,6 +106,7 @@ def test_data_of_another_kind(kit, fundus, blood, scans, job):
     assert "CT scans; the job takes pictures in folders or images in one npz file" in output
 
 
+@pytest.mark.slow
 def test_scans_with_other_class_names_or_another_order(kit, scans, job):
     classes = json.loads((scans / "manifest.json").read_text())["classes"]
     output = refused(kit, "--data", f"ct={scans}", "--job", job("ct", "healthy,ill", *SCANS))

@@ -169,6 +169,7 @@ def test_a_signed_kit_that_was_changed(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_run(tmp_path):
     system = System(admin_kit(tmp_path, days=1), patience=1.0)
     with (

@@ -84,6 +84,7 @@ def test_the_same_shares_of_more_samples_are_no_less_skewed(counts, times):
     assert label_skew(named(more)) >= label_skew(named(counts)) - 1e-9
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 80), st.integers(2, 9), st.randoms(use_true_random=False))
 def test_samples_dealt_at_random_are_hardly_skewed_however_few(size, classes, random):

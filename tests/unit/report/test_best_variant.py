@@ -66,7 +66,7 @@ def test_one_seed_is_no_yes(make_run):
 
 
 @pytest.mark.parametrize("sites", [pytest.param(2, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("methods", [1, 10])
+@pytest.mark.parametrize("methods", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_of_methods_that_gain_nothing_few_are_advised(make_run, sites, methods):
     """Fifty test cases a site, three seeds; every method is right as often as local training, and apart from it."""
     rng, yes = np.random.default_rng(0), 0

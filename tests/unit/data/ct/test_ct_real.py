@@ -25,6 +25,7 @@ def _volume(folder):
     return LoadScand("image")({"image": [str(f) for f in series.files], "kind": "dicom"})["image"], series
 
 
+@pytest.mark.slow
 def test_voxels_and_spacing_are_those_of_simpleitk(lidc):
     sitk = pytest.importorskip("SimpleITK")
     for folder in lidc:
@@ -57,6 +58,7 @@ def test_nifti_volumes_are_those_of_nibabel_and_simpleitk():
         assert ours.pixdim.tolist() == pytest.approx(other.GetSpacing(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_libraries_own_volumes_are_those_of_nibabel_and_simpleitk():
     sitk = pytest.importorskip("SimpleITK")
     compared = 0

@@ -224,6 +224,7 @@ def test_a_patient_with_two_labels_is_tested_twice_and_is_one_person(cohort):
     assert described["test"] == 5 and described["classes"] == described["judged_classes"]["test"] == {"0": 3, "1": 3}
 
 
+@pytest.mark.slow
 def test_a_centre_that_is_named_twice_is_held_out_once(cohort):
     source = open_source(config(cohort, held_out="centre-1,centre-1"))
     assert source.describe()["held_out"] == {"centre-1": 6}

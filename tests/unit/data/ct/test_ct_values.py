@@ -86,6 +86,7 @@ def test_pictures_constants_and_strange_values():
     assert finding.level == "warning" and "no air: are these HU?" in finding.message
 
 
+@pytest.mark.slow
 def test_real_scans_are_hu_and_their_stored_values_are_not(lidc):
     for folder in lidc:
         item = {"image": sorted(map(str, folder.iterdir())), "kind": "dicom"}

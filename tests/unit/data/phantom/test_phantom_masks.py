@@ -26,6 +26,7 @@ def truth(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_volume_is_the_series_of_the_same_patient_where_it_lies(cohort, masked):
     row = truth(masked)[5]
     volume = nibabel.load(masked / row["centre"] / row["volume"])
@@ -42,6 +43,7 @@ def test_a_volume_is_the_series_of_the_same_patient_where_it_lies(cohort, masked
     assert mask.shape == volume.shape
 
 
+@pytest.mark.slow
 def test_masks_are_the_truth(cohort, masked):
     """What voxels of 8 mm leave of it: the share of emphysema follows the truth; lung is dark, emphysema darker."""
     rows, found = truth(masked), []
@@ -68,6 +70,7 @@ def test_the_same_bytes_again(masked, tmp_path):
     assert all((masked / file).read_bytes() == (again / file).read_bytes() for file in files)
 
 
+@pytest.mark.slow
 def test_it_is_data_to_segment(masked, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arguments = {"classes": ["background", "lung", "emphysema"], "patch": [16, 32, 32]}
