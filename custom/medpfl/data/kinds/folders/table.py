@@ -20,22 +20,24 @@ def tables(root: Path) -> dict[str, Path]:
     """By centre its table: of the folder itself, or else of its sub-folders; none where there is no such table."""
     if names_pictures(root / TABLE):
         return {root.resolve().name: root / TABLE}
-    try:
-        inside = sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-    except OSError:
-        return {}
+    inside = [folder for folder in _inside(root) if folder.is_dir() and not folder.name.startswith(".")]
     return {folder.name: folder / TABLE for folder in inside if names_pictures(folder / TABLE)}
 
 
 def misnamed(root: Path) -> Path | None:
     """A table of pictures in a folder, or in one of its sub-folders, whose name has capitals, so that none is seen."""
-    folders = [root, *sorted(inside for inside in root.iterdir() if inside.is_dir())]
-    there = (file for folder in folders if not (folder / TABLE).is_file() for file in _called_alike(folder))
+    folders = [root, *(inside for inside in _inside(root) if inside.is_dir())]
+    without = (folder for folder in folders if not (folder / TABLE).is_file())
+    there = (file for folder in without for file in _inside(folder) if file.name.lower() == TABLE)
     return next(filter(names_pictures, there), None)
 
 
-def _called_alike(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.name.lower() == TABLE)
+def _inside(folder: Path) -> list[Path]:
+    """Sorted; none of a folder that cannot be read, of which reading its pictures tells."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def read_tables(
