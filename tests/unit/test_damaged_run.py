@@ -21,6 +21,7 @@ def finished(tmp_path_factory):
     return out, start(out, small(alone="yes"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 2000])
 def test_damaged_results_of_a_finished_run_are_made_again_from_its_state(finished, tmp_path, left):
     out, results = finished

@@ -65,6 +65,7 @@ def test_a_comparison_is_of_the_others_and_its_command_fails(tmp_path, medpfl):
         assert (int(row["n"]), float(row["accuracy"])) == (told["n"], told["accuracy"])
 
 
+@pytest.mark.slow
 def test_a_method_is_there_with_all_seeds_or_not_at_all(tmp_path, monkeypatch, caplog):
     run = comparison.run_experiment
 

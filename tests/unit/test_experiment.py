@@ -243,6 +243,7 @@ def test_a_resume_of_nothing_is_a_start(tmp_path):
     assert start(tmp_path / "new", small("fedbn", rounds=1), resume=True)["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_overwrite_throws_the_old_run_away(tmp_path):
     config = small("fedbn", rounds=1)
     start(tmp_path, config)

@@ -33,6 +33,7 @@ def state_of(out):
     return {f: hashlib.md5(f.read_bytes()).hexdigest() for f in sorted((out / "state").rglob("*")) if f.is_file()}
 
 
+@pytest.mark.slow
 def test_local_training_after_the_last_round_is_the_next_round(tmp_path):
     one = start(tmp_path / "one", rounds=1, forgotten=True)
     two = start(tmp_path / "two", rounds=2)

@@ -7,6 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 import medpfl
 from medpfl.config.run import make_config
 from medpfl.flare.job.export import export_job
@@ -41,6 +43,7 @@ def test_only_the_folder_of_that_name_knows_flare():
     assert {file.relative_to(ROOT).parts[0] for file in knowing} == {"flare"}
 
 
+@pytest.mark.slow
 def test_what_a_job_brings_of_this_package_fits_one_message_and_needs_nothing_of_what_it_leaves(tmp_path):
     data = {"data": "sarcoma-sample", "task": "segmentation", "partition": "natural", "sites": 3}
     job = export_job(make_config(algorithm="fedbn", **data), tmp_path / "job", byoc=True)

@@ -152,6 +152,7 @@ def test_compare_has_no_seed_to_preset(preset):
     assert "'seed' is no option here" in str(error)
 
 
+@pytest.mark.slow
 def test_compare_takes_a_preset(preset, tmp_path):
     file = preset("sites: 2\nrounds: 1\ntrain_fraction: 0.05\nsettings: {lr: 0.02, layers: 2}\n")
     words = ["fedper", "--preset", file, "--set", "layers=1", "--seeds", 1, "--out", tmp_path / "out"]

@@ -32,6 +32,7 @@ def mappings_in(folder: Path) -> int:
     return sum(str(folder) in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_large_tensor_lies_in_a_file_without_a_name_that_goes_with_it(in_files):
     tensor = scratch.allocate((3, 5), torch.float32).fill_(2)

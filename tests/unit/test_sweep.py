@@ -194,6 +194,7 @@ def test_other_numbers_of_sites_are_other_data(tmp_path, medpfl):
     assert (tmp_path / "out" / "local" / "sites=3" / "seed-0" / "results.json").is_file()
 
 
+@pytest.mark.slow
 def test_settings_change_together(tmp_path):
     found = swept(tmp_path, ["fedavg"], "local_epochs+rounds=1+2,2+1")
     runs = [json.loads((tmp_path / f"fedavg/{at}/seed-0/results.json").read_text()) for at in (

@@ -97,6 +97,7 @@ def test_every_method_reports_every_site(algorithm, uneven, tmp_path):
     assert "nan" not in (tmp_path / "history.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_could_test_nowhere_ends_before_training(uneven, tmp_path):
     common = ["run", "fedavg", "--env", "inprocess", "--device", "cpu", "--out", str(tmp_path / "out"), "--data"]
     pictures, whose = tmp_path / "pictures", "--data-arg=patient=(p[0-9])_"

@@ -114,6 +114,7 @@ def test_a_checkpoint_keeps_it(made, tmp_path):
     assert same(impression(load_checkpoint(tmp_path / "server", plan.config)), impression(state))
 
 
+@pytest.mark.slow
 def test_without_beta_it_is_fedavg_bit_for_bit():
     fedavg = last_models(*run(_fedavg()))
     without = last_models(*run(small(settings={"beta": 0})))

@@ -193,6 +193,7 @@ def test_the_network_is_the_papers_and_takes_both_layouts():
     torch.testing.assert_close(model(x), model(x[:, :, None]))
 
 
+@pytest.mark.slow
 def test_fedap_runs_as_published(pamap2, tmp_path):
     said = read_preset(
         PRESET, ["data", "data_args", "model", "sites", "partition", "fractions", "rounds", "local_epochs", "settings"]

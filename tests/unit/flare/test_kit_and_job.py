@@ -95,6 +95,7 @@ def test_advice_on_the_order_of_classes_is_a_command_that_there_is(kit, blood, s
     assert advice in done(kit, "--data", scans.parent / "eyes", "--dry-run")
 
 
+@pytest.mark.slow
 def test_data_of_another_kind(kit, fundus, blood, scans, job):
     takes_scans, takes_pictures = job("ct", "healthy,ill", *SCANS), job("eyes", "a,b", *PICTURES)
     output = refused(kit, "--data", f"ct={fundus}", "--job", takes_scans)

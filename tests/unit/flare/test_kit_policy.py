@@ -156,6 +156,7 @@ def test_no_name_of_a_job_is_a_line_of_the_ledgers(prepared):
     assert all("x 2030-01-01 organs train 1" in line for line in shown[:2])
 
 
+@pytest.mark.slow
 def test_a_real_site_may_forget_whom_earlier_runs_trained_on(prepared, at_site):
     asked = AtKit(prepared, at_site, ORGANS)
     for task, round_ in (("prepare", 0), ("train", 1)):

@@ -284,6 +284,7 @@ def test_an_empty_file_without_an_ending_is_suspected_where_slices_have_none(tmp
     assert _only(tmp_path).usable
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
 def test_a_file_cut_short_anywhere_is_an_error(tmp_path):
     write_series(tmp_path / "s", chest())

@@ -113,6 +113,7 @@ def test_a_volume_of_12_slices_in_12_is_its_slices(cohort):
     assert torch.equal(data.images["train"][:, 0].reshape(-1, 1, 16, 16), slices.images["train"])
 
 
+@pytest.mark.slow
 def test_a_run_on_whole_volumes_trains_alone_too_and_is_by_patient(cohort, tmp_path):
     results = run_experiment(whole(cohort, augment="light:ct"), tmp_path / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]
