@@ -67,7 +67,7 @@ METHODS = {
 }
 
 
-QUICK = ("vit-heads",)
+QUICK = ("f-fedap",)
 
 
 # Temporary folders of earlier tests' runs go with those, whenever that is.
