@@ -18,7 +18,6 @@ from medpfl.runs import api
 OWN = {"data": site_data, "model": Net, "rounds": 2, "sites": 2, "quiet": True, "device": "cpu"}
 
 
-@pytest.mark.slow
 def test_the_examples_of_the_docstrings(monkeypatch):
     session = ModuleType("__main__")  # where a notebook has what it defines
     monkeypatch.setitem(sys.modules, "__main__", session)

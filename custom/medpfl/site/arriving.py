@@ -75,8 +75,7 @@ class Arriving:
                 origin = kept
             elif last > 1:
                 last = 0  # all the way from the start, whose length is known
-            way = distance(origin, message.shared)
-            self._require_near(way, record.step or self._first(model, asks), bool(record.step), abs(where - last))
+            self._require_near(distance(origin, message.shared), abs(where - last), record, model, asks)
 
     def require_steps(
         self,
@@ -106,7 +105,7 @@ class Arriving:
         if not places:
             return message.shared
         if self.policy.largest_jump and (way := distance(message.shared, places[-1])):
-            self._require_near(way, record.step or self._first(model, asks), bool(record.step), 1)
+            self._require_near(way, 1, record, model, asks)
         return places[-1]
 
     def require_own_rows(self, shared: State) -> None:
@@ -124,17 +123,18 @@ class Arriving:
             if layer is not None:
                 raise StateError(words.COPIED_ROWS(layer))
 
-    def _first(self, model: nn.Module, asks: Callable[[], None]) -> float:
-        asks()
-        return self.first_step(model)
-
-    def _require_near(self, way: float, step: float, left: bool, rounds: int) -> None:
+    def _require_near(
+        self, way: float, rounds: int, record: Record, model: nn.Module, asks: Callable[[], None]
+    ) -> None:
+        if not record.step:
+            asks()
+        step = record.step or self.first_step(model)
         times = way / step if step else float("inf")
         # Rounds that passed without this site are no leave to jump as far as all of them.
         limit = self.policy.largest_jump * sqrt(min(max(1, rounds), _ROUNDS))
         if times <= limit:
             return
-        if not left:  # of an update that has not left nothing is told
+        if not record.step:  # of an update that has not left nothing is told
             raise StateError(words.FAR_AT_FIRST(limit))
         raise StateError(words.TOO_FAR(f"{times:.1f}" if times < 1e5 else "99999", limit))
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from kits import done, site
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.signal import Signal
@@ -87,6 +88,12 @@ def test_no_counts_are_compared_with_those_of_the_classes(refusal, fundus, count
 def test_what_the_policy_forbids_by_the_jobs_words_alone_takes_no_experiment(refusal, fundus, algorithm, more, said):
     done(fundus, "--policy", "largest_weight=0.3")
     assert said in refusal(algorithm=algorithm, more=more)
+    assert entries(fundus) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_job_for_a_gpu_that_the_site_has_not_takes_no_experiment(refusal, fundus):
+    assert refusal(more={"device": "cuda"}) == CANNOT
     assert entries(fundus) == []
 
 

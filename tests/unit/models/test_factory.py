@@ -199,7 +199,6 @@ def test_the_same_seed_gives_the_same_weights():
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
-@pytest.mark.slow
 def test_importing_is_light():
     code = "import sys, medpfl.models; print([m for m in ('monai', 'torchvision', 'nvflare') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

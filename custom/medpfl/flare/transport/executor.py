@@ -124,11 +124,9 @@ class PersonalizedExecutor(Executor):
             fl_ctx: of the first task.
             first: gives its message.
         """
-        from medpfl.engine.first_model import pick_device
         from medpfl.flare.transport.policy import check_policy
 
         contract = place.contract(config)
-        pick_device(config)  # a site without a GPU opens nothing
         place.opens(contract)
         federation = self._federation(config, place, first, place.own.get(config.data))
         check_policy(fl_ctx, config.algorithm, federation.leaving())

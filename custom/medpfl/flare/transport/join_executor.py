@@ -42,7 +42,6 @@ class JoinExecutor(PersonalizedExecutor):
     ) -> tuple[Guarded, nn.Module]:
         from medpfl.config.run import RunConfig
         from medpfl.data.sites import open_source
-        from medpfl.engine.first_model import pick_device
         from medpfl.flare.transport.policy import SiteForbids, check_policy
         from medpfl.flare.transport.trust import check_job
         from medpfl.site.newcomer import took_part
@@ -53,7 +52,6 @@ class JoinExecutor(PersonalizedExecutor):
         theirs = RunConfig(**self.newcomers)
         check_job(theirs, self.state_dir, fl_ctx)
         contract = place.contract(config, theirs)
-        pick_device(config)
         place.opens(contract)
         federation = self._federation(config, place, first)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))

@@ -13,6 +13,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.parameters import StateError
 from medpfl.data.source import DataSource, training_patients
 from medpfl.engine.federation import Federation
+from medpfl.engine.first_model import pick_device
 from medpfl.flare.transport.policy import SiteForbids
 from medpfl.flare.transport.state import state_folder
 from medpfl.flare.transport.trust import is_rehearsal, submitter
@@ -114,7 +115,9 @@ class Place:
 
         Raises:
             SiteForbids: the data have served as many experiments as they may, or the site's record is not at hand.
+            UserError: the site has not the device that the run asks for; then nothing is counted.
         """
+        pick_device(contract.config)
         try:
             run = Book(self.folder, self.seal).read(contract).run
             if account := self._account(contract):
