@@ -126,7 +126,7 @@ def pseudo_data(round_: LocalRound, pseudo_size: float, perturbed_size: float) -
 
     found: list[Sample] = []
     room, first = None, 0
-    for x, y in round_.trainer.batches(round_.data, round_.order("pseudo")):
+    for x, y in round_.trainer.with_each_once().batches(round_.data, round_.order("pseudo")):
         room = scratch.allocate((2, total, *x.shape[1:]), x.dtype) if room is None else room
         rows = slice(first, first + len(y))
         for kept, size in zip(room, (pseudo_size, perturbed_size), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from medpfl.core.seeding import Order
+from medpfl.core.seeding import is_even
 
 
 def balanced_order(labels: Tensor, order: torch.Generator) -> Tensor:
@@ -21,8 +21,22 @@ def balanced_order(labels: Tensor, order: torch.Generator) -> Tensor:
         order: random numbers of the epoch.
     """
     counts = torch.bincount(labels)
-    if not (isinstance(order, Order) and order.even):
+    if not is_even(order):
         return torch.multinomial(1.0 / counts[labels], len(labels), replacement=True, generator=order)
-    times = (counts.max() / counts.clamp(min=1)).round().long()
-    repeated = torch.arange(len(labels)).repeat_interleave(times[labels])
-    return repeated[torch.randperm(len(repeated), generator=order)]
+    chosen = torch.arange(len(labels)).repeat_interleave(_times(counts)[labels])
+    return chosen[torch.randperm(len(chosen), generator=order)]
+
+
+def repeated(labels: Tensor) -> int:
+    """How many samples an epoch has where the order is the same in every round, and they are repeated.
+
+    Args:
+        labels: (n,) int64, of all samples.
+    """
+    counts = torch.bincount(labels)
+    return int((counts * _times(counts)).sum())
+
+
+def _times(counts: Tensor) -> Tensor:
+    """How often each sample of a class comes, (classes,) int64."""
+    return (counts.max() / counts.clamp(min=1)).round().long()

@@ -130,9 +130,13 @@ class MaskedVolumes:
         )  # centres that test train on none
         return prod(self.window) * len(some)
 
-    def batches_in_epoch(self, batch_size: int) -> int:
+    def samples_in_epoch(self, *, repeats: bool = False) -> int:
+        """Patches that are trained on; nothing balances them."""
+        return self.samples("train") * self.patches
+
+    def batches_in_epoch(self, batch_size: int, *, repeats: bool = False) -> int:
         """See :class:`SiteData`: of patches."""
-        return len(batch_sizes(self.samples("train") * self.patches, batch_size))
+        return len(batch_sizes(self.samples_in_epoch(), batch_size))
 
     def _patch(self, volume: int, generator: torch.Generator) -> Batch:
         image, mask = self.images["train"][volume], self.masks["train"][volume]

@@ -40,6 +40,11 @@ class Order(torch.Generator):
     given: int = 0
 
 
+def is_even(order: torch.Generator) -> bool:
+    """Whether batches are as alike in size as can be, in an order that is the same in every round."""
+    return isinstance(order, Order) and order.even
+
+
 def end_batch(order: torch.Generator) -> None:
     """What goes through the model until the next batch is none that is trained on."""
     if isinstance(order, Order):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from medpfl.core.balanced import balanced_order
+from medpfl.core.balanced import balanced_order, repeated
 from medpfl.core.own_loaders import (
     BALANCED,
     NOT_IN_ORDER,
@@ -30,7 +30,7 @@ from medpfl.core.own_loaders import (
     used_up,
     varies,
 )
-from medpfl.core.seeding import Order, changes_of
+from medpfl.core.seeding import Order, changes_of, is_even
 
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -64,8 +64,11 @@ class SiteData(Protocol):
         Balanced: as many samples, drawn with replacement so that every class is as frequent as every other.
         """
 
-    def batches_in_epoch(self, batch_size: int) -> int:
-        """How many :meth:`training_batches` gives."""
+    def batches_in_epoch(self, batch_size: int, *, repeats: bool = False) -> int:
+        """How many :meth:`training_batches` gives.
+
+        Repeats: balanced, in an order that is the same in every round.
+        """
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """A part in fixed order, each sample once, unaugmented."""
@@ -137,9 +140,13 @@ class ImageTensors:
             begin += len(chosen)
             yield scale(images[places]), labels[places]
 
-    def batches_in_epoch(self, batch_size: int) -> int:
+    def samples_in_epoch(self, *, repeats: bool = False) -> int:
+        """How many are trained on; as in :meth:`batches_in_epoch`."""
+        return repeated(self.labels["train"]) if repeats else self.samples("train")
+
+    def batches_in_epoch(self, batch_size: int, *, repeats: bool = False) -> int:
         """See :class:`SiteData`."""
-        return len(batch_sizes(self.samples("train"), batch_size))
+        return len(batch_sizes(self.samples_in_epoch(repeats=repeats), batch_size))
 
     def batches(self, part: Part, batch_size: int) -> Iterator[Batch]:
         """See :class:`SiteData`."""
@@ -237,7 +244,7 @@ class SiteLoaders:
         torch.manual_seed(int(torch.randint(2**62, (), generator=changes_of(generator))))
         return _numbered(self._moved(self.train), generator)
 
-    def batches_in_epoch(self, batch_size: int) -> int:
+    def batches_in_epoch(self, batch_size: int, *, repeats: bool = False) -> int:
         """See :class:`SiteData`: the loader's own, which is read for it once unless it tells."""
         if self._batches is None:
             self._batches = number_of_batches(self.train)
@@ -330,7 +337,7 @@ def _numbered(batches: Iterable[Batch], order: torch.Generator) -> Iterator[Batc
 
 def batches_of(samples: Tensor, batch_size: int, order: torch.Generator) -> Iterator[Tensor]:
     """Numbers of samples in their order, on the CPU, in batches of which an Order hears."""
-    for chosen in samples.split(batch_sizes(len(samples), batch_size, even=isinstance(order, Order) and order.even)):
+    for chosen in samples.split(batch_sizes(len(samples), batch_size, even=is_even(order))):
         if isinstance(order, Order):
             order.batch = chosen
         yield chosen

@@ -99,7 +99,7 @@ class Arriving:
         Raises:
             StateError: it does.
         """
-        places = list(led(self.config, channels, message, data))
+        places = list(led(self.config, channels, message, data, even=self.policy.own_seed))
         for there in places:
             self.require_own_rows(there)
         if not places:

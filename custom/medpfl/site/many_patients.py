@@ -137,7 +137,7 @@ def _steps(config: RunConfig, data: SiteData, *, even: bool) -> list[int]:
     """Of how many samples each step of an epoch is; empty of loaders of one's own."""
     if not isinstance(data, ImageTensors | MaskedVolumes):
         return []
-    samples = data.samples("train") * (data.patches if isinstance(data, MaskedVolumes) else 1)
+    samples = data.samples_in_epoch(repeats=config.trainer.repeats(even=even))
     sizes = batch_sizes(samples, config.trainer.batch_size, even=even)
     together = config.all_settings["accumulate"]
     return [sum(sizes[start : start + together]) for start in range(0, len(sizes), together)]

@@ -11,7 +11,9 @@ from medpfl.core.parameters import State
 from medpfl.core.site_data import SiteData
 
 
-def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: SiteData) -> Iterator[State]:
+def led(
+    config: RunConfig, channels: Iterable[Channel], message: Message, data: SiteData, *, even: bool
+) -> Iterator[State]:
     """The shared state after one step, half of them and all of a round, as far as the server's gradients lead it.
 
     Args:
@@ -19,6 +21,7 @@ def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: 
         channels: of the run.
         message: of a round, its tensors checked.
         data: the site's own.
+        even: whether the site's order is the same in every round.
 
     Yields:
         The state with all steps last; nothing if no gradient came.
@@ -28,7 +31,7 @@ def led(config: RunConfig, channels: Iterable[Channel], message: Message, data: 
     if not gradients:
         return
     trainer = config.trainer.at(message.round)
-    steps = config.local_epochs * trainer.steps_in(data.batches_in_epoch(trainer.batch_size))
+    steps = config.local_epochs * trainer.steps(data, even=even)
     for count in (1, (steps + 1) // 2, steps):
         way = count * trainer.lr
         moved = {name: message.shared[name] - way * tensor for name, tensor in gradients.items()}

@@ -73,9 +73,27 @@ class Trainer:
         """Whether images lie with the channels last."""
         return bool(self.settings.channels_last)
 
-    def steps_in(self, batches: int) -> int:
-        """Steps in an epoch of so many batches."""
+    def repeats(self, *, even: bool) -> bool:
+        """Whether rare classes' samples are repeated in an epoch, which is longer for it (:mod:`core.balanced`).
+
+        Args:
+            even: whether the order is the same in every round.
+        """
+        return even and self.settings.sampling == "balanced"
+
+    def steps(self, data: SiteData, *, even: bool) -> int:
+        """Steps in an epoch of a site's training data.
+
+        Args:
+            data: the site's.
+            even: whether the order is the same in every round.
+        """
+        batches = data.batches_in_epoch(self.batch_size, repeats=self.repeats(even=even))
         return -(-batches // self.settings.accumulate)
+
+    def with_each_once(self) -> Trainer:
+        """In whose epochs each sample is once, whatever its class."""
+        return replace(self, settings=self.settings.model_copy(update={"sampling": "uniform"}))
 
     def batches(self, data: SiteData, order: torch.Generator) -> Iterator[Batch]:
         """One epoch of a site's training data, sampled and augmented as the run has it.

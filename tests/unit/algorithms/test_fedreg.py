@@ -20,6 +20,7 @@ from medpfl.core.declarations import Nothing
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.seeding import Chance
 from medpfl.models import logits
 
 ONE, FIRST = torch.ones(1, 1, 1, 1), torch.zeros(1, dtype=torch.int64)
@@ -152,6 +153,17 @@ def test_pseudo_data_lie_in_one_order_and_large_sets_in_a_file(monkeypatch):
     assert [len(y) for *_, y in first] == [4, 5]
     assert all(torch.equal(a, b) for one, two in zip(first, again, strict=True) for a, b in zip(one, two, strict=True))
     assert sorted(y for *_, labels in first for y in labels.tolist()) == sorted(own.labels["train"].tolist())
+
+
+@pytest.mark.parametrize("one_order", [False, True])
+def test_pseudo_data_are_of_each_sample_once_however_training_balances_classes(one_order):
+    """In an order of a site's own rare classes are repeated, and an epoch has more samples than there are."""
+    run_config, own = tiny_config("fedreg", settings={"sampling": "balanced"}), images(train=9)
+    own.labels["train"] = torch.tensor([0] * 6 + [1] * 2 + [2])
+    round_ = local_round(Net(), own, run_config)
+    round_.chance = Chance(0, one_order=one_order)
+    found = pseudo_data(round_, 0.1, 0.001)
+    assert sorted(y for *_, labels in found for y in labels.tolist()) == own.labels["train"].tolist()
 
 
 def test_to_first_order_no_loss_is_above_where_the_round_began():

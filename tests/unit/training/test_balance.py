@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
-from tiny import config, run, same
+from tiny import config, images, run, same
 from torch.nn.functional import cross_entropy
 
 from medpfl.core.balanced import balanced_order
@@ -138,3 +138,13 @@ def test_in_one_order_classes_are_as_frequent_as_whole_times_make_them(found):
     counts, most = torch.bincount(labels[drawn], minlength=6)[labels.unique()], torch.bincount(labels).max()
     assert counts.min() >= most * 2 / 3 and counts.max() <= most * 4 / 3
     assert set(drawn.tolist()) == set(range(len(labels)))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 7), st.booleans())
+def test_an_epoch_has_as_many_batches_as_it_is_said_to_have(found, batch_size, one_order):
+    trainer = Trainer.of({"sampling": "balanced", "batch_size": batch_size, "accumulate": 1})
+    own = images(train=len(found))
+    own.labels["train"] = torch.tensor(found)
+    batches = list(trainer.batches(own, Chance(0, one_order=one_order).order("a", 1, "shuffle")))
+    assert len(batches) == trainer.steps(own, even=one_order)
+    assert sum(len(y) for _, y in batches) == own.samples_in_epoch(repeats=one_order)
