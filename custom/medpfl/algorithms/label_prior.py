@@ -95,7 +95,7 @@ class LabelPrior(Mechanism):
         return state
 
     def card(self, data: SiteData, classes: Sequence[str]) -> dict[str, Any]:
-        """The classes that the site's model never predicts, where frequencies are not smoothed."""
+        """The classes that the model in use never predicts, where frequencies are not smoothed."""
         if self.settings.prior_smoothing or self.settings.prior < _ENOUGH:
             return {}
         counts = data.class_counts(len(classes)).tolist()

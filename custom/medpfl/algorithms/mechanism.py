@@ -145,7 +145,7 @@ class Mechanism:
         return []
 
     def card(self, data: SiteData, classes: Sequence[str]) -> dict[str, Any]:
-        """What the card of a site's model says of it.
+        """What the card of a site's model says of it, where the site uses the method's and nothing beside it.
 
         Args:
             data: the site's.

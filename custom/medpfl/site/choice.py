@@ -4,12 +4,10 @@
 the probabilities of the labels as the likelihood: a universal portfolio of two (Cover, Mathematical Finance 1, 1991).
 The prior is Beta(1 + h, 1 + (1 - h) / 2) with h = 300 / (300 + N) for N training cases, of which those of few classes
 count for more (:func:`medpfl.site.candidates.training_cases`): its mean falls from 2/3, where a site has next to none
-of its own and the federation's are most of what there is to learn from, to 0.4, where it has thousands. With it the
-loss over n cases, taken one after another or all together, is above that of training alone by
-log((n + 1)(n + 2) / 2) at most, and by log(1 + 2n / 3) where N is large, whatever the other model is; never by more
-than :data:`_WEIGHTS` lets it, 10.6 and 4.9. That holds where a probability is linear in w, but for what tasks cut off
-very large losses. Dice is not linear: a blend whose cases together cost more is not used. Nor is any where no case
-tells the two models apart.
+of its own and the federation's are most of what there is to learn from, to 0.4, where it has thousands. A blend that
+costs the cases together more than :data:`_BIT` above training alone is not used, nor is any where no case tells the two
+models apart. Of n cases taken one after another the loss is above that of training alone by log((n + 1)(n + 2) / 2) at
+most, and by log(1 + 2n / 3) where N is large, whatever the other model is, where a probability is linear in w.
 
 ``share_of_further`` says how far a model goes towards what further training made of it: the posterior mean over the
 line between both, whose points are networks with averaged weights (Wortsman et al.: Robust fine-tuning of zero-shot
@@ -44,8 +42,10 @@ _SAME = 1e-9
 _FLIPS, _AT_ONCE = 4999, 10**7
 """Of the test's signs: how often all are drawn, and how many numbers are held at a time."""
 _WEIGHTS, _SHARES = np.linspace(0, 1, 101), np.linspace(0, 1, 5)
-"""At which the posteriors are computed. 0 is among the weights and has some of the prior, so that no number of cases
-costs a site more than minus the logarithm of that."""
+"""At which the posteriors are computed."""
+_BIT = float(np.log(2))
+"""Nats by which a blend may cost its cases more than training alone does. Less would leave out many a blend that few
+cases speak against by chance; more lets in models that are worse and sure of themselves."""
 _MORE = np.log(len(_SHARES))
 """Nats by which a mean over these shares may cost more than the best of them, if the loss is convex along the line."""
 
@@ -71,8 +71,8 @@ def chosen(
     total = np.array([losses(weight).sum() for weight in _WEIGHTS])
     if np.ptp(total) < _SAME:
         return 0.0
-    weight, n = posterior_mean(total, train), len(losses(0.0))
-    return weight if losses(weight).sum() <= total[0] + np.log((n + 1) * (n + 2) / 2) else 0.0
+    weight = posterior_mean(total, train)
+    return weight if losses(weight).sum() <= total[0] + _BIT else 0.0
 
 
 def supported(gains: np.ndarray, level: float = LEVEL) -> bool:

@@ -54,7 +54,7 @@ class Delivery:
     inputs: Inputs | None
 
     def said(self, data: SiteData) -> dict[str, Any]:
-        """What the run's mechanisms say of the site's models, for the record of :meth:`write`."""
+        """What the run's mechanisms say of their model at the site, for the record of :meth:`write`."""
         if self.inputs is None:
             return {}
         return {k: v for part in self.config.parts for k, v in part.card(data, self.inputs.classes).items()}

@@ -54,6 +54,11 @@ class Choice:
     weight: float
     predicted: dict[Part, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def of_method(self) -> bool:
+        """Whether it is the method's model and nothing else."""
+        return self.weight == 1 and self.other.name != AS_RECEIVED
+
 
 @dataclass
 class Ending:
@@ -255,14 +260,15 @@ class Ending:
     ) -> None:
         samples = {part: self.data.samples(part) for part in PARTS}
         learned, people = self.config.learned, patients(self.data)
-        same = delivery.said(self.data) | lead(learned, self.data)
         for which, round_ in metrics["tested"].items():
             choice, validation = choices[round_], None
             if samples["validation"]:
                 predicted = self._used("validation", choice, alone, model)
                 validation = learned.measured(predicted, cases(self.data, "validation"))
             tested = {"validation": validation, "test": metrics["test"][which]}
-            record = {"samples": samples, "patients": people, **tested, **same}
+            record = {"samples": samples, "patients": people, **tested, **lead(learned, self.data)}
+            if choice.of_method:
+                record |= delivery.said(self.data)
             if alone is not None:
                 said = metrics["verdict"]
                 gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)

@@ -216,7 +216,7 @@ class Newcomer:
             "test": found.get("used", found["adapted"]),
             "joined": {"after_round": round_, "epochs": found["epoch"]}
             | {k: found[k] for k in ("weight",) if k in found},
-            **self.delivery.said(self.data),
+            **(self.delivery.said(self.data) if found.get("weight", 1) == 1 else {}),
             **lead(self.config.learned, self.data),
             **({"verdict": worth} if worth else {}),
         }

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from medpfl.core.ranks import midranks
-from medpfl.tasks.intervals import Z95, by_patient, of_one_patient, widest
+from medpfl.tasks.intervals import Z95, between_patients, by_patient, of_one_patient, widest
 
 _TINIEST, _NEAR = 5e-324, 1e-6
 
@@ -40,12 +40,12 @@ def macro_auc(
     m, k = counts(positive, known)
     area, components = _components(scores, positive, known)
     cases = counts(positive, known, whose)
-    components *= _weights(positive, m, k, cases)
+    components /= np.where(positive, m[:, None], k[:, None])
 
     silent = _single(*cases) | (np.square(components).sum(1) < 1e-20)
     margin = 1 / (2 * np.sqrt(np.prod(cases, axis=0)))
     centre = np.where(silent, np.clip(area, margin, 1 - margin), area)
-    variance = _spread(components[~silent].sum(0), whose)
+    variance = _spread(components[~silent], positive[~silent], None if known is None else known[~silent], whose)
     variance += np.sqrt(hanley_mcneil(centre, *cases)[silent]).sum() ** 2
 
     estimate, middle = float(area.mean()), centre.mean()
@@ -73,9 +73,9 @@ def paired_auc(
     m, k = counts(positive, known)
     areas, parts = zip(*(_components(scores, positive, known) for scores in (new, old)), strict=True)
     cases = counts(positive, known, whose)
-    change = (parts[0] - parts[1]) * _weights(positive, m, k, cases)
+    change = (parts[0] - parts[1]) / np.where(positive, m[:, None], k[:, None])
     single = _single(*cases)  # one tells nothing of its own spread: as if the two models were independent
-    variance = _spread(change[~single].sum(0), whose)
+    variance = _spread(change[~single], positive[~single], None if known is None else known[~single], whose)
     kept = [np.clip(a, margin := 1 / (2 * np.sqrt(np.prod(cases, axis=0))), 1 - margin) for a in areas]
     variance += np.sqrt(sum(hanley_mcneil(a, *cases) for a in kept)[single]).sum() ** 2
     return float((areas[0] - areas[1]).mean()), float(np.sqrt(variance)) / len(m)
@@ -103,9 +103,13 @@ def _sums_of_others(p: np.ndarray) -> np.ndarray:
     return below + above
 
 
-def _spread(components: np.ndarray, whose: np.ndarray | None) -> float:
-    """From what each sample adds to the error."""
-    return widest(*(float(np.square(by_patient(components, w)).sum()) for w in (None, whose)), whose)
+def _spread(components: np.ndarray, positive: np.ndarray, known: np.ndarray | None, whose: np.ndarray | None) -> float:
+    """Of a sum of AUCs, from what each sample adds to their error, (classes, n)."""
+    members = np.concatenate([positive, ~positive])
+    if known is not None:
+        members &= np.concatenate([known, known])
+    errors = np.where(members, np.concatenate([components, components]), 0.0)
+    return widest(between_patients(errors, members, None)[0], between_patients(errors, members, whose), whose)
 
 
 def _single(positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:
@@ -135,15 +139,6 @@ def _components(scores: np.ndarray, positive: np.ndarray, known: np.ndarray | No
     area = np.where(positive, above_negatives, 0.0).sum(1) / m
     components = np.where(positive, above_negatives, below_positives) - area[:, None]
     return area, components if known is None else np.where(known, components, 0.0)
-
-
-def _weights(positive: np.ndarray, m: np.ndarray, k: np.ndarray, cases: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """1 / n, with n / (n - 1) in the square, which counts patients where these have several samples."""
-    with np.errstate(divide="ignore"):
-        of = [
-            np.where(own > 1, np.sqrt(own / (own - 1)) / n, 0.0)[:, None] for n, own in zip((m, k), cases, strict=True)
-        ]
-    return np.where(positive, *of)
 
 
 def structural_components(

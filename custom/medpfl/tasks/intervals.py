@@ -14,8 +14,8 @@ Z95 = 1.959963984540054
 ALIKE = 1e-9
 """How far values may be apart that are the same but for rounding, as a share of them where they have a unit."""
 LEAST_PATIENTS = 6
-"""Of fewer a bootstrap has no interval, and several cases of each show no difference: five patients differ the same
-way by chance more often than an interval of 95 % allows."""
+"""Of fewer a bootstrap has no interval, and cases show no difference: five differ the same way by chance more often
+than an interval of 95 % allows."""
 
 
 def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
@@ -37,44 +37,85 @@ def patient_means(whose: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray
     return lambda values: np.bincount(number, values) / counts
 
 
+def independent(whose: np.ndarray | None, cases: int) -> int:
+    """How many patients cases are of; of as many as cases where that is not known."""
+    return cases if whose is None else len(np.unique(whose))
+
+
 def of_one_patient(whose: np.ndarray | None) -> bool:
     """Whether all cases are known to be one patient's."""
     return whose is not None and len(np.unique(whose)) == 1
 
 
-def variance_by_patient(influences: np.ndarray, whose: np.ndarray | None) -> float:
-    """Of an estimate, from what each case adds to its error, (n,): patients are independent, their cases are not.
+def between_patients(errors: np.ndarray, members: np.ndarray, whose: np.ndarray | None) -> tuple[float, float]:
+    """Variance of an estimate, and its degrees of freedom: patients are independent, their cases are not.
 
-    (Liang and Zeger, Biometrika 73, 1986, with K / (K - 1) for K patients.) 0 for a single patient.
+    The estimate is a sum of means, each over a group of cases. Its variance is the bias-reduced one of clusters (CR2 of
+    Bell and McCaffrey, Survey Methodology 28, 2002): a patient who has much of a group draws its mean, and the
+    residuals are too small by that. The degrees of freedom are Satterthwaite's, as there: near 1 where one patient has
+    most cases, K - 1 where K patients have as many each.
+
+    Args:
+        errors: (groups, n), a case's difference from its group's mean as the estimate weighs it; 0 where it is none of
+            the group's.
+        members: (groups, n) bool, which cases those are. A group of a single patient adds nothing.
+        whose: see above.
+
+    Returns:
+        0 and 1 where no group has two patients.
     """
-    sums = by_patient(influences, whose)
-    return float(np.square(sums).sum() * len(sums) / (len(sums) - 1)) if len(sums) > 1 else 0.0
+    counts = by_patient(members.astype(float), whose)
+    some = (counts > 0).sum(1) > 1
+    if not some.any():
+        return 0.0, 1.0
+    counts, sums = counts[some], by_patient(errors[some], whose)
+    shares = counts / counts.sum(1, keepdims=True)
+    larger = 1 / np.sqrt(1 - shares)
+    return float(np.square((larger * sums).sum(0)).sum()), _degrees(larger * shares, counts)
 
 
-def widest(by_case: float, of_patients: float, whose: np.ndarray | None) -> float:
+def _degrees(b: np.ndarray, n: np.ndarray) -> float:
+    """tr(S)^2 / tr(S S) of the covariance S of the patients' terms, were cases independent and alike in variance.
+
+    S is the sum over groups of N cases of diag(b^2 / n) - b b' / N.
+
+    Args:
+        b: a patient's share of a group's cases, as the variance weighs it, (groups, patients).
+        n: how many cases it has of it, likewise.
+    """
+    diagonal, total = (np.square(b) / np.maximum(n, 1)).sum(0), n.sum(1)
+    taken = (np.square(b) / total[:, None]).sum(0)
+    products = np.square(b @ b.T) / np.outer(total, total)
+    squared = np.square(diagonal).sum() - 2 * diagonal @ taken + products.sum()
+    return max(1.0, float((diagonal - taken).sum() ** 2 / squared))
+
+
+def widest(by_case: float, of_patients: tuple[float, float], whose: np.ndarray | None) -> float:
     """The variance of which 1.96 deviations are 95 %: by case or by patient, whichever reaches further.
 
-    A variance between K patients is known as well as Student's t of K - 1 says: of three it is 4.30 deviations.
+    A variance between patients is known as well as Student's t of its degrees of freedom says: of three patients with
+    as many cases it is 4.30 deviations.
 
     Args:
         by_case: variance of an estimate if cases were independent.
-        of_patients: the same if patients are.
+        of_patients: the same if patients are, with its degrees of freedom (:func:`between_patients`).
         whose: see above.
     """
-    patients = 0 if whose is None else len(np.unique(whose))
-    if patients < 2:
+    if whose is None or len(np.unique(whose)) < 2:
         return float(by_case)
-    return max(float(by_case), of_patients * (float(stdtrit(patients - 1, 0.975)) / Z95) ** 2)
+    variance, degrees = of_patients
+    return max(float(by_case), variance * (float(stdtrit(degrees, 0.975)) / Z95) ** 2)
 
 
 def mean_interval(values: np.ndarray, whose: np.ndarray | None = None) -> list[float] | None:
     """Student's interval of the mean of values (n,), [low, high]; None for fewer than two patients."""
-    patients = len(values) if whose is None else len(np.unique(whose))
+    patients = independent(whose, len(values))
     if patients < 2:
         return None
     middle = float(values.mean())
-    error = np.sqrt(variance_by_patient((values - middle) / len(values), whose))
-    half = float(stdtrit(patients - 1, 0.975) * error)
+    errors = ((values - middle) / len(values))[None]
+    variance, degrees = between_patients(errors, np.ones_like(errors, dtype=bool), whose)
+    half = float(stdtrit(degrees, 0.975) * np.sqrt(variance))
     return [middle - half, middle + half]
 
 
@@ -111,7 +152,7 @@ def bootstrap_interval(
         draws: of the bootstrap.
     """
     rng = np.random.default_rng(0)
-    rows, patients = _rows(whose), n if whose is None else len(np.unique(whose))
+    rows, patients = _rows(whose), independent(whose, n)
     found = [statistic(rows(rng.integers(patients, size=patients))) for _ in range(draws)]
     return drawn_interval(np.array(found), draws, patients, statistic(np.arange(n)))
 

@@ -260,6 +260,18 @@ def test_classes_that_are_never_predicted_stand_in_the_card(tmp_path, smoothing)
             assert not {said["classes"][c] for c in probabilities.argmax(1)} & set(lacking)
 
 
+def test_of_what_is_used_beside_the_methods_model_no_class_is_said_to_be_never_predicted(tmp_path):
+    """What came and what a site trained alone have no frequencies in their last bias."""
+    fields = {"sites": 3, "rounds": 2, "train_fraction": 0.1, "partition": "equal-dirichlet:0.1", "device": "cpu"}
+    settings = {"prior": 1.0, "prior_smoothing": 0.0, "finetune_steps": 5}
+    _, sites, _ = trained(tmp_path, make_config(algorithm="fedavg", settings=settings, use="blend", **fields))
+    cards = [card(tmp_path / name / which) for name in sites for which in ("selected", "last")]
+    used = [found["verdict"]["used"] for found in cards]
+    assert any(of["weight"] < 1 for of in used)
+    for found, of in zip(cards, used, strict=True):
+        assert ("never_predicted" in found) == (of["weight"] == 1 and of["candidate"] != "as received")
+
+
 def model_of(federation, folder):
     model = federation.model()
     model.load_state_dict(read_state(folder / "selected" / "model.safetensors")[0])

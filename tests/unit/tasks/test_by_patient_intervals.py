@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import logsumexp
 from tiny import Net, images
 
@@ -11,7 +13,7 @@ from medpfl.report.measures import interval_by
 from medpfl.tasks import TASKS
 from medpfl.tasks.auc import as_log_odds, macro_auc
 from medpfl.tasks.evaluation import Cases, cases
-from medpfl.tasks.intervals import bootstrap_interval, drawn_interval, mean_gain, mean_interval
+from medpfl.tasks.intervals import between_patients, bootstrap_interval, drawn_interval, mean_gain, mean_interval
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
 
@@ -87,6 +89,37 @@ def test_means_by_hand():
     assert high - 2 == pytest.approx(12.706204736 * 1.0)
     assert mean_interval(values, np.zeros(4)) is None
     assert mean_interval(values) == mean_interval(values, np.arange(4))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=4, max_size=30), st.integers(0, 99))
+def test_variance_between_patients_is_that_of_bell_and_mccaffrey(cases_, seed):
+    """By the matrices: each patient's term is linear in the cases, which are independent for the degrees of freedom."""
+    whose, group = np.array(cases_).T
+    members = group == np.arange(3)[:, None]
+    values, terms = np.random.default_rng(seed).normal(size=len(whose)), np.zeros((6, len(whose)))
+    errors = np.zeros(members.shape)
+    for g, own in enumerate(members):
+        if len(np.unique(whose[own])) < 2:
+            continue
+        residual = np.diag(own.astype(float)) - np.outer(own, own) / own.sum()
+        errors[g] = residual @ values / own.sum()
+        for k in np.unique(whose[own]):
+            his = own & (whose == k)
+            terms[k] += his @ residual / own.sum() / np.sqrt(1 - his.sum() / own.sum())
+    variance, degrees = between_patients(errors, members, whose)
+    assert variance == pytest.approx(np.square(terms @ values).sum())
+    if terms.any():
+        covariance = terms @ terms.T
+        assert degrees == pytest.approx(max(1, np.trace(covariance) ** 2 / np.square(covariance).sum()))
+
+
+def test_of_patients_with_as_many_cases_there_is_one_degree_of_freedom_less():
+    whose = np.repeat(np.arange(7), 3)
+    errors = np.random.default_rng(0).normal(size=(1, 21))
+    sums = (errors := errors - errors.mean()).reshape(7, 3).sum(1)
+    expected = (np.square(sums).sum() * 7 / 6, 6)
+    assert between_patients(errors, np.ones((1, 21), dtype=bool), whose) == pytest.approx(expected)
+    assert between_patients(errors, np.ones((1, 21), dtype=bool), np.zeros(21)) == (0, 1)
 
 
 def test_percentiles_lie_as_far_out_as_so_few_patients_ask():

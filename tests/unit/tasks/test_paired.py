@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import counted, differences, verdict
@@ -76,12 +77,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n):
 
 
 def test_between_patients_deviations_are_as_wide_as_students_t_says():
-    """Ten patients of four cases, one of them +1: what they add, 0.09 and nine times -0.01, squared, times 10 / 9."""
+    """Ten patients of four cases, three of them +1: 0.07 three times and seven times -0.03, squared, times 10 / 9."""
     labels, whose = np.zeros(40, dtype=int), np.repeat(np.arange(10)[::-1], 4)
-    old = one_hot(np.repeat([1] + 9 * [0], 4))
+    old = one_hot(np.repeat(3 * [1] + 7 * [0], 4))
     found = differences(one_hot(labels), old, labels, whose)
-    deviation, middle = np.sqrt((0.09**2 + 9 * 0.01**2) * 10 / 9), 5 / 42 - 1 / 42
-    assert found["accuracy"]["difference"] == pytest.approx(0.1)
+    deviation, middle = np.sqrt((3 * 0.07**2 + 7 * 0.03**2) * 10 / 9), 13 / 42 - 1 / 42
+    assert found["accuracy"]["difference"] == pytest.approx(0.3)
     assert found["accuracy"]["high"] == pytest.approx(middle + 2.262157 * deviation)
     assert found["accuracy"]["low"] == pytest.approx(middle - 2.262157 * deviation)
     assert found["balanced_accuracy"]["high"] == pytest.approx(middle + 2.262157 * deviation)  # of one class
@@ -124,6 +125,45 @@ def test_intervals_hold_where_many_cases_are_few_patients(patients, one_class_ea
     assert all(count / trials >= 0.89 for count in held.values()), held
 
 
+def test_patients_of_whom_none_differs_tell_as_much_as_patients_and_not_as_their_cases():
+    """As if one more of each sign differed in all of its cases: twice 1 / 26 squared, of 24 patients with 6 each."""
+    labels, whose = np.arange(144) % 2, np.repeat(np.arange(24), 6)
+    same = differences(one_hot(labels, 2), one_hot(labels, 2), labels, whose)["accuracy"]
+    assert same["high"] == -same["low"] == pytest.approx(1.959964 * np.sqrt(2) / 26)
+    few = one_hot(labels, 2)
+    few[0] = few[0, ::-1]  # now one differs in a sixth of its cases
+    slight = differences(few, one_hot(labels, 2), labels, whose)["accuracy"]
+    assert slight["high"] - slight["low"] < (same["high"] - same["low"]) / 2
+
+
+UNEVEN = {
+    "one has twenty": [20] + 7 * [1],
+    "two of ten have twenty": 2 * [20] + 8 * [1],
+    "two have forty": 2 * [40] + 13 * [2],
+}
+
+
+@pytest.mark.parametrize("alike", [0.5, 0.9])
+@pytest.mark.parametrize("sizes", UNEVEN.values(), ids=UNEVEN)
+def test_equal_models_seldom_differ_however_unequal_a_sites_patients(sizes, alike):
+    """With K - 1 degrees of freedom and plain residuals they would at 15 to 33 of 100 sites in one of the measures."""
+    rng, trials = np.random.default_rng(0), 250
+    whose, shown = np.repeat(np.arange(len(sizes)), sizes), dict.fromkeys(MEASURES, 0)
+
+    def drawn():
+        own, each = rng.normal(size=(len(sizes), 2))[whose], rng.normal(size=(len(whose), 2))
+        return np.sqrt(alike) * own + np.sqrt(1 - alike) * each
+
+    for _ in range(trials):
+        labels = rng.integers(0, 2, len(sizes))[whose]
+        common = one_hot(labels, 2) + np.sqrt(0.5) * drawn()
+        new, old = (softmax(2 * (common + np.sqrt(0.5) * drawn()), axis=1) for _ in range(2))
+        found = differences(new, old, labels, whose)
+        for name in MEASURES:
+            shown[name] += found[name] is not None and verdict(found[name]) != "no difference found"
+    assert all(count / trials <= 0.11 for count in shown.values()), shown
+
+
 @pytest.mark.parametrize("patients", [2, 3, 4, 5, 6])
 def test_few_patients_whose_cases_all_agree_show_nothing(patients):
     """Equally good models agree so by chance in 1 of 2, 4, 8, 16 and 32 times; six are the first of whom it is rare."""
@@ -132,6 +172,9 @@ def test_few_patients_whose_cases_all_agree_show_nothing(patients):
     words = {verdict(found[name]) for name in ("accuracy", "balanced_accuracy")}
     assert words == ({"gains"} if patients == 6 else {"no difference found"})
     assert found["accuracy"]["difference"] == 1
+    single = np.arange(patients) % 2  # and as few cases of patients nobody knows
+    found = differences(one_hot(single, 2), one_hot(1 - single, 2), single)["accuracy"]
+    assert verdict(found) == ("gains" if patients == 6 else "no difference found")
 
 
 def test_cases_of_one_patient_do_not_say_how_another_differs():
