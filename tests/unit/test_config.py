@@ -102,7 +102,12 @@ def test_choices_compose():
         ({"algorithm": "fedap", "settings": {"pretrain_share": 2}}, "setting pretrain_share must lie between 0 and 1"),
         ({"algorithm": "fedper", "settings": {"layers": 0}}, "setting layers must be positive"),
         ({"algorithm": "fedvss", "settings": {"radius_steps": 101}}, "radius_steps must be above 0 and at most 100"),
-        ({"algorithm": "fedavg", "device": "tpu"}, "device must be auto, cpu or cuda, got 'tpu'"),
+        (
+            {"algorithm": "fedavg", "device": "tpu"},
+            "device must be auto, cpu, cuda or one of several GPUs, e.g. cuda:1",
+        ),
+        ({"algorithm": "fedavg", "device": "cuda0"}, "e.g. cuda:1, got 'cuda0'"),
+        ({"algorithm": "fedavg", "device": "cuda:-1"}, "e.g. cuda:1, got 'cuda:-1'"),
         ({"algorithm": "fedavg", "rounds": 0}, "rounds: .*greater than or equal to 1"),
         ({"algorithm": "fedavg", "sites": 0}, "sites: "),
         ({"algorithm": "fedavg", "train_fraction": 0}, "train_fraction: "),

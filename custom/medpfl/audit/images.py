@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+
+from medpfl.core.whole_file import write_bytes
 
 EXACT = 0.95
 """Correlation from which an image counts as recovered pixel by pixel."""
@@ -97,8 +100,9 @@ def write_pairs(pairs: list[tuple[Tensor, Tensor]], file: Path, most: int = 24) 
         sheet[top : top + height, left : left + width] = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
     zoom = max(1, 96 // max(height, width))
     picture = Image.fromarray(sheet).resize((sheet.shape[1] * zoom, sheet.shape[0] * zoom), Image.Resampling.NEAREST)
-    file.touch(mode=0o600)
-    picture.save(file, "PNG", optimize=True)
+    content = BytesIO()
+    picture.save(content, "PNG", optimize=True)
+    write_bytes(file, content.getvalue(), mode=0o600)
 
 
 def _standard(images: Tensor) -> Tensor:

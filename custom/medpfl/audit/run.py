@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from medpfl.audit import attempts
 from medpfl.audit.attacked import Attacked
 from medpfl.audit.finding import Finding
+from medpfl.core.seeding import drawn_apart
 
 ATTACKS: dict[str, Callable[[Attacked], Finding]] = {
     "imprint": attempts.imprint,
@@ -39,7 +38,7 @@ class Audit(Attacked):
         """All findings, in the order of the attacks; torch's global generator is left as it was."""
         begun = time.process_time()
         findings = []
-        with torch.random.fork_rng(devices=[]):
+        with drawn_apart():
             for name, attack in ATTACKS.items():
                 self.watch(name)
                 if time.process_time() - begun > self.seconds:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from medpfl.bundle.inference import in_one_line, require_folder
 from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
+from medpfl.core.whole_file import write_bytes
 from medpfl.tasks.segmentation.judging import most_probable, predicted
 
 logger = logging.getLogger(__name__)
@@ -139,13 +142,15 @@ class Segmentation:
         if item["kind"] == "picture":
             from PIL import Image
 
-            Image.fromarray(mask).save(file)
+            content = BytesIO()
+            Image.fromarray(mask).save(content, "PNG")
+            write_bytes(file, content.getvalue(), durable=False)
         else:
             import nibabel
 
             made = nibabel.Nifti1Image(mask, nibabel.load(source).affine)
             made.header.set_xyzt_units("mm")
-            nibabel.save(made, file)
+            write_bytes(file, gzip.compress(made.to_bytes(), 6), durable=False)
         return str(file)
 
 

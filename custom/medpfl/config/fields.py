@@ -239,8 +239,8 @@ class RunFields(BaseModel):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        if device not in ("auto", "cpu") and not device.startswith("cuda"):
-            raise ValueError(f"device must be auto, cpu or cuda, got {device!r}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+            raise ValueError(f"device must be auto, cpu, cuda or one of several GPUs, e.g. cuda:1, got {device!r}")
         return device
 
 

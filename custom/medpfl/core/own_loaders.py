@@ -16,6 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 
 from medpfl.core.errors import UserError
 from medpfl.core.reasons import Reason
+from medpfl.core.seeding import drawn_apart
 
 
 class LoaderError(UserError):
@@ -169,7 +170,7 @@ def looked_at() -> Iterator[None]:
     """What loaders draw meanwhile from the global generators of torch, numpy and Python moves no other numbers."""
     states = np.random.get_state(), random.getstate()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with drawn_apart():
             yield
     finally:
         np.random.set_state(states[0])

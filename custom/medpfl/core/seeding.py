@@ -1,6 +1,8 @@
 """Every random choice derives from (seed, who, when, what for), so a run repeats bit for bit in any engine."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +22,16 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """A CPU generator seeded with :func:`derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
+
+
+@contextmanager
+def drawn_apart() -> Iterator[None]:
+    """What is drawn meanwhile leaves torch's global generators as they were; of GPUs that of the one in use, if any is.
+
+    To look at every GPU's would begin each of them, also in a run on the CPU.
+    """
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+        yield
 
 
 class Order(torch.Generator):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from medpfl.core.statefile import read_state, write_state
 from medpfl.data.places import private_folder
 
 log = logging.getLogger(__name__)
+_DAY = 24 * 60 * 60
 Made = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -38,11 +41,20 @@ def kept(folder: Path, key: str, make: Callable[[], Made]) -> Made:
     except TornFile:
         log.warning("a damaged file of the cache is made again: %s", file)
     tensors, info = make()
+    _forget_unfinished(folder)
     try:
         write_state(file, tensors, info=info, durable=False)
     except OSError as error:
         raise UserError(f"{file}: the cache cannot be written: {error.strerror}") from None
     return tensors, info
+
+
+def _forget_unfinished(folder: Path) -> None:
+    """Removes what a kill left half-written more than a day ago: images, by which a disk would fill unseen."""
+    for file in folder.glob(".*.tmp"):
+        with suppress(OSError):  # another process was first
+            if time.time() - file.stat().st_mtime > _DAY:
+                file.unlink()
 
 
 def key_of(files: Iterable[Path], *how: Any) -> str:

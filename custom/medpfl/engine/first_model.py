@@ -16,7 +16,7 @@ from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers,
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.frozen import freeze, frozen_names
 from medpfl.core.parameters import ParameterSplit, StateError
-from medpfl.core.seeding import derive_seed
+from medpfl.core.seeding import derive_seed, drawn_apart
 from medpfl.core.threads import intra_op_threads
 from medpfl.data.source import DataSource
 from medpfl.models import build_model, logits
@@ -94,7 +94,7 @@ def pick_device(config: RunConfig) -> torch.device:
     On a GPU cuDNN adds in one order from now on, so that a run repeats there too.
 
     Raises:
-        UserError: a GPU is asked for and there is none.
+        UserError: a GPU is asked for that is not there.
     """
     available = torch.cuda.is_available()
     if config.device.startswith("cuda") and not available:
@@ -102,13 +102,16 @@ def pick_device(config: RunConfig) -> torch.device:
     found = "cuda" if available else "cpu"
     device = torch.device(found if config.device == "auto" else config.device)
     if device.type == "cuda":
+        if (there := torch.cuda.device_count()) <= (device.index or 0):
+            last = f"cuda:{there - 1}" if there > 1 else "cuda"
+            raise UserError(f"--device {config.device}: torch sees {there} GPU{'s' * (there != 1)} here, up to {last}")
         torch.backends.cudnn.deterministic = True
     return device
 
 
 def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
     """The run's first model: the same values at the server and at every site."""
-    with torch.random.fork_rng(), intra_op_threads(1):
+    with drawn_apart(), intra_op_threads(1):
         torch.manual_seed(derive_seed(config.seed, "model"))
         model = _built(config, source)
     return model.to(device)

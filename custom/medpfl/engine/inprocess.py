@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from medpfl.core.errors import first_line
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.seeding import drawn_apart
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
@@ -68,7 +69,7 @@ def run_in_process(
 
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
-    with torch.random.fork_rng(), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
+    with drawn_apart(), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
         rounds = Growing()
         while state.phase != "done":
             started = time.perf_counter()
@@ -110,7 +111,7 @@ def parallel_sites(sites: Mapping[str, Party], model: nn.Module, device: torch.d
 
 
 def _draws_random_numbers(model: nn.Module, inputs: Tensor) -> bool:
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with drawn_apart(), torch.no_grad():
         before = torch.get_rng_state()
         copy.deepcopy(model).train()(inputs)
         return not torch.equal(before, torch.get_rng_state())

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from medpfl.algorithms import LOCAL
 from medpfl.config.fields import CIRCUMSTANCES, flag_of
 from medpfl.config.named_code import permit_named
@@ -16,6 +14,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.seeding import drawn_apart
 from medpfl.core.threads import intra_op_threads
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of
@@ -167,7 +166,7 @@ def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -
         def exchange(messages: Mapping[str, Message]) -> Iterator[Update | Failure]:
             return (answer(sites[name], message, model) for name, message in messages.items())
 
-        with torch.random.fork_rng(), intra_op_threads(config.intra_op_threads):
+        with drawn_apart(), intra_op_threads(config.intra_op_threads):
             welcome = Welcome(federation.plan(steps=False), server, federation.input_format(), joining.epochs)
             found = welcome.run(list(sites), exchange)
         return joining.write(joined_results(welcome.plan, server, model, joining.epochs, found), out)

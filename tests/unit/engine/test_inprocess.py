@@ -7,8 +7,10 @@ from tiny import Net, config, figures, images, last_models, run, same, sites_of
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import Failure
+from medpfl.core.seeding import drawn_apart
 from medpfl.core.site_data import SiteLoaders
 from medpfl.engine.federation import Federation
+from medpfl.engine.first_model import pick_device
 from medpfl.engine.inprocess import parallel_sites
 from medpfl.server.rounds import QuorumNotMet
 from medpfl.site.worker import Site
@@ -256,6 +258,27 @@ def test_every_end_starts_from_the_same_model():
 def test_no_gpu():
     with pytest.raises(UserError, match="--device cuda:1: torch sees no GPU here"):
         Federation.of(config(device="cuda:1"))
+
+
+def test_a_gpu_beyond_those_that_are_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match="--device cuda:7: torch sees 2 GPUs here, up to cuda:1"):
+        pick_device(config(device="cuda:7"))
+    assert pick_device(config(device="cuda:1")) == torch.device("cuda:1")
+    assert pick_device(config(device="auto")) == torch.device("cuda")
+
+
+def test_of_gpus_that_nobody_uses_no_generator_is_looked_at(monkeypatch):
+    """To read one begins a context on it: several hundred MB of every GPU of the machine, for a run on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("a GPU's generator was read"))
+    before = torch.get_rng_state()
+    with drawn_apart():
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    run(config(device="cpu", rounds=1))
 
 
 class Poisons(Site):

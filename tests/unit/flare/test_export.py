@@ -1,10 +1,13 @@
 """What a job carries of data that do not travel."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv
 from tiny import no_space
 from typer.testing import CliRunner
@@ -17,6 +20,8 @@ from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.sites import open_source
 from medpfl.flare.job.export import export_job
 from medpfl.flare.job.recipes import PersonalizedRecipe
+from medpfl.flare.launch.poc import start_kit
+from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.real_sites import run_in_production
 
 TABLE = "series,label\na,ill\nb,well\n"
@@ -143,6 +148,34 @@ def test_a_job_for_named_sites_goes_to_these_alone(tmp_path, names, targets):
     for meta in (exported, executed.meta):
         assert list(meta["deploy_map"].values()) == [targets]
         assert meta["min_clients"] == 2
+
+
+def test_what_a_simulations_children_may_do_those_that_come_later_may_not(tmp_path, monkeypatch):
+    """A kit that the same process starts afterwards would come up as a rehearsal, without seal and ledger."""
+    monkeypatch.delenv(REHEARSAL, raising=False)
+    during = []
+
+    class Simulation(SimEnv):
+        def deploy(self, job):
+            during.append(os.environ.get(REHEARSAL))
+            if self.num_clients == 2:
+                raise UserError("it could not begin")
+            return "1"
+
+    job = make_config(algorithm="fedavg", sites=3)
+    PersonalizedRecipe(job).execute(Simulation(num_clients=3, workspace_root=str(tmp_path)))
+    with pytest.raises(UserError, match="could not begin"):
+        PersonalizedRecipe(job).execute(Simulation(num_clients=2, workspace_root=str(tmp_path)))
+    assert during == ["1", "1"] and REHEARSAL not in os.environ
+
+
+def test_a_kit_is_a_rehearsals_only_if_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv(REHEARSAL, "1")
+    begun = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: begun.append(env.get(REHEARSAL)))
+    start_kit(tmp_path, {})
+    start_kit(tmp_path, {REHEARSAL: "1"})
+    assert begun == [None, "1"]
 
 
 SITES_OWN = [

@@ -14,7 +14,7 @@ from torch import nn
 from medpfl.algorithms.mechanism import Run
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, on_cpu
-from medpfl.core.seeding import derive_seed, generator
+from medpfl.core.seeding import derive_seed, drawn_apart, generator
 from medpfl.core.site_data import SiteData
 from medpfl.core.threads import intra_op_threads
 from medpfl.models.start_weights import content_of
@@ -30,7 +30,7 @@ def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State
         model: trained in place.
         pooled: a share of all sites' training data.
     """
-    with torch.random.fork_rng(), intra_op_threads(run.intra_op_threads):
+    with drawn_apart(), intra_op_threads(run.intra_op_threads):
         torch.manual_seed(derive_seed(run.seed, "pretraining"))
         order = generator(run.seed, "pretraining", "shuffle")
         train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))

@@ -112,6 +112,16 @@ class PackageRecipe(Recipe):
         if isinstance(env, SimEnv | PocEnv):
             os.environ[REHEARSAL] = "1"
 
+    def run(self, env: ExecEnv, *args: Any, **kwargs: Any) -> Any:
+        """As FLARE's; what :meth:`process_env` lets children do is not for those that this process has later."""
+        before = os.environ.get(REHEARSAL)
+        try:
+            return super().run(env, *args, **kwargs)
+        finally:
+            os.environ.pop(REHEARSAL, None)
+            if before is not None:
+                os.environ[REHEARSAL] = before
+
 
 class PersonalizedRecipe(PackageRecipe):
     """A personalized federation of any algorithm.

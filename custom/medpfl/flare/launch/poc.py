@@ -114,6 +114,7 @@ def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
         environment: environment variables in which it differs from this process.
     """
     command = [sys.executable, "-m", "medpfl.flare.launch.supervisor", str(kit / "startup" / "sub_start.sh"), "--once"]
+    own = {name: value for name, value in os.environ.items() if name != REHEARSAL}  # a kit is one only if it says so
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with open(kit / "console.log", "ab") as log:
         return subprocess.Popen(
@@ -121,7 +122,7 @@ def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PATH": path, **environment},
+            env={**own, "PATH": path, **environment},
             start_new_session=True,  # an interrupt is this process's alone, which then stops the others
         )
 

@@ -5,7 +5,6 @@ Only sums over a case are kept, no voxel, so that memory does not grow with the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case, MaskedData, Spacing
+from medpfl.core.quiet import quiet
 from medpfl.core.site_data import Part
 from medpfl.models import logits
 
@@ -162,8 +162,7 @@ def surface_distances(predicted: Tensor, true: Tensor, spacing: Spacing) -> np.n
     distances = np.where(there, diagonal, np.nan)
     if (both := there & found).any():
         images = [x[torch.from_numpy(both)].reshape(-1, 1, *sides).float().cpu() for x in (predicted, true)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of MONAI's own call of its own function
+        with quiet():  # MONAI warns of its own call of its own function
             known = compute_hausdorff_distance(*images, include_background=True, percentile=95, spacing=steps)
         distances[both] = known.numpy()[:, 0]
     return distances

@@ -1,6 +1,7 @@
 import gzip
 import os
 import stat
+import time
 
 import monai
 import numpy as np
@@ -10,15 +11,19 @@ from make_dicom import chest, write_centre, write_nifti
 
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
+from medpfl.data.kinds.scans import slice_cache
 from medpfl.data.kinds.scans.centre_scans import read_centre
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
 from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 from medpfl.data.kinds.scans.scan import Scan
-from medpfl.data.kinds.scans.slice_cache import load_scans
 
 SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
+
+
+def load_scans(*arguments, **choices):
+    return list(slice_cache.load_scans(*arguments, **choices))
 
 
 @pytest.fixture
@@ -47,6 +52,18 @@ def test_a_volume_is_decoded_once(tmp_path, scans, decodes):
     assert [found.look for found in first] == [found.look for found in second]
     slices = first[0].slices
     assert slices.shape == (8, 1, 16, 16) and slices.dtype == torch.float16 and type(slices) is torch.Tensor
+
+
+def test_what_a_kill_left_half_written_goes_after_a_day(tmp_path, scans):
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    old, young = cache / ".a.safetensors.1.tmp", cache / ".b.safetensors.2.tmp"
+    for file, hours in ((old, 25), (young, 23)):
+        file.write_bytes(b"half")
+        os.utime(file, (time.time() - hours * 3600,) * 2)
+    load_scans(scans[:1], SMALL, cache)
+    assert young.exists() and not old.exists()
+    assert len(list(cache.glob("*.safetensors"))) == 1
 
 
 def test_another_preprocessing_or_a_changed_file_is_decoded_anew(tmp_path, scans, decodes):

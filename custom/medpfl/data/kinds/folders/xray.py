@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from medpfl.core.errors import first_line
+from medpfl.core.quiet import quiet
 from medpfl.data.files import PICTURES, composed, is_nifti, walk
 from medpfl.data.kinds.scans.limits import too_large
 
@@ -76,7 +77,6 @@ def xray(file: Path) -> Image:
     from pydicom import dcmread
     from pydicom.pixels import apply_modality_lut, apply_voi_lut
 
-    from medpfl.data.kinds.scans.dicom_header import quiet
     from medpfl.data.kinds.scans.dicom_reader import padding_of
 
     with quiet():
@@ -105,8 +105,6 @@ def xray_size(file: Path) -> tuple[int, int]:
 def pixel_hash(file: Path) -> bytes:
     """Of an image's encoded pixels: the same where only the header was changed, as by anonymising anew."""
     from pydicom import dcmread
-
-    from medpfl.data.kinds.scans.dicom_header import quiet
 
     try:
         with quiet():
@@ -140,8 +138,6 @@ def read_head(file: Path) -> Head | None:
     """The head of a DICOM file; None if it cannot be read as one."""
     from pydicom import dcmread
     from pydicom.uid import UID
-
-    from medpfl.data.kinds.scans.dicom_header import quiet
 
     try:
         with quiet():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -17,6 +15,7 @@ from pydicom.pixels import get_decoder
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
 
 from medpfl.core.errors import first_line
+from medpfl.core.quiet import quiet
 from medpfl.data.files import composed
 from medpfl.data.kinds.scans.no_slice import NoSlice, damaged, without_preamble
 from medpfl.data.kinds.scans.preprocessing import MODALITIES
@@ -85,14 +84,6 @@ def read_header(path: Path) -> Header | NoSlice:
         return NoSlice(path, f"cannot be read: {error.strerror or error}", "lost")
     except Exception as error:  # pydicom raises errors of many kinds on damaged headers.
         return damaged(path, f"cannot be read as DICOM, damaged or cut short: {first_line(error)}")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """What pydicom warns of is either harmless or found by us."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _unusable(dataset: Dataset) -> str | None:

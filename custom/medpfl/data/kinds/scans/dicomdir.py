@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydicom import dcmread
 
-from medpfl.data.kinds.scans.dicom_header import quiet
+from medpfl.core.quiet import quiet
 from medpfl.data.kinds.scans.no_slice import NoSlice
 
 _KIND = "Media Storage Directory Storage"

@@ -168,7 +168,7 @@ def _find(name: str, base: Path, centre: Centre, whole: Folder | None) -> Series
 
 
 def _only_series(path: Path, read: Folder) -> Series:
-    inside = [s for s in read.series.values() if path in (s.folder, *s.folder.parents)]
+    inside = read.below.get(path, ())
     if len(inside) == 1:
         return inside[0]
     if inside:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ class Scans(OfCentres):
 
     config: RunConfig
     _known: dict[str, tuple[Scan, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _seen: dict[str, list[tuple[Scan, Look]]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _told: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @cached_property
@@ -221,9 +222,12 @@ class Scans(OfCentres):
         return split_patients(self._scans(centre), c.fractions, c.train_fraction, c.seed, centre)
 
     def _looks(self, centre: str) -> list[tuple[Scan, Look]]:
-        """What was found in the scans that a run uses of a centre, each decoded at most once."""
-        scans = [scan for part in self._parts(centre).values() for scan in part]
-        return [(scan, found.look) for scan, found in zip(scans, self._load(scans), strict=True) if found]
+        """What was found in the scans that a run uses of a centre; each is read once for it, one at a time."""
+        if centre not in self._seen:
+            scans = [scan for part in self._parts(centre).values() for scan in part]
+            pairs = zip(scans, self._load(scans), strict=True)
+            self._seen[centre] = [(scan, found.look) for scan, found in pairs if found]
+        return self._seen[centre]
 
     def _tell(self, centre: str) -> None:
         """Logs what is odd about a centre's scans as they are decoded, once."""
@@ -241,10 +245,11 @@ class Scans(OfCentres):
 
     def _cropped(self, centre: str) -> dict[str, Any]:
         """To how many of the scans the lung crop was applied."""
-        looks = [look for _, look in self._looks(centre)]
-        return {"lung_crop": sum(look.lungs for look in looks)} if self.preprocessing.lung_crop else {}
+        if not self.preprocessing.lung_crop:
+            return {}
+        return {"lung_crop": sum(look.lungs for _, look in self._looks(centre))}
 
-    def _load(self, scans: Sequence[Scan]) -> list[Decoded | None]:
+    def _load(self, scans: Sequence[Scan]) -> Iterator[Decoded | None]:
         from medpfl.data.kinds.scans.slice_cache import load_scans
 
         return load_scans(scans, self.preprocessing, cache_folder() / "ct", self.manifest.skip_broken)

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,15 @@ class Folder:
     series: dict[str, Series]
     rest: tuple[NoSlice, ...]
     strays: tuple[NoSlice, ...]
+
+    @cached_property
+    def below(self) -> Mapping[Path, Sequence[Series]]:
+        """The series whose slices all lie in a folder or below it, by the folder."""
+        found: dict[Path, list[Series]] = {}
+        for series in self.series.values():
+            for folder in (series.folder, *series.folder.parents):
+                found.setdefault(folder, []).append(series)
+        return found
 
     def reasons(self, below: Path) -> str:
         """Why there is no series in a folder of this one, in words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -86,12 +86,12 @@ class ScanCache:
 
 
 def load_scans(
-    scans: Sequence[Scan],
+    scans: Iterable[Scan],
     preprocessing: Preprocessing,
     cache: Path,
     skip_broken: bool = False,
-) -> list[Decoded | None]:
-    """Reads scans, from the cache where they are in it.
+) -> Iterator[Decoded | None]:
+    """Reads scans one after another, from the cache where they are in it.
 
     Args:
         scans: what to read.
@@ -100,20 +100,19 @@ def load_scans(
             preprocessing: when they change, another one is made.
         skip_broken: give None for a scan that cannot be used, and log it, instead of stopping.
 
-    Returns:
+    Yields:
         For each scan its slices, see :func:`~medpfl.data.kinds.scans.preprocessing.pipeline`, and what was found.
 
     Raises:
         UserError: a file is missing, cannot be decoded or has no HU, by name, or the cache cannot be written.
     """
     decoded = ScanCache(preprocessing, cache)
-    found: list[Decoded | None] = []
     for scan in scans:
         try:
-            found.append(decoded(scan))
+            found = decoded(scan)
         except UserError as error:
             if not skip_broken:
                 raise
             log.warning("centre %s: left out: %s", scan.centre, error)
-            found.append(None)
-    return found
+            found = None
+        yield found

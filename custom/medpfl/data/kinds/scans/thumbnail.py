@@ -11,7 +11,7 @@ from pydicom import dcmread
 from pydicom.pixels import apply_modality_lut
 
 from medpfl.core.errors import UserError, first_line
-from medpfl.data.kinds.scans.dicom_header import quiet
+from medpfl.core.quiet import quiet
 from medpfl.data.kinds.scans.limits import too_large
 
 EDGE = 96
