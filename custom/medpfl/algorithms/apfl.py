@@ -27,9 +27,11 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Mechanism, Rule, Run
 from medpfl.algorithms.mixing import Samples
 from medpfl.core.parameters import State
+from medpfl.core.seeding import end_batch
 from medpfl.core.settings import Settings, setting
 from medpfl.models import logits
 from medpfl.training.loop import Epochs, Loss, batch_norm_for, finite_mean, require_finite
+from medpfl.training.memory_format import laid_out
 from medpfl.training.part import Outcome, Part
 from medpfl.training.steps import Steps
 
@@ -119,34 +121,37 @@ def train_both(work: Epochs, own: nn.Module, alpha: float, loss_of: Loss, *, ada
     of_mixture = Steps(trainer, own, list(own.parameters()), (), (), memory and memory.of(AdaptiveMixture.name))
     total: Tensor | float = 0.0
     count = 0
-    for _ in range(work.number):
-        for x, y in trainer.batches(work.data, work.order):
-            kind = y, work.data.images_per_sample
-            with batch_norm_for(common, *kind), batch_norm_for(own, *kind):
-                now = {name: p.detach() for name, p in common.named_parameters()}
-                mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items() if p.requires_grad}
-                for tensor in mixed.values():
-                    tensor.retain_grad()
-                with of_mixture.forward():
-                    of_mixture_loss = loss_of(logits(functional_call(own, mixed, (x,))), y)
-                of_mixture.backward(of_mixture_loss, len(y))
-                if adaptive and not count:
-                    ways = {name: p.detach() - now[name] for name, p in of_own.items()}
-                    slopes = {name: tensor.grad for name, tensor in mixed.items() if tensor.grad is not None}
-                    slope = sum(float((ways[name] * grad).sum()) for name, grad in slopes.items())
-                    if isfinite(slope):  # else it overflowed, as a scaled loss may, whose step is left out too
-                        alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
-                with of_common.forward():
-                    loss, minimised = work.objective(x, y)
-                of_common.backward(minimised, len(y))
-                of_common.step()
-                of_mixture.step()
-            total = total + loss.detach().double() * len(y)
-            count += len(y)
-        of_common.end_epoch()
-        of_mixture.end_epoch()
-    of_common.end()
-    of_mixture.end()
+    last = trainer.channels_last
+    with laid_out(common, channels_last=last), laid_out(own, channels_last=last):
+        for _ in range(work.number):
+            for x, y in trainer.batches(work.data, work.order):
+                kind = y, work.data.images_per_sample
+                with batch_norm_for(common, *kind), batch_norm_for(own, *kind):
+                    now = {name: p.detach() for name, p in common.named_parameters()}
+                    mixed = {name: alpha * p + (1 - alpha) * now[name] for name, p in of_own.items() if p.requires_grad}
+                    for tensor in mixed.values():
+                        tensor.retain_grad()
+                    with of_mixture.forward():
+                        of_mixture_loss = loss_of(logits(functional_call(own, mixed, (x,))), y)
+                    of_mixture.backward(of_mixture_loss, len(y))
+                    if adaptive and not count:
+                        ways = {name: p.detach() - now[name] for name, p in of_own.items()}
+                        slopes = {name: tensor.grad for name, tensor in mixed.items() if tensor.grad is not None}
+                        slope = sum(float((ways[name] * grad).sum()) for name, grad in slopes.items())
+                        if isfinite(slope):  # else it overflowed, as a scaled loss may, whose step is left out too
+                            alpha = min(1.0, max(0.0, alpha - trainer.lr * slope / of_mixture.scale(len(y))))
+                    with of_common.forward():
+                        loss, minimised = work.objective(x, y)
+                    of_common.backward(minimised, len(y))
+                    end_batch(work.order)
+                    of_common.step()
+                    of_mixture.step()
+                total = total + loss.detach().double() * len(y)
+                count += len(y)
+            of_common.end_epoch()
+            of_mixture.end_epoch()
+        of_common.end()
+        of_mixture.end()
     mean = finite_mean(total, count, trainer)
     require_finite((*common.parameters(), *own.parameters()), trainer)
     return mean, alpha

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from medpfl.data.finding import Finding
 from medpfl.data.patients import Sample, by_person, person
@@ -12,9 +13,23 @@ from medpfl.data.patients import Sample, by_person, person
 def people(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
     """What must be known of the patients of sites; an error where one is in different parts at two."""
     found = written_twice(centres)
-    for one, other in combinations(centres, 2):
+    for one, other in meeting({centre: {person(s.patient) for s in samples} for centre, samples in centres.items()}):
         found += at_two(one, centres[one], other, centres[other])
     return found
+
+
+def meeting(places: Mapping[str, Iterable[Any]]) -> list[tuple[str, str]]:
+    """The pairs of places that have something in common, in their order; each place is looked through once.
+
+    Args:
+        places: by name what is there, each once.
+    """
+    where: dict[Any, list[str]] = {}
+    for place, things in places.items():
+        for thing in things:
+            where.setdefault(thing, []).append(place)
+    common = {pair for there in where.values() for pair in combinations(there, 2)}
+    return [pair for pair in combinations(places, 2) if pair in common]
 
 
 def written_twice(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from medpfl.algorithms.mechanism import Mechanism, Step, Turn
@@ -142,7 +143,7 @@ def _train_message(plan: Plan, state: ServerState, site: str) -> Message:
 
 def _counted(state: ServerState, site: str) -> dict[str, Any]:
     """The last two rounds whose answers of the site were used, and what of the last one was scaled back."""
-    used = [record for record in state.history if site in record["participants"]][-2:]
+    used = [*islice((record for record in reversed(state.history) if site in record["participants"]), 2)][::-1]
     scaled = used[-1]["sites"][site].get("scaled") if used else None
     return {"counted": [record["round"] for record in used]} | ({"scaled": scaled} if scaled else {})
 

@@ -17,7 +17,7 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.partition.by_patient import divide_patients
 from medpfl.data.patients import by_person, person, split_patients
-from medpfl.data.people import people
+from medpfl.data.people import meeting, people
 from medpfl.data.sites import open_source
 from medpfl.data.source import training_patients
 
@@ -128,3 +128,9 @@ def test_whoever_counts_patients_counts_persons(home):
         of = source.site("site-1", CPU)
         assert sum(len(of.owners(part).unique()) for part in PARTS) == people_there
         assert len(training_patients(source, "site-1")) == len(of.owners("train").unique())
+
+
+def test_pairs_that_meet_are_those_with_something_in_common_in_their_order():
+    places = {"c": {1, 2}, "a": {2, 3}, "b": {4}, "d": {3, 1, 2}}
+    assert meeting(places) == [("c", "a"), ("c", "d"), ("a", "d")]
+    assert meeting({}) == meeting({"a": {1}}) == []

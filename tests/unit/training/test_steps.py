@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
-from tiny import Net, images, same
+from tiny import Net, images, same, sites_of
 from torch import nn
 
+from medpfl.config.run import make_config
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import ImageTensors
+from medpfl.engine.federation import Federation
+from medpfl.engine.inprocess import run_in_process
 from medpfl.models import build_model
 from medpfl.tasks import TASKS
 from medpfl.training.loop import plain_objective, train_epochs
@@ -149,3 +152,24 @@ def test_after_every_step_the_weights_are_the_new_ones():
     trained(model, images(train=20), accumulate=2, after_step=[after])
     assert len(seen) == 3
     assert not torch.equal(seen[0], seen[1]) and torch.equal(seen[-1], model[1].bias)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "apfl"])
+def test_channels_last_lays_out_whatever_a_method_trains(method):
+    """Also a model of a method's own, and one that a method trains by itself."""
+    seen = set()
+
+    def hook(layer, given, made):
+        if layer.training and isinstance(layer, nn.Conv2d) and layer.weight.shape[1] > 1:
+            seen.add(layer.weight.is_contiguous(memory_format=torch.channels_last))
+
+    watched = nn.modules.module.register_module_forward_hook(hook)
+    try:
+        fields = {"data": "organamnist-sample", "sites": 2, "rounds": 1, "alone": "no", "device": "cpu"}
+        fields |= {"train_fraction": 0.05, "settings": {"channels_last": 1}}
+        run_config = make_config(algorithm=method, **fields)
+        federation = Federation.of(run_config)
+        run_in_process(federation.plan(), sites_of(federation), federation.model, workers=1)
+    finally:
+        watched.remove()
+    assert seen == {True}

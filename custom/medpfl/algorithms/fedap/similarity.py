@@ -21,13 +21,15 @@ def wasserstein_distances(statistics: Sequence[LayerStatistics]) -> np.ndarray:
     Returns:
         (sites, sites), symmetric, zero on the diagonal.
     """
+    from scipy.spatial.distance import pdist, squareform
+
     total = np.zeros((len(statistics), len(statistics)))
     for layer in sorted(statistics[0]):  # a state read from a checkpoint has them in another order
         mean = np.stack([np.asarray(s[layer][0], np.float64) for s in statistics])
         deviation = np.sqrt(np.stack([np.asarray(s[layer][1], np.float64) for s in statistics]))
         points = np.concatenate([mean, deviation], axis=1)
-        # Differences themselves, not |a|^2 + |b|^2 - 2ab, which loses near-identical sites to cancellation.
-        total += np.linalg.norm(points[:, None] - points[None], axis=2)
+        # Of differences themselves, not |a|^2 + |b|^2 - 2ab, which loses near-identical sites to cancellation.
+        total += squareform(pdist(points))
     return total
 
 

@@ -224,10 +224,10 @@ def run_simulator(
 
 
 def _follow(results: Path, watch: Watch, ended: threading.Event) -> None:
-    seen = -1
+    seen, written = -1, 0
     while not ended.wait(0.3):
-        if results.exists():
-            now = json.loads(results.read_text())
+        if results.exists() and (last := results.stat().st_mtime_ns) != written:
+            written, now = last, json.loads(results.read_text())
             if len(now["rounds"]) != seen:
                 seen = len(now["rounds"])
                 watch(Progress("train", seen))

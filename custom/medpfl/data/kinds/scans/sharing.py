@@ -8,7 +8,8 @@ from itertools import pairwise
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.labels import in_words
-from medpfl.data.people import at_two, some, written_twice
+from medpfl.data.patients import person
+from medpfl.data.people import at_two, meeting, some, written_twice
 
 _MAY_SHARE = ": training and test may share them"
 
@@ -18,10 +19,10 @@ def shared(scans: Mapping[str, Sequence[Scan]]) -> list[Finding]:
 
     A series (or file) in two centres is an error: one would be tested with what the other has trained on.
     """
-    names, found = list(scans), written_twice(scans)
-    for number, one in enumerate(names):
-        for other in names[number + 1 :]:
-            found += _between(one, scans[one], other, scans[other])
+    found = written_twice(scans)
+    named = {centre: {*map(_key, of), *(person(scan.patient) for scan in of)} for centre, of in scans.items()}
+    for one, other in meeting(named):
+        found += _between(one, scans[one], other, scans[other])
     return found
 
 
