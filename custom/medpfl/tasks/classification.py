@@ -11,11 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.core.own_loaders import LabelOutside
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
 from medpfl.tasks.further import Drawn, draws, further, reliability, thresholds
-from medpfl.tasks.measures import measures
+from medpfl.tasks.measures import measures, shares
+from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import differences
-from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.task import Measure
 from medpfl.tasks.told import Enough, filled
 
 _MOST_LOSS = 12.0
@@ -92,7 +93,7 @@ FURTHER = (
 )
 
 
-class Classification(Task):
+class Classification(OfProbabilities):
     """Cross-entropy of logits (B, classes) and labels (B,) int64."""
 
     name = "classification"
@@ -126,13 +127,15 @@ class Classification(Task):
             raise LabelOutside(probabilities.shape[1])
         return probabilities, labels
 
-    def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
-        """Of all samples together."""
-        return measures(*map(np.concatenate, zip(*predictions, strict=True)))
-
-    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
-        """See :class:`~medpfl.tasks.task.Task`."""
-        return self.pooled([predictions]) | _interval(predictions, of)
+    def values(
+        self,
+        probabilities: np.ndarray,
+        labels: np.ndarray,
+        whose: np.ndarray | None = None,
+        counting: np.ndarray | None = None,
+    ) -> dict[str, Any]:
+        """:func:`medpfl.tasks.measures.measures`."""
+        return measures(probabilities, labels, whose, counting)
 
     def by_class(self, predictions: list[Predictions]) -> list[float | None]:
         """See :class:`~medpfl.tasks.task.Task`: each class's recall."""
@@ -148,14 +151,6 @@ class Classification(Task):
         found = probabilities[np.arange(len(labels)), labels]
         return -np.log(np.clip(np.nan_to_num(found), np.exp(-_MOST_LOSS), 1))
 
-    def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:
-        """See :func:`medpfl.tasks.evaluation.mixed`."""
-        return mixed(first, second, weight)
-
-    def mixed_losses(self, first: Predictions, second: Predictions, weight: float) -> np.ndarray:
-        """Of the mixed probabilities."""
-        return self.losses(self.mixed(first, second, weight))
-
     def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """:func:`medpfl.tasks.paired.differences`."""
         return differences(new[0], old[0], new[1], of.whose)
@@ -166,9 +161,7 @@ class Classification(Task):
         if not enough.patients(len(labels)):
             return None
         may, sure = counting(labels, probabilities.shape[1], enough), filled(probabilities)
-        ranked = measures(sure, labels, counting=may) | _interval((sure, labels), enough.of, may)
-        plain = measures(probabilities, labels, counting=may)
-        return ranked | {name: plain[name] for name in ("accuracy", "balanced_accuracy")}
+        return self.counted((sure, labels), enough.of, may) | shares(probabilities, labels, may)
 
     def gain_told(
         self, new: Predictions, old: Predictions, enough: Enough
@@ -192,11 +185,6 @@ class Classification(Task):
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""
         return {"reliability": reliability(*test)} if len(test[1]) and np.isfinite(test[0]).all() else {}
-
-
-def _interval(predictions: Predictions, of: Cases, counted: np.ndarray | None = None) -> dict[str, Any]:
-    ends = measures(*predictions, of.whose, counted)["auroc_ci95"]
-    return {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
 
 def counting(labels: np.ndarray, classes: int, enough: Enough) -> np.ndarray:

@@ -54,20 +54,26 @@ def measures(
             "auroc_ci95": None,
             "auroc_classes": 0,
         }
-    finite = np.isfinite(probabilities).all(1)
-    right = (probabilities.argmax(1) == labels) & finite
     counts = np.bincount(labels, minlength=classes)
-    recalls = np.bincount(labels, weights=right, minlength=classes)[counts > 0] / counts[counts > 0]
     every = np.ones(classes, dtype=bool) if counting is None else counting
-    used = np.flatnonzero((counts > 0) & (counts < n) & every) if finite.all() else np.empty(0, dtype=int)
+    ranked = (counts > 0) & (counts < n) & every
+    used = np.flatnonzero(ranked) if np.isfinite(probabilities).all() else np.empty(0, dtype=int)
     area = interval = None
     if len(used):
         area, interval, _ = macro_auc(as_log_odds(probabilities)[:, used].T, labels == used[:, None], whose=whose)
     return {
         "n": n,
-        "accuracy": float(right.mean()),
-        "balanced_accuracy": float(recalls.mean()) if every.all() else None,
+        **shares(probabilities, labels, every),
         "auroc": area,
         "auroc_ci95": interval,
         "auroc_classes": len(used),
     }
+
+
+def shares(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, float | None]:
+    """``accuracy`` and ``balanced_accuracy``, as in :func:`measures`, of one sample or more."""
+    right = (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)
+    counts = np.bincount(labels)
+    recalls = np.bincount(labels, weights=right)[counts > 0] / counts[counts > 0]
+    balanced = float(recalls.mean()) if counting.all() else None
+    return {"accuracy": float(right.mean()), "balanced_accuracy": balanced}

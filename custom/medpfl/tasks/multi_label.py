@@ -15,12 +15,13 @@ from medpfl.core.own_loaders import OtherLabels
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
-from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
 from medpfl.tasks.further import Drawn, draws
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_gain
+from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import auroc_gain
-from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.task import Measure
 from medpfl.tasks.told import Enough, filled
 
 _LEAST = 1e-5
@@ -38,7 +39,7 @@ class Measures(FurtherMeasures):
     accuracy: Share | None
 
 
-class MultiLabel(Task):
+class MultiLabel(OfProbabilities):
     """Binary cross-entropy of logits (B, labels) and labels (B, labels): 1 there, 0 not there, -1 not known."""
 
     name = "multi-label"
@@ -82,13 +83,30 @@ class MultiLabel(Task):
         probabilities, labels = predict(model, data, part, torch.sigmoid)
         return probabilities, labels.reshape(len(labels), -1)
 
-    def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
-        """Of all samples together."""
-        return _measures(*map(np.concatenate, zip(*predictions, strict=True)))
-
-    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
-        """See :class:`~medpfl.tasks.task.Task`."""
-        return self.pooled([predictions]) | _interval(predictions, of)
+    def values(
+        self,
+        probabilities: np.ndarray,
+        labels: np.ndarray,
+        whose: np.ndarray | None = None,
+        counting: np.ndarray | None = None,
+    ) -> dict[str, Any]:
+        """The AUC is of the labels that some of the cases have and others have not."""
+        known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
+        both = (positive & known).any(0) & (~positive & known).any(0) & (True if counting is None else counting)
+        used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
+        by_label: list[float | None] = [None] * labels.shape[1]
+        area, interval = None, None
+        if len(used):
+            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, whose)
+            for label, value in zip(used, each, strict=True):
+                by_label[label] = float(value)
+        return {
+            "n": len(labels),
+            "auroc": area,
+            "auroc_ci95": interval,
+            "auroc_by_label": by_label,
+            "accuracy": _right(probabilities, labels),
+        }
 
     def told(self, predictions: Predictions, enough: Enough) -> dict[str, Any] | None:
         """The AUC of the labels that enough patients have and enough have not; accuracy if known ones are of enough.
@@ -99,7 +117,7 @@ class MultiLabel(Task):
         if not enough.patients(len(labels)):
             return None
         may, sure = _counting(labels, enough), filled(probabilities)
-        found = _measures(sure, labels, None, may) | _interval((sure, labels), enough.of, may)
+        found = self.counted((sure, labels), enough.of, may)
         return found | {"accuracy": _right(probabilities, labels) if _spread(labels, enough) else None}
 
     def gain_told(
@@ -122,14 +140,6 @@ class MultiLabel(Task):
         found = -np.log(np.clip(np.nan_to_num(right), _LEAST, 1))
         known = labels >= 0
         return (found * known).sum(1) / np.maximum(known.sum(1), 1)
-
-    def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:
-        """See :func:`medpfl.tasks.evaluation.mixed`."""
-        return mixed(first, second, weight)
-
-    def mixed_losses(self, first: Predictions, second: Predictions, weight: float) -> np.ndarray:
-        """Of the mixed probabilities."""
-        return self.losses(self.mixed(first, second, weight))
 
     def gained(self, new: Predictions, old: Predictions, of: Cases = UNKNOWN) -> dict[str, dict[str, float] | None]:
         """DeLong's interval of the AUC; Student's of the share of right labels, a ratio of two sums over cases.
@@ -166,36 +176,6 @@ class MultiLabel(Task):
         """The ``reliability`` curve."""
         sure = (test[1] >= 0).any() and np.isfinite(test[0]).all()
         return {"reliability": label_reliability(*test)} if sure else {}
-
-
-def _interval(predictions: Predictions, of: Cases, counted: np.ndarray | None = None) -> dict[str, Any]:
-    ends = _measures(*predictions, of.whose, counted)["auroc_ci95"]
-    return {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
-
-
-def _measures(
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    whose: np.ndarray | None = None,
-    counting: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Of one set of cases; the AUC is of the labels that count, (labels,) bool, by default all."""
-    known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
-    both = (positive & known).any(0) & (~positive & known).any(0) & (True if counting is None else counting)
-    used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
-    by_label: list[float | None] = [None] * labels.shape[1]
-    area, interval = None, None
-    if len(used):
-        area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, whose)
-        for label, value in zip(used, each, strict=True):
-            by_label[label] = float(value)
-    return {
-        "n": len(labels),
-        "auroc": area,
-        "auroc_ci95": interval,
-        "auroc_by_label": by_label,
-        "accuracy": _right(probabilities, labels),
-    }
 
 
 def _right(probabilities: np.ndarray, labels: np.ndarray) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from medpfl.tasks.evaluation import UNKNOWN, Cases
+from medpfl.tasks.intervals import by_patient
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,7 @@ class Enough:
         Args:
             values: of each case, (n, groups), none below 0.
         """
-        if self.of.whose is None:
-            return values
-        whose = np.unique(self.of.whose, return_inverse=True)[1]
-        found = np.zeros((int(whose.max(initial=-1)) + 1, values.shape[1]))
-        np.add.at(found, whose, values)
-        return found
+        return by_patient(values.T, self.of.whose).T
 
 
 def filled(scores: np.ndarray) -> np.ndarray:

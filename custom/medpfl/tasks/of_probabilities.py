@@ -1,0 +1,53 @@
+"""Tasks whose predictions are probabilities: what is measured of them, and of two models together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed
+from medpfl.tasks.task import Task
+
+
+class OfProbabilities(Task):
+    """Among whose measures is an AUC with its interval, ``auroc_ci95``."""
+
+    @abstractmethod
+    def values(
+        self,
+        probabilities: np.ndarray,
+        labels: np.ndarray,
+        whose: np.ndarray | None = None,
+        counting: np.ndarray | None = None,
+    ) -> dict[str, Any]:
+        """The measures of one set of cases.
+
+        Args:
+            probabilities: (n, classes).
+            labels: as the task has them.
+            whose: (n,) which patient each case is of; None where each is of its own.
+            counting: (classes,) bool, which classes means over classes may take; by default all.
+        """
+
+    def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
+        """Of all samples together."""
+        return self.values(*map(np.concatenate, zip(*predictions, strict=True)))
+
+    def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
+        """See :class:`~medpfl.tasks.task.Task`."""
+        return self.counted(predictions, of)
+
+    def counted(self, predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
+        """With ``auroc_ci95_by``, what the interval is over; ``counting`` as in :meth:`values`."""
+        found = self.values(*predictions, of.whose, counting)
+        return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
+
+    def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:
+        """See :func:`medpfl.tasks.evaluation.mixed`."""
+        return mixed(first, second, weight)
+
+    def mixed_losses(self, first: Predictions, second: Predictions, weight: float) -> np.ndarray:
+        """Of the mixed probabilities."""
+        return self.losses(self.mixed(first, second, weight))
