@@ -13,8 +13,8 @@ from medpfl.cli import options as opt
 from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.refusals import require_known
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count
 from medpfl.report.progress import progress
-from medpfl.report.words import count
 
 
 @opt.takes_options("personal", "mixing", "seed")

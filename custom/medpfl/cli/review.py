@@ -55,7 +55,7 @@ def ledger(
 
     Exit code 1 if the ledger is not as the site wrote it; the entries before the break are shown.
     """
-    from medpfl.report.words import size
+    from medpfl.core.numbers_in_words import size
     from medpfl.site.account import OPEN
     from medpfl.site.ledger import open_ledger
     from medpfl.site.local_file import local_of

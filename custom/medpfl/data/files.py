@@ -20,6 +20,9 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl")
 """How those of images end that are not read."""
 
+DICOM = (".dcm", ".dicom", ".ima")
+"""How the names of DICOM files end, where they have an ending."""
+
 _VOLUMES = (".dcm", *NIFTI)
 
 

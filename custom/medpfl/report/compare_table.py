@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
+from medpfl.core.numbers_in_words import count, size
 from medpfl.core.whole_file import write_text
 from medpfl.report.best_variant import advice, ends_unequally
 from medpfl.report.every_pair import TITLE, pair_note, pair_rows
@@ -29,7 +30,7 @@ from medpfl.report.pairing import shown
 from medpfl.report.side_by_side import REFERENCE, Comparison, alone
 from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
 from medpfl.report.unfinished import unfinished_words
-from medpfl.report.words import count, percent, size
+from medpfl.report.words import percent
 
 BETTER_THAN_LOCAL = "Better than local"
 _VERDICTS = tuple(map(capital, get_args(Verdict)))

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from medpfl.core.gain import CONTAINS_0
 from medpfl.core.measure import Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.report.measures import capital, first, measures_of
 from medpfl.report.one_class import instead, meaningless, one_class_note
 from medpfl.report.reading import Results, differences, is_local, local_reference, selected, site_scores, worst_site
-from medpfl.report.words import count, method_name
+from medpfl.report.words import method_name
 
 
 class _Sentence(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Template
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import count
 from medpfl.core.templates import templates_of
 from medpfl.core.whole_file import write_text
 from medpfl.report.measures import first, is_change, printed
@@ -27,7 +28,7 @@ from medpfl.report.reading import Results, selected
 from medpfl.report.side_by_side import compare
 from medpfl.report.sweep import Sweeping, Swept, data_of
 from medpfl.report.unfinished import Unfinished
-from medpfl.report.words import count, data_name, method_name
+from medpfl.report.words import data_name, method_name
 
 logger = logging.getLogger(__name__)
 

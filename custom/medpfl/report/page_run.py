@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from medpfl.core.measure import LOSS, Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.report.charts import Curve, Print, line_chart, three_digits
 from medpfl.report.detail import detail_parts
 from medpfl.report.grids import mixing_caption, mixing_heat_map, partition_plot
@@ -27,7 +28,7 @@ from medpfl.report.page_tables import (
 )
 from medpfl.report.reading import Results, class_titles, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
-from medpfl.report.words import count, counted_as, further
+from medpfl.report.words import counted_as, further
 
 
 class Course(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from medpfl.core.measure import Measure
+from medpfl.core.numbers_in_words import size
 from medpfl.report.measures import (
     NONE,
     all_measures,
@@ -36,7 +37,7 @@ from medpfl.report.reading import (
     selected,
     worst_site,
 )
-from medpfl.report.words import duration, site_name, size
+from medpfl.report.words import duration, site_name
 
 
 def failures_table(failures: list[dict[str, Any]]) -> Table:

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from medpfl.core.errors import printable
 from medpfl.core.measure import BETTER, Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.report.measures import chief, measures_of, printed
 from medpfl.report.plain_table import literal, plain_table
-from medpfl.report.words import algorithm_name, count, folded
+from medpfl.report.words import algorithm_name, folded
 
 SMALL = 100
 """Test samples below which a site's own figures are said to be uncertain: the standard error of an accuracy, at most

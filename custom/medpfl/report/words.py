@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from medpfl.core.measure import BETTER, NONE, Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.report.measures import chief, first, measures_of, with_interval
 from medpfl.report.one_class import meaningless, one_class_note
 from medpfl.report.reading import Results
@@ -38,17 +39,6 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{100 * share:.0f} %"
 
 
-def size(count: float | None) -> str:
-    """Bytes in the unit that reads best (powers of 1000)."""
-    if count is None:
-        return NONE
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while count >= 999.5 and len(units) > 1:
-        count /= 1000
-        del units[0]
-    return f"{count:.0f} {units[0]}" if units[0] == "B" or count >= 99.95 else f"{count:.1f} {units[0]}"
-
-
 def duration(seconds: float | None) -> str:
     """Seconds as 4.2 s, 3 min 05 s or 2 h 10 min."""
     if seconds is None:
@@ -60,11 +50,6 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def count(number: int, noun: str) -> str:
-    """'1 site', '5 sites'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def went_wrong(failures: Sequence[Mapping[str, Any]]) -> list[str]:

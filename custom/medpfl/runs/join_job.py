@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medpfl.config.run import make_config
-from medpfl.core.errors import Interrupted, UserError
+from medpfl.core.errors import UserError
 from medpfl.core.lock import run_folder
 from medpfl.engine.newcomers import JOINED, finished
 from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.flare.admin.remote import Ended, System, Unknown
-from medpfl.flare.admin.submission import read_note, settled_note, submit_once
+from medpfl.flare.admin.submission import going_on, read_note, settled_note, submit_once
 from medpfl.flare.job.export import portable
 from medpfl.flare.job.folder import place_for, write_job
 from medpfl.flare.job.join_recipe import JoinRecipe
@@ -113,12 +113,8 @@ def join_in_production(
             recipe = recipe_of(joining, experiment=experiment, byoc=byoc, gpus=_gpus(joining, gpus))
             submit_once(system, recipe, note, file)
         try:
-            results = system.complete(note["job"], out / "flare", watch, results_file=JOINED)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"job {note['job']} goes on at the server: {system.again} follows it again, "
-                f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
-            ) from None
+            with going_on(system, note["job"], kit):
+                results = system.complete(note["job"], out / "flare", watch, results_file=JOINED)
         except Ended:
             file.unlink()
             raise

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from medpfl.config.run import RunConfig
-from medpfl.core.errors import Interrupted, UserError
+from medpfl.core.errors import UserError
 from medpfl.core.lock import run_folder
 from medpfl.core.whole_file import write_text
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.engine.results import write_results
 from medpfl.flare.admin.connected import require_sites
 from medpfl.flare.admin.remote import System, Unknown
-from medpfl.flare.admin.submission import settled_note, submit_once
+from medpfl.flare.admin.submission import going_on, settled_note, submit_once
 from medpfl.flare.job.export import startable
 from medpfl.flare.job.recipes import PersonalizedRecipe
 from medpfl.flare.transport.state import check_experiment, folder_name
@@ -89,13 +89,8 @@ def run_in_production(
                 config, name=config.algorithm, experiment=note["experiment"], gpus=gpus, byoc=byoc, track=track
             )
             submit_once(system, recipe, note, out / JOB)
-        try:
+        with going_on(system, note["job"], kit):
             results = system.complete(note["job"], out / "flare", watch)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"job {note['job']} goes on at the server: {system.again} follows it again, "
-                f"`nvflare job abort {note['job']} --startup-kit {kit}` stops it"
-            ) from None
         results["environment"] |= {"env": "prod", "job": note["job"]}
         results["notes"] = [*results["notes"], *_told(results)]
         write_results(out / RESULTS, results)

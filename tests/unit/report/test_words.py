@@ -1,9 +1,10 @@
 import pytest
 
+from medpfl.core.numbers_in_words import size
 from medpfl.report.headline import headline, summary
 from medpfl.report.measures import change, printed, spread, with_interval
 from medpfl.report.page_run import partition
-from medpfl.report.words import duration, further, size, went_wrong
+from medpfl.report.words import duration, further, went_wrong
 from medpfl.tasks.classification import Classification
 
 ACCURACY, _, AUROC, *_ = Classification.measures

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medpfl.report.words import count, size
+from medpfl.core.numbers_in_words import count, size
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import balances
 from medpfl.site.policy import SitePolicy

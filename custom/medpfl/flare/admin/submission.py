@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,18 @@ def submit_once(system: System, recipe: PackageRecipe, note: dict[str, Any], fil
         ) from None
     del note["token"]
     write_json(file, note)
+
+
+@contextmanager
+def going_on(system: System, job: str, kit: Path) -> Iterator[None]:
+    """Interrupted, with what to do, where the user no longer follows a job that goes on without this process."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"job {job} goes on at the server: {system.again} follows it again, `nvflare job abort {job} "
+            f"--startup-kit {kit}` stops it"
+        ) from None
 
 
 def settled_note(system: System, file: Path) -> dict[str, Any] | None:

@@ -12,13 +12,13 @@ from rich.text import Text
 
 from medpfl.core.errors import printable
 from medpfl.core.measure import NONE
+from medpfl.core.numbers_in_words import count
 from medpfl.report.advice.answer import SEEDS, Answer, Found
 from medpfl.report.advice.known import IN_WORDS, Measure
 from medpfl.report.advice.numbers import PARTS, Features, SiteNumbers
 from medpfl.report.advice.regimes import UNITS, Regimes
 from medpfl.report.measures import some_of
 from medpfl.report.plain_table import literal, plain_table
-from medpfl.report.words import count
 
 LIMITS = (
     "These are benchmarks with a small network, on the images that their descriptions name: for other images, networks "

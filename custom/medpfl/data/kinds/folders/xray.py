@@ -15,7 +15,7 @@ import numpy as np
 
 from medpfl.core.errors import first_line
 from medpfl.core.quiet import quiet
-from medpfl.data.files import PICTURES, composed, is_nifti, walk
+from medpfl.data.files import DICOM, PICTURES, composed, is_nifti, walk
 from medpfl.data.kinds.scans.limits import too_large
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MODALITIES = {"CR", "DX", "MG", "RG", "IO", "PX"}
 """Computed and digital radiography, mammography, radiographs that were scanned, intra-oral and panoramic X-ray."""
-_SUFFIXES = (".dcm", ".dicom", ".ima")
 _TAGS = [
     "Modality", "PatientID", "Rows", "Columns", "SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation",
     "NumberOfFrames", "PresentationIntentType", "SeriesDescription", "StudyDescription", "ViewPosition", "StudyDate",
@@ -34,7 +33,7 @@ _TAGS = [
 def is_dicom(file: Path) -> bool:
     """Whether a file is called like DICOM or, with a name that says nothing, begins like it."""
     suffix = file.suffix.lower()
-    if suffix in _SUFFIXES:
+    if suffix in DICOM:
         return True
     if suffix in PICTURES or (suffix and not suffix[1:].isdigit()):  # a name may be a UID
         return False

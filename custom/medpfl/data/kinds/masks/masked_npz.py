@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import by
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.kinds.npz.npz_file import by, header, require_names
+from medpfl.data.kinds.npz.npz_file import header, require_names
 
 _KEYS = ("train", "val", "test")
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.masked_data import Spacing
+from medpfl.core.numbers_in_words import by
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.pair import Pair
@@ -89,7 +90,7 @@ def read_head(pair: Pair) -> Head:
     mask_shape = tuple(mask_shape[axis] for axis in np.argsort(turn[:, 0]))
     if shape != mask_shape:
         raise UserError(
-            f"{pair.mask}: has {_by(mask_shape)} voxels, its image {pair.image} {_by(shape)}: both must be of one grid"
+            f"{pair.mask}: has {by(mask_shape)} voxels, its image {pair.image} {by(shape)}: both must be of one grid"
         )
     corners = np.array([(*corner, 1) for corner in product(*((0, n - 1) for n in shape))])
     apart = np.linalg.norm((corners @ (affine - other).T)[:, :3], axis=1).max()
@@ -185,7 +186,3 @@ def _differ(edges: np.ndarray, others: np.ndarray) -> bool:
 
 def _mm(edges: np.ndarray) -> str:
     return "×".join(f"{edge:.4g}" for edge in edges) + " mm"
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))

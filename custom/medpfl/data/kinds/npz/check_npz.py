@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import by
 from medpfl.core.site_data import PARTS
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.finding import Finding
@@ -91,7 +92,7 @@ def _contents(dataset: ImageDataset) -> list[Finding]:
     kind = "grey" if dataset.channels == 1 else "colour"
     sizes = np.bincount(dataset.split, minlength=3)
     shape = dataset.shape
-    what = f"{kind} images, {shape}×{shape} pixels" if isinstance(shape, int) else f"volumes, {_by(shape)} voxels"
+    what = f"{kind} images, {shape}×{shape} pixels" if isinstance(shape, int) else f"volumes, {by(shape)} voxels"
     findings = [
         Finding("ok", f"{len(dataset):,} {what}"),
         Finding("ok", ", ".join(f"{part} {size:,}" for part, size in zip(PARTS, sizes, strict=True))),
@@ -157,10 +158,6 @@ def _constant_images(dataset: ImageDataset) -> list[Finding]:
         return []
     message = f"images with one value in all pixels: {len(constant):,}, the first is number {constant[0]}"
     return [Finding("warning", message)]
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _repeated_images(dataset: ImageDataset) -> list[Finding]:

@@ -12,12 +12,14 @@ import hashlib
 import math
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import by
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.medmnist import known_set
@@ -31,6 +33,8 @@ _OTHERS = {
     ".xlsx": "a spreadsheet: save it as CSV, labels.csv, and give its folder",
 }
 _CHUNK = 1 << 20
+_MOST_EDGE = 1024
+"""Pixels, as of pictures in folders."""
 
 
 def load(path: str | Path) -> ImageDataset:
@@ -222,9 +226,14 @@ def _fill(target: memoryview, stream: IO[bytes]) -> None:
         filled += len(chunk)
 
 
-def by(shape: tuple[int, ...]) -> str:
-    """``28×28``."""
-    return "×".join(map(str, shape)) or "a single number"
+def padded_edge(data_args: Mapping[str, Any], size: int) -> int:
+    """The edge length of square images with ``pad`` pixels, or as they are; UserError for one that is none."""
+    edge = data_args.get("pad", size)
+    if type(edge) is not int or not size <= edge <= _MOST_EDGE:
+        raise UserError(
+            f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more, {_MOST_EDGE:,} at most"
+        )
+    return edge
 
 
 def require_names(path: Path, key: str, found: np.ndarray, number: int) -> np.ndarray:

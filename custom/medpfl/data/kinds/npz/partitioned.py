@@ -19,6 +19,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
+from medpfl.data.kinds.npz.npz_file import padded_edge
 from medpfl.data.partition.make import Partition, make_partition
 from medpfl.data.split import SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
@@ -67,14 +68,12 @@ class PartitionedImages:
             channels, classes, size = shape[0], len(known.classes), (shape[1],) * 3 if known.volumes else shape[1]
         else:
             channels, classes, size = self.dataset.channels, self.dataset.n_classes, self.dataset.shape
-        edge = self.config.data_args.get("pad", size)
         if not isinstance(size, int):
             if "pad" in self.config.data_args:
+                edge = self.config.data_args["pad"]
                 raise UserError(f"--data-arg pad={edge}: {self.config.data} has volumes, which are not padded")
             return {"in_channels": channels, "num_classes": classes, "image_size": size}
-        if not isinstance(edge, int) or edge < size:
-            raise UserError(f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more")
-        return {"in_channels": channels, "num_classes": classes, "image_size": edge}
+        return {"in_channels": channels, "num_classes": classes, "image_size": padded_edge(self.config.data_args, size)}
 
     def prepare(self) -> None:
         """See :class:`medpfl.data.source.DataSource`."""

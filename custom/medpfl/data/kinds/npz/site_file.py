@@ -23,7 +23,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
-from medpfl.data.kinds.npz.npz_file import load
+from medpfl.data.kinds.npz.npz_file import load, padded_edge
 from medpfl.data.split import SiteIndices, official_parts, split_own
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ class OwnImages:
                 ) from None
             return Look(3 if reading.channels == "rgb" else 1, reading.size, reading.size)
         channels, size = published
-        edge = self.config.data_args.get("pad", size)
-        if not isinstance(edge, int) or edge < size:
-            raise UserError(f"--data-arg pad={edge}: images of {size} pixels can be padded to {size} or more")
+        edge = padded_edge(self.config.data_args, size)
         if unknown := self.config.data_args.keys() - {"pad"}:
             raise UserError(f"--data-arg {min(unknown)}: {self.config.data} has the argument pad alone")
         return Look(channels, size, edge)

@@ -13,6 +13,7 @@ import numpy as np
 
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError, first_line
+from medpfl.core.numbers_in_words import by
 from medpfl.core.site_data import PARTS, Part
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.finding import Finding
@@ -128,12 +129,12 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
         lines.append(
             f"DICOM: {_range(files)} slices, {_range(s.spacing[2] for s in series)} mm apart"
             + (f" and {_range(thickness)} mm thick" if thickness else "")
-            + f"; pixels {_range(s.spacing[0] for s in series)} mm, {_names(_by(s.matrix) for s in series)}"
+            + f"; pixels {_range(s.spacing[0] for s in series)} mm, {_names(by(s.matrix) for s in series)}"
         )
         lines.append(f"scanners: {_names(s.manufacturer for s in series)}; kernels: {_names(s.kernel for s in series)}")
     if volumes:
         lines.append(
-            f"NIfTI: {_names(_by(v.shape) for v in volumes)} voxels of {_range(v.spacing[0] for v in volumes)}, "
+            f"NIfTI: {_names(by(v.shape) for v in volumes)} voxels of {_range(v.spacing[0] for v in volumes)}, "
             f"{_range(v.spacing[1] for v in volumes)} and {_range(v.spacing[2] for v in volumes)} mm"
         )
     if reading.modalities:
@@ -270,7 +271,3 @@ def _range(values: Iterable[float]) -> str:
 def _names(values: Iterable[str], most: int = 5) -> str:
     names = sorted({value or "not said" for value in values})
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-def _by(sizes: Sequence[int]) -> str:
-    return "×".join(map(str, sizes))

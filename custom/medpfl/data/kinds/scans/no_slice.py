@@ -15,7 +15,8 @@ from pydicom.filereader import read_partial
 from pydicom.tag import BaseTag
 from pydicom.uid import UID
 
-SUFFIXES = (".dcm", ".dicom", ".ima")
+from medpfl.data.files import DICOM
+
 EMPTY = "0 bytes"
 """The reason why a file without content is none."""
 _HEAD = 1 << 16
@@ -71,7 +72,7 @@ def without_preamble(path: Path) -> NoSlice:
     """What a file is that does not begin as DICOM files do."""
     with open(path, "rb") as file:
         head = file.read(_HEAD)
-    stray = "stray" if path.suffix.lower() in SUFFIXES else "other"
+    stray = "stray" if path.suffix.lower() in DICOM else "other"
     if not head:
         return NoSlice(path, EMPTY, "lost" if stray == "stray" else "other")
     if (dataset := _bare(head)) is not None:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from medpfl.core.errors import UserError
+from medpfl.core.numbers_in_words import by
 from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.catalog import find
-from medpfl.data.kinds.npz.npz_file import by, file_md5, require_names
+from medpfl.data.kinds.npz.npz_file import file_md5, require_names
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.places import is_path, places
 
