@@ -38,12 +38,13 @@ class OfProbabilities(Task):
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`: :meth:`pooled`'s, to which a task may add others."""
         found = self.pooled([predictions])
-        return found | (self.counted(predictions, of) if of.whose is not None else _by(of, found["auroc_ci95"]))
+        ends = found["auroc_ci95"] if of.whose is None else self.values(*predictions, of.whose)["auroc_ci95"]
+        return found | {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
     def counted(self, predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
         """With ``auroc_ci95_by``, what the interval is over; ``counting`` as in :meth:`values`."""
         found = self.values(*predictions, of.whose, counting)
-        return found | _by(of, found["auroc_ci95"])
+        return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
 
     def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:
         """See :func:`medpfl.tasks.evaluation.mixed`."""
@@ -52,7 +53,3 @@ class OfProbabilities(Task):
     def mixed_losses(self, first: Predictions, second: Predictions, weight: float) -> np.ndarray:
         """Of the mixed probabilities."""
         return self.losses(self.mixed(first, second, weight))
-
-
-def _by(of: Cases, ends: Any) -> dict[str, Any]:
-    return {"auroc_ci95_by": of.by if ends else None}
