@@ -180,7 +180,7 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     }.items():
         if of:
             notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")
-    notes += _hardly_chosen(config, state, sites)
+    notes += _no_choice(config) + _hardly_chosen(config, state, sites)
     notes += _hardly_tested(config, state)
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
@@ -213,6 +213,17 @@ def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[st
         f"Validation {measure.title} was {measure.said(measure.least)} at every site in every round, so that no round "
         f"is better than another: the first, {state.best_round}, is reported, and the last may be better. More rounds, "
         "or --select-by loss, tell them apart."
+    ]
+
+
+def _no_choice(config: RunConfig) -> list[str]:
+    """Where sites would choose by the method, and have nothing to choose from."""
+    title, rule = algorithm(config.algorithm).title, algorithm(config.algorithm).use
+    if rule == config.resolved_use or config.use or not config.mixes:
+        return []
+    return [
+        f"{title} is less than itself with --alone no: no site trains alone, so that none uses a {rule} of both models, "
+        "or its own where the other is worse. Each uses what came of the federation."
     ]
 
 

@@ -62,3 +62,18 @@ def test_sites_whose_policy_tells_nothing_are_not_said_to_lack_data_or_to_have_b
         "site-1 tells no validation and uses its model of round 1.",
         "site-3 was absent when round 2 was validated, or its file is damaged; its last model was tested instead.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "said"),
+    [
+        ("fedblend", {"alone": "no"}, ["FedBlend is less than itself with --alone no"]),
+        ("fedblend", {"alone": "no", "use": "received"}, []),
+        ("fedblend", {}, []),
+        ("fedavg", {"alone": "no"}, []),
+        ("local", {}, []),
+    ],
+)
+def test_a_method_that_would_choose_says_that_it_cannot(method, fields, said):
+    found = _notes(config(method, **fields), ServerState(phase="train"), {})
+    assert [note.partition(":")[0] for note in found] == said
