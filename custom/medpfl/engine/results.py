@@ -222,7 +222,7 @@ def _no_choice(config: RunConfig) -> list[str]:
     if rule == config.resolved_use or config.use or not config.mixes:
         return []
     return [
-        f"{title} is less than itself with --alone no: no site trains alone, so that none uses a {rule} of both models, "
+        f"{title} is less than itself with --alone no: no site trains alone, so that none has a {rule} of two models, "
         "or its own where the other is worse. Each uses what came of the federation."
     ]
 

@@ -69,7 +69,7 @@ def test_sites_whose_policy_tells_nothing_are_not_said_to_lack_data_or_to_have_b
     [
         ("fedblend", {"alone": "no"}, ["FedBlend is less than itself with --alone no"]),
         ("fedblend", {"alone": "no", "use": "received"}, []),
-        ("fedblend", {}, []),
+        ("fedblend", {"alone": "yes"}, []),
         ("fedavg", {"alone": "no"}, []),
         ("local", {}, []),
     ],
