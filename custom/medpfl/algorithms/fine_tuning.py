@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
-from medpfl.core.seeding import is_even
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import SiteData
 from medpfl.training.loop import plain_objective, train_epochs
@@ -42,11 +41,11 @@ class FineTuning(Mechanism):
         told = {"epoch": self.settings.finetune_epochs, "step": self.settings.finetune_steps}
         return " or ".join(f"{number:,} {what}{'s' * (number != 1)}" for what, number in told.items() if number)
 
-    def epochs(self, data: SiteData, trainer: Trainer, *, even: bool = False) -> int:
-        """How many; the larger number of the two settings. ``even``: see :meth:`Trainer.steps`."""
+    def epochs(self, data: SiteData, trainer: Trainer) -> int:
+        """How many; the larger number of the two settings."""
         if not self.settings.finetune_steps:
             return self.settings.finetune_epochs  # a loader may have to be read to be counted
-        steps = trainer.steps(data, even=even)
+        steps = trainer.steps(data, even=False)  # at the end no order is a round's
         return max(self.settings.finetune_epochs, -(-self.settings.finetune_steps // steps))
 
     def finish(self, round_: LocalRound) -> bool:
@@ -55,6 +54,6 @@ class FineTuning(Mechanism):
         torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         objective = plain_objective(round_.model, round_.loss)
         trainer = round_.trainer.with_lr(self.settings.finetune_lr or round_.trainer.lr)
-        epochs = self.epochs(round_.data, trainer, even=is_even(order))
+        epochs = self.epochs(round_.data, trainer)
         train_epochs(round_.model, round_.data, trainer, epochs, order, objective)
         return True

@@ -150,7 +150,7 @@ class Segmentation:
 
             made = nibabel.Nifti1Image(mask, nibabel.load(source).affine)
             made.header.set_xyzt_units("mm")
-            write_bytes(file, gzip.compress(made.to_bytes(), 6), durable=False)
+            write_bytes(file, gzip.compress(made.to_bytes(), 6, mtime=0), durable=False)
         return str(file)
 
 

@@ -239,7 +239,7 @@ class RunFields(BaseModel):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+        if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", device):
             raise ValueError(f"device must be auto, cpu, cuda or one of several GPUs, e.g. cuda:1, got {device!r}")
         return device
 

@@ -25,12 +25,12 @@ def generator(seed: int, *purpose: str | int) -> torch.Generator:
 
 
 @contextmanager
-def drawn_apart() -> Iterator[None]:
-    """What is drawn meanwhile leaves torch's global generators as they were; of GPUs that of the one in use, if any is.
+def drawn_apart(device: torch.device | None = None) -> Iterator[None]:
+    """What is drawn meanwhile leaves torch's global generators as they were: the CPU's, and a GPU's that is named.
 
     To look at every GPU's would begin each of them, also in a run on the CPU.
     """
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+    with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
         yield
 
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def kept(folder: Path, key: str, make: Callable[[], Made]) -> Made:
     return tensors, info
 
 
+@cache
 def _forget_unfinished(folder: Path) -> None:
-    """Removes what a kill left half-written more than a day ago: images, by which a disk would fill unseen."""
+    """Removes what a kill left half-written more than a day ago: images, by which a disk would fill unseen; once."""
     for file in folder.glob(".*.tmp"):
         with suppress(OSError):  # another process was first
             if time.time() - file.stat().st_mtime > _DAY:

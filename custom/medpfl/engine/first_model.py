@@ -111,7 +111,7 @@ def pick_device(config: RunConfig) -> torch.device:
 
 def seeded_model(config: RunConfig, source: DataSource, device: torch.device) -> nn.Module:
     """The run's first model: the same values at the server and at every site."""
-    with drawn_apart(), intra_op_threads(1):
+    with drawn_apart(device), intra_op_threads(1):
         torch.manual_seed(derive_seed(config.seed, "model"))
         model = _built(config, source)
     return model.to(device)

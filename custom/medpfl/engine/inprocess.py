@@ -18,6 +18,7 @@ from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.seeding import drawn_apart
 from medpfl.core.threads import intra_op_threads
+from medpfl.engine.first_model import pick_device
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
 from medpfl.server.rounds import Plan, ServerState, advance, messages
@@ -69,7 +70,7 @@ def run_in_process(
 
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
-    with drawn_apart(), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
+    with drawn_apart(pick_device(plan.config)), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
         rounds = Growing()
         while state.phase != "done":
             started = time.perf_counter()

@@ -20,6 +20,7 @@ from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.federation import Federation
+from medpfl.engine.first_model import pick_device
 from medpfl.engine.newcomers import EPOCHS, JOINED, finished, joined_results
 from medpfl.engine.results import write_json
 from medpfl.report.reading import load_results
@@ -166,7 +167,7 @@ def join(algorithm: str | None, run: Path, said: Mapping[str, Any], out: Path) -
         def exchange(messages: Mapping[str, Message]) -> Iterator[Update | Failure]:
             return (answer(sites[name], message, model) for name, message in messages.items())
 
-        with drawn_apart(), intra_op_threads(config.intra_op_threads):
+        with drawn_apart(pick_device(federation.config)), intra_op_threads(config.intra_op_threads):
             welcome = Welcome(federation.plan(steps=False), server, federation.input_format(), joining.epochs)
             found = welcome.run(list(sites), exchange)
         return joining.write(joined_results(welcome.plan, server, model, joining.epochs, found), out)

@@ -105,11 +105,17 @@ def _sums_of_others(p: np.ndarray) -> np.ndarray:
 
 def _spread(components: np.ndarray, positive: np.ndarray, known: np.ndarray | None, whose: np.ndarray | None) -> float:
     """Of a sum of AUCs, from what each sample adds to their error, (classes, n)."""
+    m, k = counts(positive, known)
+    with np.errstate(divide="ignore"):
+        larger = [np.sqrt(n / (n - 1.0))[:, None] for n in (m, k)]
+    by_case = float(np.square((components * np.where(positive, *larger)).sum(0)).sum())
+    if whose is None:
+        return by_case
     members = np.concatenate([positive, ~positive])
     if known is not None:
         members &= np.concatenate([known, known])
     errors = np.where(members, np.concatenate([components, components]), 0.0)
-    return widest(between_patients(errors, members, None)[0], between_patients(errors, members, whose), whose)
+    return widest(by_case, between_patients(errors, members, whose), whose)
 
 
 def _single(positives: np.ndarray, negatives: np.ndarray) -> np.ndarray:

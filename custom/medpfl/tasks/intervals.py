@@ -14,8 +14,8 @@ Z95 = 1.959963984540054
 ALIKE = 1e-9
 """How far values may be apart that are the same but for rounding, as a share of them where they have a unit."""
 LEAST_PATIENTS = 6
-"""Of fewer a bootstrap has no interval, and cases show no difference: five differ the same way by chance more often
-than an interval of 95 % allows."""
+"""Of fewer a bootstrap has no interval, and shares of cases and AUCs show no difference: five differ the same way by
+chance more often than an interval of 95 % allows."""
 
 
 def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:
@@ -52,13 +52,14 @@ def between_patients(errors: np.ndarray, members: np.ndarray, whose: np.ndarray 
 
     The estimate is a sum of means, each over a group of cases. Its variance is the bias-reduced one of clusters (CR2 of
     Bell and McCaffrey, Survey Methodology 28, 2002): a patient who has much of a group draws its mean, and the
-    residuals are too small by that. The degrees of freedom are Satterthwaite's, as there: near 1 where one patient has
-    most cases, K - 1 where K patients have as many each.
+    residuals are too small by that. The degrees of freedom are Satterthwaite's, as there if cases are independent, or
+    if a patient's are all alike, whichever are fewer: near 1 where one patient has most cases, K - 1 where K patients
+    have as many each.
 
     Args:
         errors: (groups, n), a case's difference from its group's mean as the estimate weighs it; 0 where it is none of
             the group's.
-        members: (groups, n) bool, which cases those are. A group of a single patient adds nothing.
+        members: (groups, n), how much each case is of it, as a rule 0 or 1. A group of a single patient adds nothing.
         whose: see above.
 
     Returns:
@@ -71,23 +72,29 @@ def between_patients(errors: np.ndarray, members: np.ndarray, whose: np.ndarray 
     counts, sums = counts[some], by_patient(errors[some], whose)
     shares = counts / counts.sum(1, keepdims=True)
     larger = 1 / np.sqrt(1 - shares)
-    return float(np.square((larger * sums).sum(0)).sum()), _degrees(larger * shares, counts)
+    return float(np.square((larger * sums).sum(0)).sum()), min(_degrees(larger * shares, counts, r) for r in (0, 1))
 
 
-def _degrees(b: np.ndarray, n: np.ndarray) -> float:
-    """tr(S)^2 / tr(S S) of the covariance S of the patients' terms, were cases independent and alike in variance.
+def _degrees(b: np.ndarray, n: np.ndarray, alike: float) -> float:
+    """tr(S)^2 / tr(S S) of the covariance S of the patients' terms, as a patient's cases are alike from 0 to 1.
 
-    S is the sum over groups of N cases of diag(b^2 / n) - b b' / N.
+    Of a group of N cases, with p = n / N, S is diag(b^2 (r + (1 - r) / n)) - r (b (bp)' + (bp) b') + (r |p|^2 -
+    (1 - r) / N) b b', with r for how alike they are; groups add up.
 
     Args:
         b: a patient's share of a group's cases, as the variance weighs it, (groups, patients).
         n: how many cases it has of it, likewise.
+        alike: r.
     """
-    diagonal, total = (np.square(b) / np.maximum(n, 1)).sum(0), n.sum(1)
-    taken = (np.square(b) / total[:, None]).sum(0)
-    products = np.square(b @ b.T) / np.outer(total, total)
-    squared = np.square(diagonal).sum() - 2 * diagonal @ taken + products.sum()
-    return max(1.0, float((diagonal - taken).sum() ** 2 / squared))
+    total = n.sum(1)
+    p = n / total[:, None]
+    diagonal = (np.square(b) * (alike + (1 - alike) / np.maximum(n, 1))).sum(0)
+    half, cross = np.concatenate([b, b * p]), -alike * np.eye(len(b))
+    core = np.block([[np.diag(alike * np.square(p).sum(1) - (1 - alike) / total), cross], [cross, 0 * cross]])
+    rest = ((core @ half) * half).sum(0)
+    product = core @ (half @ half.T)
+    squared = np.square(diagonal).sum() + 2 * diagonal @ rest + (product * product.T).sum()
+    return max(1.0, float((diagonal + rest).sum() ** 2 / squared))
 
 
 def widest(by_case: float, of_patients: tuple[float, float], whose: np.ndarray | None) -> float:
@@ -107,19 +114,26 @@ def widest(by_case: float, of_patients: tuple[float, float], whose: np.ndarray |
     return max(float(by_case), variance * (float(stdtrit(degrees, 0.975)) / Z95) ** 2)
 
 
-def mean_interval(values: np.ndarray, whose: np.ndarray | None = None) -> list[float] | None:
-    """Student's interval of the mean of values (n,), [low, high]; None for fewer than two patients."""
+def mean_interval(
+    values: np.ndarray, whose: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> list[float] | None:
+    """Student's interval of the mean of values (n,), [low, high]; None for fewer than two patients.
+
+    With weights (n,), of the sum of the values by the sum of these: a value may be a sum over several things.
+    """
     patients = independent(whose, len(values))
     if patients < 2:
         return None
-    middle = float(values.mean())
-    errors = ((values - middle) / len(values))[None]
-    variance, degrees = between_patients(errors, np.ones_like(errors, dtype=bool), whose)
+    each = np.ones(len(values)) if weights is None else weights
+    middle = float(values.sum() / each.sum())
+    variance, degrees = between_patients(((values - middle * each) / each.sum())[None], each[None], whose)
     half = float(stdtrit(degrees, 0.975) * np.sqrt(variance))
     return [middle - half, middle + half]
 
 
-def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[str, float] | None:
+def mean_gain(
+    differences: np.ndarray, whose: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> dict[str, float] | None:
     """What a mean is better by, from each case's difference: ``difference``, and Student's ``low`` and ``high``.
 
     None for fewer than two patients; and where all cases differ alike, but not by 0: of two cases that are each a grade
@@ -128,11 +142,12 @@ def mean_gain(differences: np.ndarray, whose: np.ndarray | None = None) -> dict[
     Args:
         differences: (n,).
         whose: see above.
+        weights: see :func:`mean_interval`.
     """
-    ends = mean_interval(differences, whose)
+    ends = mean_interval(differences, whose, weights)
     if ends is None:
         return None
-    middle = float(differences.mean())
+    middle = (ends[0] + ends[1]) / 2
     if middle and ends[1] - ends[0] <= ALIKE * abs(middle):
         return None
     return {"difference": middle, "low": ends[0], "high": ends[1]}

@@ -153,12 +153,9 @@ class MultiLabel(OfProbabilities):
         one, two = (((p[0] > 0.5) == (labels == 1)) & known & sure for p, sure in zip((new, old), finite, strict=True))
         cases = known.any(1)
         more, of_labels = (one.sum(1) - two.sum(1))[cases], known.sum(1)[cases]
-        gain = more.sum() / max(1, of_labels.sum())
-        # Linearised: the mean is the gain, and a case counts by its known labels.
-        change = gain + (more - gain * of_labels) / max(1.0, float(of_labels.mean())) if cases.any() else more
         return {
             "auroc": _auroc_gain(new, old, of.whose) if all(sure.all() for sure in finite) else None,
-            "accuracy": mean_gain(change, None if of.whose is None else of.whose[cases]),
+            "accuracy": mean_gain(more, None if of.whose is None else of.whose[cases], of_labels.astype(float)),
         }
 
     def further(self, test: Predictions, validation: Predictions | None, owners: np.ndarray | None) -> Drawn | None:

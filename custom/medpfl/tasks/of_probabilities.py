@@ -38,7 +38,8 @@ class OfProbabilities(Task):
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`: :meth:`pooled`'s, to which a task may add others."""
         found = self.pooled([predictions])
-        ends = found["auroc_ci95"] if of.whose is None else self.values(*predictions, of.whose)["auroc_ci95"]
+        known = found if of.whose is None and "auroc_ci95" in found else self.values(*predictions, of.whose)
+        ends = known["auroc_ci95"]
         return found | {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
     def counted(self, predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Closed forms: the accuracy's is Bonett and Price's for paired proportions (Briti
 Statistical Psychology 65, 2012), the balanced accuracy's is the same over classes, which share its two added cases, and
 the AUC's is DeLong's for two correlated curves (Biometrics 44, 1988), carried over to the mean over classes. Of fewer
 than six patients, or cases, no difference is found: five agree by chance once in sixteen times. Two models that are
-never right together are told apart too often with few cases (exactly: in 12, 7 and 11 of 100 with 7, 8 and 10 cases, in
-4 from twelve on), others more rarely than at 5 %. How often intervals hold where patients have several cases, and that
+never right together are told apart too often (exactly: in up to 12 of 100 with 7 to 10 cases, in 3 to 9 with more),
+others more rarely than at 5 %. How often intervals hold where patients have several cases, and that
 the AUC's hold a true gain less often, is in docs/results.md.
 """
 
@@ -171,7 +171,8 @@ def auroc_gain(
     gained, error = paired_auc(new[:, used].T, old[:, used].T, positive[used], there, whose)
     if error <= ALIKE and not np.array_equal(new[:, used], old[:, used]):
         return None
-    return _interval(gained, gained, error, independent(whose, len(new)))
+    some = np.ones(len(new), dtype=bool) if there is None else there.any(0)
+    return _interval(gained, gained, error, independent(None if whose is None else whose[some], int(some.sum())))
 
 
 def counted(gains: Mapping[str, Mapping[str, Any] | None], measure: str) -> dict[str, int]:

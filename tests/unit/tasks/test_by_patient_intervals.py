@@ -93,7 +93,7 @@ def test_means_by_hand():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=4, max_size=30), st.integers(0, 99))
 def test_variance_between_patients_is_that_of_bell_and_mccaffrey(cases_, seed):
-    """By the matrices: each patient's term is linear in the cases, which are independent for the degrees of freedom."""
+    """By the matrices: each patient's term is linear in the cases, which are independent, or alike within a patient."""
     whose, group = np.array(cases_).T
     members = group == np.arange(3)[:, None]
     values, terms = np.random.default_rng(seed).normal(size=len(whose)), np.zeros((6, len(whose)))
@@ -109,8 +109,10 @@ def test_variance_between_patients_is_that_of_bell_and_mccaffrey(cases_, seed):
     variance, degrees = between_patients(errors, members, whose)
     assert variance == pytest.approx(np.square(terms @ values).sum())
     if terms.any():
-        covariance = terms @ terms.T
-        assert degrees == pytest.approx(max(1, np.trace(covariance) ** 2 / np.square(covariance).sum()))
+        same = (whose[:, None] == whose) & (group[:, None] == group)
+        covariances = [terms @ of_cases @ terms.T for of_cases in (np.eye(len(whose)), same.astype(float))]
+        expected = min(np.trace(of) ** 2 / np.square(of).sum() for of in covariances)
+        assert degrees == pytest.approx(max(1, expected), rel=1e-4)
 
 
 def test_of_patients_with_as_many_cases_there_is_one_degree_of_freedom_less():

@@ -7,6 +7,7 @@ from scipy.stats import norm
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from medpfl.tasks import TASKS
+from medpfl.tasks.classification import Classification
 from medpfl.tasks.measures import measures
 from medpfl.tasks.summary import summary
 
@@ -208,3 +209,12 @@ def test_a_federation_is_measured_in_a_moment():
     start = time.process_time()
     summary({str(i): measures(*site) for i, site in enumerate(sites)}, MEASURES)
     assert time.process_time() - start < 1.0
+
+
+def test_a_task_whose_pooled_measures_are_its_own_has_the_interval_all_the_same():
+    class Own(Classification):
+        def pooled(self, predictions):
+            return {"n": sum(len(labels) for _, labels in predictions)}
+
+    found = Own().figures((np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])))
+    assert found["n"] == 3 and found["auroc_ci95_by"] == "sample" and found["auroc_ci95"][1] <= 1

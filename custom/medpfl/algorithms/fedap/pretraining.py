@@ -30,7 +30,7 @@ def pretrain(run: Run, epochs: int, model: nn.Module, pooled: SiteData) -> State
         model: trained in place.
         pooled: a share of all sites' training data.
     """
-    with drawn_apart(), intra_op_threads(run.intra_op_threads):
+    with drawn_apart(next(model.parameters()).device), intra_op_threads(run.intra_op_threads):
         torch.manual_seed(derive_seed(run.seed, "pretraining"))
         order = generator(run.seed, "pretraining", "shuffle")
         train_epochs(model, pooled, run.trainer, epochs, order, plain_objective(model, run.learned.loss))

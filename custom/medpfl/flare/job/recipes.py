@@ -102,20 +102,19 @@ class PackageRecipe(Recipe):
         super().__init__(job)
 
     def process_env(self, env: ExecEnv) -> None:
-        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name.
-
-        The processes of a simulator or a POC, which begin after this as this process's children, may use the folder and
-        the code that this job names.
-        """
+        """Lets the simulator's sites load this package's classes, which FLARE's default allow-list does not name."""
         if isinstance(env, SimEnv):
             allow_package(Path(env.workspace_root) / self._job.name / "local")
-        if isinstance(env, SimEnv | PocEnv):
-            os.environ[REHEARSAL] = "1"
 
     def run(self, env: ExecEnv, *args: Any, **kwargs: Any) -> Any:
-        """As FLARE's; what :meth:`process_env` lets children do is not for those that this process has later."""
+        """As FLARE's. Processes of a simulator or a POC may use the folder and the code that the job names.
+
+        They begin meanwhile as children of this one; those that it has later may not.
+        """
         before = os.environ.get(REHEARSAL)
         try:
+            if isinstance(env, SimEnv | PocEnv):
+                os.environ[REHEARSAL] = "1"
             return super().run(env, *args, **kwargs)
         finally:
             os.environ.pop(REHEARSAL, None)
