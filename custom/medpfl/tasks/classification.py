@@ -128,14 +128,10 @@ class Classification(OfProbabilities):
         return probabilities, labels
 
     def values(
-        self,
-        probabilities: np.ndarray,
-        labels: np.ndarray,
-        whose: np.ndarray | None = None,
-        counting: np.ndarray | None = None,
+        self, predictions: Predictions, of: Cases = UNKNOWN, counting: np.ndarray | None = None
     ) -> dict[str, Any]:
         """:func:`medpfl.tasks.measures.measures`."""
-        return measures(probabilities, labels, whose, counting)
+        return measures(*predictions, of.whose, counting)
 
     def by_class(self, predictions: list[Predictions]) -> list[float | None]:
         """See :class:`~medpfl.tasks.task.Task`: each class's recall."""

@@ -84,20 +84,17 @@ class MultiLabel(OfProbabilities):
         return probabilities, labels.reshape(len(labels), -1)
 
     def values(
-        self,
-        probabilities: np.ndarray,
-        labels: np.ndarray,
-        whose: np.ndarray | None = None,
-        counting: np.ndarray | None = None,
+        self, predictions: Predictions, of: Cases = UNKNOWN, counting: np.ndarray | None = None
     ) -> dict[str, Any]:
         """The AUC is of the labels that some of the cases have and others have not."""
+        probabilities, labels = predictions
         known, positive, finite = labels >= 0, labels == 1, np.isfinite(probabilities)
         both = (positive & known).any(0) & (~positive & known).any(0) & (True if counting is None else counting)
         used = np.flatnonzero(both) if finite.all() else np.empty(0, dtype=int)
         by_label: list[float | None] = [None] * labels.shape[1]
         area, interval = None, None
         if len(used):
-            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, whose)
+            area, interval, each = macro_auc(probabilities[:, used].T, positive[:, used].T, known[:, used].T, of.whose)
             for label, value in zip(used, each, strict=True):
                 by_label[label] = float(value)
         return {

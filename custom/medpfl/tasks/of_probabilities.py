@@ -16,35 +16,31 @@ class OfProbabilities(Task):
 
     @abstractmethod
     def values(
-        self,
-        probabilities: np.ndarray,
-        labels: np.ndarray,
-        whose: np.ndarray | None = None,
-        counting: np.ndarray | None = None,
+        self, predictions: Predictions, of: Cases = UNKNOWN, counting: np.ndarray | None = None
     ) -> dict[str, Any]:
         """The measures of one set of cases.
 
         Args:
-            probabilities: (n, classes).
-            labels: as the task has them.
-            whose: (n,) which patient each case is of; None where each is of its own.
+            predictions: probabilities (n, classes), and labels as the task has them.
+            of: whose they are.
             counting: (classes,) bool, which classes means over classes may take; by default all.
         """
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
-        return self.values(*map(np.concatenate, zip(*predictions, strict=True)))
+        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        return self.values((probabilities, labels))
 
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`: :meth:`pooled`'s, to which a task may add others."""
         found = self.pooled([predictions])
-        known = found if of.whose is None and "auroc_ci95" in found else self.values(*predictions, of.whose)
+        known = found if of.whose is None and "auroc_ci95" in found else self.values(predictions, of)
         ends = known["auroc_ci95"]
         return found | {"auroc_ci95": ends, "auroc_ci95_by": of.by if ends else None}
 
     def counted(self, predictions: Predictions, of: Cases, counting: np.ndarray | None = None) -> dict[str, Any]:
         """With ``auroc_ci95_by``, what the interval is over; ``counting`` as in :meth:`values`."""
-        found = self.values(*predictions, of.whose, counting)
+        found = self.values(predictions, of, counting)
         return found | {"auroc_ci95_by": of.by if found["auroc_ci95"] else None}
 
     def mixed(self, first: Predictions, second: Predictions, weight: float) -> Predictions:

@@ -83,9 +83,9 @@ def test_a_blend_that_costs_the_cases_more_than_a_bit_is_not_used(other, used):
     assert chosen("blend", losses, NONE) == (pytest.approx(weight) if used else 0.0)
 
 
-@pytest.mark.parametrize("cases", [10, 30])
-def test_a_model_that_is_worse_and_sure_of_itself_harms_few_sites(cases):
-    """Of 73 training cases; with the bound of the cases taken one after another eight of ten sites would lose so."""
+@pytest.mark.parametrize(("cases", "most"), [(10, 0.4), (30, 0.1)])
+def test_a_model_that_is_worse_and_sure_of_itself_harms_few_sites(cases, most):
+    """Of 73 training cases; by the bound of cases taken one after another eight and two of ten sites would lose so."""
     rng, trials, harmed = np.random.default_rng(cases), 150, 0
 
     def drawn(labels, strength, sureness, common):
@@ -101,7 +101,7 @@ def test_a_model_that_is_worse_and_sure_of_itself_harms_few_sites(cases):
         weight = chosen("blend", losses_of(*(p[np.arange(cases), y] for p in own)), 73)
         right = [(p.argmax(1) == labels).mean() for p in ((1 - weight) * tested[0] + weight * tested[1], tested[0])]
         harmed += right[0] < right[1] - 0.01
-    assert harmed / trials <= 0.4
+    assert harmed / trials <= most
 
 
 def test_a_mask_that_costs_more_than_is_said_is_not_used():
