@@ -16,6 +16,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import Interrupted
 from medpfl.core.site_data import ImageTensors
 from medpfl.flare.launch.poc import poc, started
+from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.real_sites import run_in_production
 
 SEEN = "MEDPFL_TEST_SEEN"
@@ -60,12 +61,12 @@ def two_sites(folder: Path, *gpus: int) -> Iterator[tuple[Path, Path]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         patch.setenv(SEEN, str(folder / "seen"))
-        patch.setenv("MEDPFL_REHEARSAL", "1")
         with poc(folder / "poc", NAMES) as system:
             kits = system.folder.parent
         for name, number in zip(NAMES, gpus, strict=True):
             give(kits / name, number)
-        with started(system.folder, kits / "server", [kits / name for name in NAMES]):
+        rehearsal = {name: {REHEARSAL: "1"} for name in ("server", *NAMES)}
+        with started(system.folder, kits / "server", [kits / name for name in NAMES], rehearsal):
             yield system.folder, folder / "seen"
 
 
