@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medpfl.core.gain import ALONE, CONTAINS_0, FEW, MISSES, MISSES_MORE, NOTHING, OF_CLASSES, in_use, verdict
+from medpfl.core.gain import (
+    ALONE,
+    CONTAINS_0,
+    MISSES,
+    MISSES_MORE,
+    NOTHING,
+    OF_CLASSES,
+    fewest_to_choose,
+    in_use,
+    verdict,
+)
 from medpfl.core.measure import BETTER, NONE, Measure
 from medpfl.core.templates import templates_of
 
@@ -169,11 +179,13 @@ def _cases(card: Mapping[str, Any]) -> str:
     samples, patients = card["samples"], card.get("patients", {})
     cases = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
     tested = f"{cases}{_whose(patients.get('test'))}"
-    if card.get("choices", {}).get("use") == "received":
+    use = card.get("choices", {}).get("use")
+    if use == "received":
         came = "adapted to its data" if card.get("joined") else "it came"
         return f"Test cases: {tested}. Nothing was chosen: the federation's model is used as {came}."
     judges = (card.get("validation") or {}).get("n", samples.get("validation", 0))
-    few = " So few cannot show which of two models is better." if patients.get("validation", judges) < FEW else ""
+    so_few = patients.get("validation", judges) < fewest_to_choose(use)
+    few = " So few cannot show which model is better." if so_few else ""
     return (
         f"Test cases: {tested}. The choice of what is used rests on {judges} validation "
         f"case{'s' * (judges != 1)}{_whose(patients.get('validation'))}.{few}"

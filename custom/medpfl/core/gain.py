@@ -17,15 +17,21 @@ NOTHING = 0.0005
 patients whose Dice differ by a thousandth of a point each are not harmed by it."""
 OF_CLASSES = ("accuracy", "balanced_accuracy")
 """Measures that say nothing where all test cases are of one class. The AUC is not defined there."""
-FEW = 5
-"""Of so many independent cases some outcomes show at 5 % that one model is better: the signs of four that all agree
-do so by chance in a 16th."""
 MISSES = "An interval of 95 % misses the true difference in about one case of 20."
 MISSES_MORE = (
     "Of a mean over few patients (of Dice, say, over fewer than 20) it misses it far more often, where some of these "
     "differ much from the others."
 )
 CONTAINS_0 = "An interval that contains 0 means that no difference was found, not that there is none."
+
+
+def fewest_to_choose(use: str) -> int:
+    """Of so many independent cases some outcomes show at 5 % that one model is better.
+
+    The signs of four that all agree do so by chance in a 16th. ``best`` divides its level by the models that it
+    compares, up to six, and the signs of six agree in a 64th.
+    """
+    return 7 if use == "best" else 5
 
 
 def verdict(gained: Mapping[str, float] | None) -> Verdict | None:

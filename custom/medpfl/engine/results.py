@@ -17,7 +17,7 @@ from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
-from medpfl.core.gain import FEW
+from medpfl.core.gain import fewest_to_choose
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
 from medpfl.core.version import __version__, version
@@ -238,15 +238,17 @@ def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str
         if (measured := site.get("validation"))
     }
     judges = {name: min(n, described.get(name, {}).get("validation_patients", n)) for name, n in told.items()}
-    if not (few := [name for name in state.final or {} if 0 < judges.get(name, 0) < FEW]):
+    least = fewest_to_choose(config.resolved_use)
+    if not (few := [name for name in state.final or {} if 0 < judges.get(name, 0) < least]):
         return []
     what = "patients" if any(judges[name] < told[name] for name in few) else "cases"
-    keeps = "the model trained alone is kept, whatever others would gain"
-    so = keeps if config.resolved_use == "best" else "a worse one can be taken"
+    so = "no test shows which of two models is better, and a worse one can be taken"
+    if config.resolved_use == "best":
+        so = "no test of several models shows that one is better, and the model trained alone is kept nearly always"
     return [
-        f"Fewer than {FEW} validation {what} chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
-        f"{config.resolved_use}): with so few no test shows which of two models is better, and {so}. A larger share to "
-        "validate on (--fractions), or --use received, avoids it."
+        f"Fewer than {least} validation {what} chose what {', '.join(few)} use{'s' if len(few) == 1 else ''} (--use "
+        f"{config.resolved_use}): with so few {so}. A larger share to validate on (--fractions), or --use received, "
+        "avoids it."
     ]
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
 
+from medpfl.core.gain import fewest_to_choose
 from medpfl.site import choice
 from medpfl.site.choice import LEVEL, chosen, posterior_mean, share_of_further, supported
 
@@ -181,3 +182,11 @@ def test_best_takes_what_is_clearly_better_and_never_on_four_cases():
     assert chosen("best", losses_of(np.full(10, 0.5), np.full(10, 0.9)), MANY) == 1.0
     assert chosen("best", losses_of(np.full(10, 0.9), np.full(10, 0.5)), MANY) == 0.0
     assert chosen("best", losses_of(np.full(4, 0.1), np.full(4, 0.9)), NONE) == 0.0
+
+
+@pytest.mark.parametrize("others", range(1, 7))
+def test_so_many_cases_can_choose_as_are_said_to(others):
+    """The best of up to six models, of two rounds with three candidates each, which all cases agree on."""
+    least = fewest_to_choose("best")
+    assert chosen("best", losses_of(np.full(least, 0.5), np.full(least, 0.9)), NONE, others) == 1.0
+    assert chosen("best", losses_of(np.full(least - 1, 0.5), np.full(least - 1, 0.9)), NONE, 6) == 0.0

@@ -140,17 +140,19 @@ def test_the_same_question_gets_the_same_answer():
 
 
 @pytest.mark.parametrize(
-    ("validation", "use", "told"), [(4, "blend", 3), (4, "best", 3), (5, "blend", 0), (4, "received", 0)]
+    ("validation", "use", "told"),
+    [(4, "blend", 3), (4, "best", 3), (5, "blend", 0), (6, "best", 3), (7, "best", 0), (4, "received", 0)],
 )
 def test_results_say_where_next_to_nothing_chose(validation, use, told):
     federation = Federation.of(config("fedbn", use=use, data_args={"validation": validation}, **TRAINED))
     state = run_in_process(plan_of(federation), sites_of(federation), federation.model, workers=1)
     notes = build_results(plan_of(federation), state, env="inprocess", data={}, seconds={})["notes"]
-    found = [note for note in notes if note.startswith("Fewer than 5 validation cases chose what")]
+    least = 7 if use == "best" else 5
+    found = [note for note in notes if note.startswith(f"Fewer than {least} validation cases chose what")]
     assert [note.count("site-") for note in found] == [told] * bool(told)
     assert all(("the model trained alone is kept" in note) == (use == "best") for note in found)
     weights = {m["verdict"]["used"]["selected"]["weight"] for m in state.final.values() if use == "best"}
-    assert weights <= {0}
+    assert weights <= {0} or validation > 4
 
 
 def test_results_say_where_no_round_was_better_than_another():

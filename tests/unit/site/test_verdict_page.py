@@ -96,7 +96,7 @@ def test_the_page_has_every_measure_with_its_interval():
     )
     assert "Test cases: 57. The choice of what is used rests on 12 validation cases." in markup
     of_patients = page(card(validation={"n": 3}, choices={"use": "blend"}))
-    assert "rests on 3 validation cases. So few cannot show which of two models is better." in of_patients
+    assert "rests on 3 validation cases. So few cannot show which model is better." in of_patients
     of_one = page(card(patients={"validation": 1, "test": 3}, choices={"use": "blend"}))
     assert "Test cases: 57 of 3 patients. " in of_one and "rests on 12 validation cases of 1 patient. So few" in of_one
     assert "Test cases: 57. Nothing was chosen: " in page(card(choices={"use": "received"}))
