@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from own_package.class_means import ClassMeans, ClassMeansSettings, class_means
+from own_package.fedamp import Attentive, AttentiveSettings
 from own_package.l2_sp import StartingPoint, StartingPointSettings
 from torch import nn
 
@@ -47,6 +48,17 @@ def test_weights_by_hand():
     assert found == pytest.approx(np.array(expected) / (1 + near))
 
 
+def test_attention_by_hand():
+    """Models (1, 0), (2, 0) and (0, 3): cosines 1, 0 and 0; exp(0) to exp(-ln 4) is 4 to 1. The third sent none."""
+    weights = {"site-1": [1.0, 0.0], "site-2": [2.0, 0.0], "site-4": [0.0, 3.0]}
+    updates = {site: {"weight": torch.tensor(w), "count": torch.tensor(7)} for site, w in weights.items()}
+    run = SimpleNamespace(site_names=[f"site-{i}" for i in range(1, 5)], sites=4)
+    settings = AttentiveSettings(amp_own=0.5, amp_sharpness=np.log(4))
+    found = Attentive(settings).matrix(run, None, updates).matrix
+    expected = [[0.5, 0.4, 0, 0.1], [0.4, 0.5, 0, 0.1], [0, 0, 0, 0], [0.25, 0.25, 0, 0.5]]
+    assert found == pytest.approx(np.array(expected))
+
+
 def test_class_means_by_hand():
     """Features are the inputs of a linear layer: of class 0 (1, 3) and (3, 5); of class 2 (0, 1); none of class 1."""
     x, y = torch.tensor([[1.0, 3.0], [3.0, 5.0], [0.0, 1.0]]), torch.tensor([0, 0, 2])
@@ -76,6 +88,21 @@ def test_class_means_travel_both_ways_and_decide_the_mix():
     assert [a["received_bytes"] > b["received_bytes"] for a, b in zip(more, less, strict=True)] == [False, True, True]
     own = run.results["mixing"]["matrix"]
     assert own[0][0] > 0.5 < own[1][1]
+
+
+def test_sites_get_mixes_of_their_own_that_are_of_the_rounds_models():
+    """With next to no weight of the others a site's model is its own, with equal weights all have the same."""
+    options = {"sites": 3, "rounds": 2, "train_fraction": 0.1, "alone": "no"}
+    alone, same = (
+        medpfl.run("fedamp", settings={"amp_own": own, "amp_sharpness": 0.0, "mu": 0.0}, **options)
+        for own in (1 - 1e-12, 1 / 3)
+    )
+    assert not alone.results["failures"] + same.results["failures"]
+    assert alone.results["mixing"]["matrix"] == pytest.approx(np.eye(3))
+    local = medpfl.run("local", **options)
+    assert alone.results["final"]["last"]["sites"] == local.results["final"]["last"]["sites"]
+    first, *others = ([*run.parameters()] for run in same.models.values())
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 def test_the_stronger_the_penalty_the_nearer_the_first_model():

@@ -127,11 +127,11 @@ def test_its_own_tests_pass(installed):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE)]
     done = subprocess.run(command, capture_output=True, text=True, env=installed, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "8 passed" in done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [f"l2-sp {OWN}", "class-means"], ids=["l2-sp", "class-means"])
+@pytest.mark.parametrize("method", [f"l2-sp {OWN}", "class-means", "fedamp"], ids=["l2-sp", "class-means", "fedamp"])
 def test_flares_simulator_gives_the_same(commands, tmp_path, method):
     commands(*(f"run {method} {SMALL} --env {env} --out {tmp_path}/{env} --track none" for env in ENGINES))
     here, there = (json.loads((tmp_path / env / "results.json").read_text()) for env in ENGINES)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from medpfl import algorithms, tasks
 from medpfl.algorithms import mechanisms, mixings
+from medpfl.algorithms.declared import problem
 from medpfl.algorithms.mixing_kinds import MatrixMixing
 from medpfl.cli.main import app
 from medpfl.core.errors import UserError
@@ -78,6 +79,8 @@ def test_no_method_stands_in_for_one_of_the_packages():
         ),
         (('"layers": 1', '"momentum": 0.9'), "no setting of its .*; what is of local training stands in 'training'"),
         (("mixing=Samples", 'mixing="samples"'), "mixing must be a class of Mixing, .* not 'samples'"),
+        (("mixing=Samples", 'use="blended", mixing=Samples'), "use='blended' is none of .* .did you mean blend"),
+        (("mixing=Samples", 'training={"lr": "low"}, mixing=Samples'), "setting lr must be a number, got 'low'"),
     ],
 )
 def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypatch, changed, told):
@@ -94,6 +97,15 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
         (('switch = "gradient_bound"', 'switch = "gradients"'), "is turned on by 'gradients', which is none of its"),
         (('name = "', 'title = "'), "has no name: say name = "),
         (("def begin(", "def begn("), "has 'begn', which nothing calls; did you mean 'begin'"),
+        (('name = "', 'replaces = ("forwards",)\n    name = "'), r"replaces = \('forwards',\): use a tuple of some of"),
+        (('name = "', 'replaces = "train"\n    name = "'), "replaces = 'train': use a tuple of some of"),
+        (('name = "', 'settings_class = 3\n    name = "'), "settings_class=3: use a class of medpfl.core.settings"),
+        (('name = "', 'name = "My '), "is called 'My .*': use small letters, digits"),
+        (
+            (": float = setting(0.0", ": float = setting('much'"),
+            "by default its setting gradient_bound must be a number",
+        ),
+        ((": float = setting(0.0", ": list = setting([]"), "'gradient_bound' is <class 'list'>: use float, int, str"),
         (('symbol="G"', 'symbol="mu"'), "the symbol 'mu' of its setting 'gradient_bound' is the name of another"),
         (('symbol="G"', 'symbol="lr"'), "the symbol 'lr' of its setting 'gradient_bound' is the name of another"),
     ],
@@ -118,11 +130,12 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
 def test_a_mixing_that_lacks_something_is_refused(has, told):
     mine = type("Mine", (MatrixMixing,), {"name": "mine", **has})
     method = algorithms.Algorithm("mine", "Mine", "", "", mixing=mine)
-    assert told in algorithms._problem(method, "mine")
+    assert told in problem(method, "mine", algorithms.OWN, ())
 
 
 def test_this_packages_methods_would_be_taken():
-    assert [a.name for a in algorithms.OWN if algorithms._problem(a, a.name)] == []
+    every = (*algorithms.FOR_ALL, *algorithms.LAST)
+    assert {a.name: wrong for a in algorithms.OWN if (wrong := problem(a, a.name, algorithms.OWN, every))} == {}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +170,22 @@ def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
     with pytest.raises(UserError, match=r"fedbounded_example:\w+ both have a setting 'mu'"):
         mechanisms()
+
+
+@pytest.mark.parametrize("taken", ["lr", "batch_size"])
+def test_a_setting_is_not_called_as_one_of_training(installed, monkeypatch, taken):
+    monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("gradient_bound", taken))
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    with pytest.raises(UserError, match=f"fedbounded_example:\\w+: its setting '{taken}' is called as one of local"):
+        mechanisms()
+
+
+def test_a_schedule_of_what_no_run_has_is_refused(installed, monkeypatch):
+    code = EXAMPLES["fedbody"].replace("mixing=Samples", 'schedule={"round": 3}, mixing=Samples')
+    monkeypatch.setitem(EXAMPLES, "fedbody", code)
+    installed("fedbody", algorithms.GROUP, "fedbody", "FEDBODY")
+    with pytest.raises(UserError, match=r"fedbody: its schedule sets 'round', which is no field of a run.*rounds"):
+        tiny.config("fedbody")
 
 
 def test_a_method(installed):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from inspect import getfile, getmembers, isfunction, signature
-from pathlib import Path
-from string import Formatter
-from types import FunctionType
 from typing import TypeVar
 
 from medpfl.algorithms.apfl import APFL
 from medpfl.algorithms.base import Algorithm
+from medpfl.algorithms.declared import problem
 from medpfl.algorithms.ditto import DITTO
 from medpfl.algorithms.fedap import D_FEDAP, F_FEDAP, FEDAP
 from medpfl.algorithms.fedavg import FEDAVG
@@ -33,7 +29,7 @@ from medpfl.algorithms.fine_tuning import FineTuning
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.lg_fedavg import LG_FEDAVG
 from medpfl.algorithms.local import LOCAL
-from medpfl.algorithms.mechanism import Measuring, Mechanism
+from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.mixing import Equal, Identity, Samples, Uniform
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.robust import Median, TrimmedMean
@@ -42,8 +38,7 @@ from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
-from medpfl.core.near import did_you_mean
-from medpfl.core.settings import extra, named_fields
+from medpfl.core.settings import named_fields
 from medpfl.training.settings import Training
 
 OWN = (LOCAL, FEDAVG, FEDPROX, FEDBN, FEDPER, LG_FEDAVG, FEDAP, D_FEDAP, F_FEDAP, VIT_HEADS, FEDIMPRES)
@@ -80,89 +75,10 @@ def algorithms() -> Mapping[str, Algorithm]:
             raise UserError(f"{where}: {entry.value} must be a medpfl Algorithm, not {type(method).__name__}")
         if method.name in found:
             raise UserError(f"{where}: there is a method {method.name!r} already; give it another name")
-        if problem := _problem(method, entry.name):
-            raise UserError(f"{where}, {entry.value}: {problem}")
+        if wrong := problem(method, entry.name, OWN, (*FOR_ALL, *LAST)):
+            raise UserError(f"{where}, {entry.value}: {wrong}")
         found[method.name] = method
     return found
-
-
-def _problem(method: Algorithm, entry: str) -> str:
-    """Why another package's method would not be what it says; empty if nothing is wrong."""
-    if method.name != entry:
-        return f"the method is called {method.name!r}; call the entry point so, too"
-    if not (isinstance(method.mixing, type) and issubclass(method.mixing, Mixing)):
-        return f"mixing must be a class of Mixing, such as medpfl.algorithms.mixing.Samples, not {method.mixing!r}"
-    for part in method.mechanisms:
-        if not (isinstance(part, type) and issubclass(part, Mechanism)):
-            return f"mechanisms must be classes of Mechanism, not {part!r}"
-    for part in (*method.mechanisms, method.mixing):
-        if misspelt := _misspelt(part):
-            return f"{part.__name__} has {misspelt[0]!r}, which nothing calls; did you mean {misspelt[1]!r}?"
-        if not isinstance(getattr(part, "name", None), str):
-            return f"{part.__name__} has no name: say name = '...' in it"
-        if strange := [name for name in part.switches() if name not in named_fields(part.settings_class)]:
-            return f"{part.__name__} is turned on by {strange[0]!r}, which is none of its settings"
-        if lacking := getattr(part, "__abstractmethods__", None):
-            return f"{part.__name__} lacks {', '.join(sorted(lacking))}"
-        if ambiguous := _ambiguous(part):
-            return ambiguous
-    if not isinstance(getattr(method.mixing, "what", None), str):
-        return f"{method.mixing.__name__} does not say what it is: say what = '...' in it, a line"
-    kinds = (*method.mechanisms, *FOR_ALL, *LAST, method.mixing)
-    known = {name for kind in kinds for name in named_fields(kind.settings_class)}
-    known |= {name for _, name, _, _ in Formatter().parse(method.personal) if name}
-    training = set(named_fields(Training))
-    where = {"settings": known, "under_sgd": known | training - {"optimizer"}, "training": training}
-    for field, names in where.items():
-        if strange := [name for name in getattr(method, field) if name not in names]:
-            whose = {"training": "local training"}.get(field, "its mechanisms or mixing")
-            there = did_you_mean(strange[0], names)
-            if strange[0] in training:
-                there = "; what is of local training stands in 'training'"
-            return f"{field!r} sets {strange[0]!r}, which is no setting of {whose}{there}"
-    return ""
-
-
-def _ambiguous(part: type[Mechanism]) -> str:
-    """Why a paper's symbol cannot stand for a setting: in every run it is the name of another one; empty if it can."""
-    listed = [kind.settings_class for a in OWN for kind in a.mechanisms if kind.listed and kind is not part]
-    taken = {name for kind in (Training, *listed) for name in named_fields(kind)}
-    for name, field in named_fields(part.settings_class).items():
-        if (symbol := extra(field, "symbol")) in taken and symbol != name:
-            return (
-                f"{part.__name__}: the symbol {symbol!r} of its setting {name!r} is the name of another setting, which "
-                f"--set {symbol}=... would mean: say it in the help, and leave the symbol out"
-            )
-    return ""
-
-
-def _misspelt(part: type[Mechanism]) -> tuple[str, str] | None:
-    """A method that is called nearly as one of a mechanism's and takes as much: it would silently do nothing.
-
-    Not one that its own file calls, nor one of a package without source code.
-    """
-    hooks = {name: f for name, f in getmembers(Measuring, isfunction) if not name.startswith("_")}
-    for kind in part.__mro__:
-        own = {} if issubclass(Measuring, kind) else vars(kind)
-        for name, method in own.items():
-            near = difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)
-            if not near or name in hooks or name.startswith("_") or not isfunction(method):
-                continue
-            if _takes(method) == _takes(hooks[near[0]]) and not _is_called(name, kind):
-                return name, near[0]
-    return None
-
-
-def _takes(method: FunctionType) -> int:
-    return len(signature(method).parameters)
-
-
-def _is_called(name: str, kind: type) -> bool:
-    """Whether the file of a class speaks of a method of that name; where it is not there, perhaps."""
-    try:
-        return bool(re.search(rf"\.{name}\b", Path(getfile(kind)).read_text(encoding="utf-8")))
-    except (TypeError, OSError):
-        return True
 
 
 def algorithm(name: str) -> Algorithm:
@@ -201,15 +117,15 @@ RESERVED = {"personal", "model", "received", "sent", "optimizer", "finished", "u
 RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished", "alone_optimizer"}
 """Names under which a site keeps states of its own (:mod:`medpfl.site.store`, :mod:`medpfl.site.rival`,
 :mod:`medpfl.site.start`): no part of a method is called so."""
+_OF_A_ROUND = {"round", "seconds", "participants", "sites"}
+"""Nor as what the record of a round has beside what parts report."""
 
 
 def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
     """UserError if two have one name: another package's would stand in for this one's in every method."""
     found: dict[str, Thing] = {}
     for thing in things:
-        if isinstance(getattr(thing, "replaces", ()), str):
-            raise UserError(f"{thing.__module__}:{thing.__name__}: replaces must be a tuple, ('{thing.replaces}',)")
-        if thing.name in RESERVED:
+        if thing.name in RESERVED | _OF_A_ROUND:
             raise UserError(f"{thing.__module__}:{thing.__name__}: the name {thing.name!r} is taken; give it another")
         if (other := found.setdefault(thing.name, thing)) is not thing:
             both = " and ".join(f"{t.__module__}:{t.__name__}" for t in (other, thing))
@@ -218,9 +134,13 @@ def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
 
 
 def _require_own_settings(kinds: Sequence[type[Mechanism]]) -> None:
-    """UserError if two mechanisms, or a mechanism and a mixing, have a setting of one name: which would --set mean?"""
+    """UserError if two of mechanisms, mixings and local training have a setting of one name: which would --set mean?"""
     owners: dict[str, type[Mechanism]] = {}
+    of_training = named_fields(Training)
     for kind in kinds:
+        if taken := next((name for name in named_fields(kind.settings_class) if name in of_training), ""):
+            where = f"{kind.__module__}:{kind.__name__}"
+            raise UserError(f"{where}: its setting {taken!r} is called as one of local training: give it another name")
         for name in named_fields(kind.settings_class):
             other = owners.setdefault(name, kind)
             both_mix = issubclass(kind, Mixing) and issubclass(other, Mixing)

@@ -52,7 +52,11 @@ class MatrixMixing(Mixing):
 
     @abstractmethod
     def matrix(self, run: Run, state: ServerState) -> Weights:
-        """W for the mix after the next round."""
+        """W for the mix after the next round.
+
+        With a parameter ``updates`` W is made after each round, of what its sites sent: by site the shared state that
+        training left there, which it does not change.
+        """
 
 
 class MeasuredMixing(MatrixMixing, Measuring):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
+from medpfl.algorithms.failing import named
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.start import StartWeights
@@ -88,7 +89,7 @@ class RunConfig(RunFields):
                 f"with everything personal there is nothing to mix by {self.resolved_mixing!r}: use --mixing identity"
             )
         for part in self.parts:
-            if reason := part.refuses(self) or part.displaced(self.parts):
+            if reason := _asked(part, "refuses", self) or _asked(part, "displaced", self.parts):
                 raise ValueError(reason)
         self._check_moves()
         masks = self.learned.labels == "mask"
@@ -280,12 +281,12 @@ class RunConfig(RunFields):
     @property
     def further(self) -> str:
         """How much sites train on after the last round, in words; empty for nothing."""
-        return " and ".join(filter(None, (part.further() for part in self.parts)))
+        return " and ".join(filter(None, (_asked(part, "further") for part in self.parts)))
 
     @property
     def each_round(self) -> str:
         """What sites train in a round beside the local epochs, in words; empty for nothing."""
-        return " and ".join(filter(None, (part.each_round() for part in self.parts)))
+        return " and ".join(filter(None, (_asked(part, "each_round") for part in self.parts)))
 
     def privacy(self) -> dict[str, dict[str, Any]]:
         """The account of the run's differential privacy, by what it covers; UserError if an accountant is missing."""
@@ -293,7 +294,7 @@ class RunConfig(RunFields):
 
     def choices(self) -> dict[str, Any]:
         """What the method is made of, for the results."""
-        terms = [term for part in self.parts if (term := part.objective(self))]
+        terms = [term for part in self.parts if (term := _asked(part, "objective", self))]
         return {
             "personal": self.resolved_personal,
             **({"frozen": self.frozen} if self.frozen else {}),
@@ -301,8 +302,17 @@ class RunConfig(RunFields):
             "mixing": self.resolved_mixing,
             "objective": " + ".join([self.learned.loss_name, *terms]),
             "use": self.resolved_use,
-            "server": [step for part in self.parts if (step := part.at_server(self))],
+            "server": [step for part in self.parts if (step := _asked(part, "at_server", self))],
         }
+
+
+def _asked(part: Mechanism, what: str, *of: Any) -> str:
+    """What a part of the method says in words, empty for nothing; UserError where it fails, or gives something else."""
+    with named(part, f"its {what}"):
+        said = getattr(part, what)(*of)
+    if said is not None and not isinstance(said, str):
+        raise UserError(f"{part.name}: its {what} gave {said!r}, not text")
+    return said or ""
 
 
 def _switches_of(name: str, known: Accepted) -> list[str]:
@@ -337,6 +347,9 @@ def make_config(**fields: Any) -> RunConfig:
         UserError: a field is unknown or wrong, in one line.
     """
     method = algorithm(fields.get("algorithm", ""))
+    if strange := next((name for name in method.schedule if name not in RunConfig.model_fields), ""):
+        there = did_you_mean(strange, RunConfig.model_fields)
+        raise UserError(f"{method.name}: its schedule sets {strange!r}, which is no field of a run{there}")
     try:
         return RunConfig(**{**method.schedule, **{k: v for k, v in fields.items() if v is not None}})
     except ValidationError as error:

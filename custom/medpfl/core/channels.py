@@ -139,6 +139,8 @@ def require_tensors(given: object, what: str) -> None:
     if not isinstance(given, Mapping):
         raise StateError(f"{what} is {type(given).__name__}, not a dictionary of tensors")
     for name, tensor in given.items():
+        if not isinstance(name, str):
+            raise StateError(f"{what} has {name!r} as a name, {type(name).__name__}, not text")
         if not isinstance(tensor, Tensor):
             raise StateError(f"{what} has {name!r}, {type(tensor).__name__}, not a tensor")
 

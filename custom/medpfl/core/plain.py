@@ -9,6 +9,7 @@ of a relative path and writes every ``#`` as ``::``. A dictionary with the key `
 
 from __future__ import annotations
 
+import json
 import re
 from math import isfinite
 from typing import Any
@@ -28,6 +29,14 @@ def require_plain(value: Any, field: str) -> None:
     """UserError with the words of :func:`plain_problem`, if it has any."""
     if problem := plain_problem(value, field):
         raise UserError(problem)
+
+
+def require_json(value: Any, what: str) -> None:
+    """UserError, which says what it is, for what a file of JSON cannot hold: it would be found when that is written."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{what}: {error}; use finite numbers, text, lists and dictionaries") from None
 
 
 def plain_problem(value: Any, field: str) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
+import torch
 from torch import nn
 
+from medpfl.algorithms.failing import named
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.channels import Channel, Joined
+from medpfl.core.channels import Channel, Entry, Joined
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Task
 from medpfl.core.near import did_you_mean
@@ -32,7 +34,8 @@ def channels_of(config: RunConfig, model: nn.Module, split: ParameterSplit) -> d
     """
     found: dict[Channel, Mechanism] = {}
     for part in config.parts:
-        declared = part.channels(config, model, split)
+        with named(part, "its channels"):
+            declared = part.channels(config, model, split)
         if not isinstance(declared, tuple) or not all(isinstance(channel, Channel) for channel in declared):
             raise UserError(f"{part.name}: its channels gave {type(declared).__name__}, not a tuple of Channel")
         for channel in declared:
@@ -54,5 +57,22 @@ def _problems(channel: Channel, part: Mechanism, others: dict[Channel, Mechanism
     if strange or not channel.tasks:
         task = f"the task {strange[0]!r}{did_you_mean(strange[0], _CARRYING)}" if strange else "no task"
         yield f"goes with {task}: there are {', '.join(_CARRYING)}"
+    yield from _of_entries(channel)
     if channel.joined not in get_args(Joined):
         yield f"is joined {channel.joined!r}: use {' or '.join(map(repr, get_args(Joined)))}"
+
+
+def _of_entries(channel: Channel) -> Iterator[str]:
+    if not isinstance(channel.entries, Mapping):
+        yield f"has {type(channel.entries).__name__} as entries: use a dictionary of Entry"
+        return
+    for name, entry in channel.entries.items():
+        if not isinstance(name, str) or not isinstance(entry, Entry):
+            yield f"has {name!r}, {type(entry).__name__}, among its entries: use a dictionary of Entry"
+        elif not isinstance(entry.dtypes, tuple) or not all(isinstance(t, torch.dtype) for t in entry.dtypes):
+            yield f"has {name!r} of dtypes={entry.dtypes!r}: use a tuple, such as (torch.float32,)"
+        elif channel.to_server and (len(entry.dtypes) != 1 or {None, -1} & {*entry.shape}):
+            yield (
+                f"leads to the server, and {name!r} is of any length or of several types: a site sends one shape and "
+                "one type, so that neither tells anything"
+            )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from medpfl.algorithms.failing import at_server
 from medpfl.algorithms.mechanism import Mechanism, ServerParts
 from medpfl.config.named_code import named_code
 from medpfl.config.run import RunConfig
@@ -29,7 +30,6 @@ from medpfl.engine.channels import channels_of
 from medpfl.engine.first_model import first_model, pick_device, seeded_model
 from medpfl.models.cost import ANY, Limits
 from medpfl.models.start_weights import Start
-from medpfl.server.failing import at_server
 from medpfl.server.rounds import Plan
 from medpfl.site.account import Account
 from medpfl.site.arriving import Arriving

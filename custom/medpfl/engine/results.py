@@ -13,13 +13,16 @@ from typing import Any
 import torch
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
+from medpfl.algorithms.failing import named
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig
 from medpfl.core.differential_privacy import in_words
+from medpfl.core.errors import UserError
 from medpfl.core.gain import fewest_to_choose
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
+from medpfl.core.plain import require_json
 from medpfl.core.version import __version__, version
 from medpfl.core.whole_file import write_bytes
 from medpfl.engine.verdict import reference, verdict
@@ -140,7 +143,22 @@ def _shown(plan: Plan, state: ServerState) -> dict[str, dict[str, Any] | None]:
     kinds: dict[str, type[Mechanism]] = {**mixings(), **mechanisms()}
     showing = [name for name, kind in kinds.items() if kind.shown is not Mechanism.shown]
     done = state.phase == "done"
-    return {name: there[name].shown(state) if done and name in there else None for name in showing}
+    return {name: _what_is_shown(there[name], state) if done and name in there else None for name in showing}
+
+
+def _what_is_shown(part: Mechanism, state: ServerState) -> dict[str, Any] | None:
+    with named(part, "its shown"):
+        found = part.shown(state)
+    require_json(found, f"{part.name}: what its shown gives")
+    return found
+
+
+def _what_is_noted(part: Mechanism, config: RunConfig, state: ServerState) -> list[str]:
+    with named(part, "its notes"):
+        found = part.notes(config, state)
+    if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
+        raise UserError(f"{part.name}: its notes gave {found!r}, not a list of texts")
+    return found
 
 
 def _final(plan: Plan, state: ServerState) -> dict[str, Any] | None:
@@ -167,7 +185,7 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     notes = []
     if privacy := config.privacy():
         notes += in_words(privacy)
-    notes += [note for part in config.parts for note in part.notes(config, state)]
+    notes += [note for part in config.parts for note in _what_is_noted(part, config, state)]
     if state.phase == "done" and not state.best_round:
         notes.append(_unselected(config, state))
     notes += _nothing_told_rounds_apart(config, state)

@@ -8,11 +8,11 @@ from inspect import signature
 
 from torch import Tensor
 
+from medpfl.algorithms.failing import at_server
 from medpfl.algorithms.mechanism import Moved
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import ServerState
-from medpfl.server.failing import at_server
 from medpfl.server.state import Plan
 
 
@@ -33,9 +33,14 @@ def moved_states(
     for part, move in plan.moves.items():
         site, mixed = next(iter(shared.items()))
         before = state.shared.get(site, plan.initial_shared)
+        kept = state.moved_by.get(part.name, {})
+        given = [*before.values(), *mixed.values(), *kept.values()]
+        as_given = [tensor._version for tensor in given]
         with at_server(part, "its move", state.round + 1):
             told = {"share": present / plan.config.sites} if "share" in signature(move).parameters else {}
-            made = move(before, mixed, state.moved_by.get(part.name, {}), **told)
+            made = move(before, mixed, kept, **told)
+        if as_given != [tensor._version for tensor in given]:
+            raise UserError(f"{part.name}: its move at the server changed what it was given in place: make new tensors")
         if not isinstance(made, Moved):
             raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
         try:

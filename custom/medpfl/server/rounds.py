@@ -12,20 +12,29 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from medpfl.algorithms.failing import at_server
 from medpfl.algorithms.mechanism import Mechanism, Step, Turn
 from medpfl.core.channels import require_tensors
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.core.measure import LOSS
 from medpfl.core.messages import Failure, Message, NotAsked, Update, named
 from medpfl.core.parameters import State, StateError
+from medpfl.core.plain import require_json
 from medpfl.core.server_state import Phase, ServerState
 from medpfl.core.statefile import serialised_bytes
-from medpfl.server.failing import at_server
 from medpfl.server.magnitude import Shares, check_magnitudes
 from medpfl.server.moving import moved_states
 from medpfl.server.state import Plan
 from medpfl.server.updates import bytes_of, check_update, in_words
-from medpfl.server.weighing import large_numbers, mean_shared, mixed_states, mixing_matrix, with_sent
+from medpfl.server.weighing import (
+    large_numbers,
+    made_of_updates,
+    mean_shared,
+    mixed_states,
+    mixing_matrix,
+    weights_of_updates,
+    with_sent,
+)
 from medpfl.tasks.selection import selection
 
 
@@ -236,6 +245,8 @@ def _finish_round(
     present = [config.site_names.index(u.site) for u in updates]
     weights = mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)
+    if made_of_updates(config.mixer):
+        state, weights = weights_of_updates(plan, state, present, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
     state, shared = moved_states(plan, state, shared, len(updates))
     round_ = state.round + 1
@@ -255,6 +266,7 @@ def _with_steps(plan: Plan, state: ServerState, means: Mapping[str, State], pres
         if not isinstance(made, Step):
             raise UserError(f"{part.name}: its step at the server gave {type(made).__name__}, not a Step or None")
         _require_declared(plan, part, made, state.round)
+        require_json(made.report, f"{part.name}: what its step at the server reports after round {state.round}")
         state = replace(state, common={**state.common, part.name: made.common})
         if made.report is not None:
             record = {**state.history[-1], part.name: made.report}

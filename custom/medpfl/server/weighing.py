@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Weights
+from medpfl.algorithms.failing import at_server
+from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Mixing, Weights
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
 from medpfl.core.parameters import State
 from medpfl.core.server_state import ServerState
-from medpfl.server.failing import at_server
 from medpfl.server.state import Plan
+
+
+def made_of_updates(mixer: Mixing) -> bool:
+    """Whether a mixing's W is made of the round's updates, and not of what was known before."""
+    return isinstance(mixer, MatrixMixing) and "updates" in signature(mixer.matrix).parameters
 
 
 def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.ndarray | None:
     """W for the mix after the next round; None for a mixing without a matrix.
+
+    Of a mixing that makes W of a round's updates it is the last round's, None before the first.
 
     Args:
         plan: the run's.
@@ -35,12 +44,49 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
     config = plan.config
     if not isinstance(config.mixer, MatrixMixing):
         return None
+    if made_of_updates(config.mixer):
+        last = state.weights
+        return None if last is None else _among(plan, Weights(last, config.mixer.weighs_sites), present)
     with at_server(config.mixer, "its matrix", state.round):
         found = config.mixer.matrix(config, state)
-    whose = f"mixing {config.mixer.name} after round {state.round}"
+    return _among(plan, _checked(plan, found, state.round), present)
+
+
+def weights_of_updates(
+    plan: Plan, state: ServerState, present: Sequence[int], updates: Sequence[Update]
+) -> tuple[ServerState, np.ndarray]:
+    """The same of a mixing that makes W of the round's updates, and the state with W over all sites.
+
+    Args:
+        plan: the run's.
+        state: before the round, with what came in channels in it.
+        present: see :func:`mixing_matrix`.
+        updates: of these sites.
+    """
+    config = plan.config
+    with at_server(config.mixer, "its matrix", state.round + 1):
+        found = config.mixer.matrix(config, state, updates={u.site: MappingProxyType(u.tensors) for u in updates})
+    weights = _checked(plan, found, state.round + 1)
+    return replace(state, weights=weights.matrix), _among(plan, weights, present)
+
+
+def _checked(plan: Plan, found: Any, round_: int) -> Weights:
+    """W as a mixing gave it."""
+    mixer = plan.config.mixer
+    whose = f"mixing {mixer.name} {f'after round {round_}' if round_ else 'before round 1'}"
     if not isinstance(found, Weights):
         raise UserError(f"{whose}: its matrix gave {type(found).__name__}, not Weights")
-    _require_weights(found.matrix, config.sites, whose)
+    _require_weights(found.matrix, plan.config.sites, whose)
+    if mixer.common and np.ptp(found.matrix, axis=0).max() > 1e-6:
+        raise UserError(
+            f"{whose}: rows of W differ, and it says common = True, that all sites get the same: leave it out"
+        )
+    return found
+
+
+def _among(plan: Plan, found: Weights, present: Sequence[int]) -> np.ndarray:
+    """W among those who are there, (N, M)."""
+    config = plan.config
     weights = restrict(found.matrix, present)
     if not found.capped:
         return weights

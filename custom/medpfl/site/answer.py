@@ -10,11 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from medpfl.core.errors import first_line
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.site_data import SiteData
 from medpfl.site import words
+from medpfl.site.hooks import HookFailed
 from medpfl.site.store import StateNotKept
 from medpfl.training.loop import TrainingDiverged
 
@@ -65,6 +67,14 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
         training = message.task == "train"
         reason = words.NO_MEMORY_TO_TRAIN() if training else words.NO_MEMORY(message.task)
         return Failure(site.name, message.round, reason)
+    except HookFailed as error:
+        said = f"{type(error.error).__name__}: {first_line(error.error)}"
+        place = f"{error.mechanism}, in its {error.hook}"
+        logger.warning(
+            "%s, %s in round %d: %s: %s", site.name, message.task, message.round, place, said, exc_info=error
+        )
+        failed = words.FAILED_IN(type(error.error).__name__, error.hook, error.mechanism, message.task)
+        return Failure(site.name, message.round, failed)
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
         return Failure(site.name, message.round, words.FAILED(type(error).__name__, message.task))

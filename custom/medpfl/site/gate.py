@@ -64,11 +64,15 @@ class Gate:
             found = schema.model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
+            logger.warning("%s: %s", _short(where), error.errors()[0]["msg"])
             raise StateError(words.METRIC_MAY_NOT_LEAVE(where)) from None
         for name, value in (found.get("numbers") or {}).items():
             least, most = self.numbers.get(name, (1, 0))
             if not least <= value <= most:
-                logger.warning("%s is %r; its mechanism's `numbers` must name it, with its range", _short(name), value)
+                if name in self.numbers:
+                    logger.warning("%s is %r; by its mechanism's `numbers` it is %g to %g", name, value, least, most)
+                else:
+                    logger.warning("%s is none of the numbers that its mechanism names in `numbers`", _short(name))
                 raise StateError(words.METRIC_MAY_NOT_LEAVE(f"numbers.{_short(name)}"))
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.channels import Channel, require_tensors
-from medpfl.core.messages import Message, named
+from medpfl.core.channels import Channel
+from medpfl.core.messages import Message
+from medpfl.core.messages import named as under
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.site import words
+from medpfl.site.hooks import (
+    CheckedTerm,
+    checked_loss,
+    checked_outcome,
+    checked_part,
+    checked_whole,
+    named,
+    require_as_it_was,
+)
 from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
 from medpfl.training.memory import Memory
 from medpfl.training.objective import objective_of
-from medpfl.training.part import Outcome, Part, Term
+from medpfl.training.part import Outcome, Part
 from medpfl.training.trainer import Trainer
 
 
@@ -93,7 +103,10 @@ class Method:
         likelihood: Loss = site.config.learned.loss
         loss: Loss = site.config.trainer.loss(likelihood, site.data)
         for part, round_ in views.items():
-            loss, likelihood = part.loss(round_, loss), part.loss(round_, likelihood)
+            if type(part).loss is not Mechanism.loss:
+                with named(part, "loss"):
+                    made = part.loss(round_, loss), part.loss(round_, likelihood)
+                loss, likelihood = (checked_loss(part, each) for each in made)
         for round_ in views.values():
             round_.loss, round_.likelihood = loss, likelihood
         return cls(site.config, views, site.config.trainer.at(when), kept, site.channels)
@@ -104,8 +117,11 @@ class Method:
             self._memory = Memory(dict(self._kept(OPTIMIZER) or {}))
             for round_ in self.rounds.values():
                 round_.memory = self._memory
-        found = {m: m.adapts(r) if joining else m.begin(r) for m, r in self.rounds.items()}
-        self._parts = {m: _checked(m, part) for m, part in found.items() if part is not None}
+        for mechanism, round_ in self.rounds.items():
+            with named(mechanism, "adapts" if joining else "begin"):
+                part = mechanism.adapts(round_) if joining else mechanism.begin(round_)
+            if part is not None:
+                self._parts[mechanism] = checked_part(mechanism, part)
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
@@ -128,19 +144,12 @@ class Method:
     def end(self) -> None:
         """After the epochs of a round."""
         for part in self._parts.values():
-            if isinstance(part.term, _Term):
+            if isinstance(part.term, CheckedTerm):
                 part.term.require_dependence()
-        self._outcomes = {m: part.end() for m, part in self._parts.items() if part.end}
-        for mechanism, outcome in self._outcomes.items():
-            if not isinstance(outcome, Outcome):
-                raise StateError(f"{mechanism.name}: its end gave {outcome!r}, not an Outcome")
-            own = [c.name for c, part in self._channels.items() if part is mechanism and c.to_server]
-            if strange := next((name for name in outcome.sends if name not in own), None):
-                raise StateError(f"{mechanism.name} sends in {strange!r}, which is none of its channels to the server")
-            for name, tensors in outcome.sends.items():
-                require_tensors(tensors, f"{mechanism.name}: what it sends in {name}")
-            if outcome.state is not None:
-                require_tensors(outcome.state, f"{mechanism.name}: its state")
+        for mechanism, part in self._parts.items():
+            if part.end:
+                own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
+                self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -154,7 +163,8 @@ class Method:
     def leaving(self, shared: State) -> State:
         """The shared state on its way out, through each mechanism's step."""
         for mechanism, round_ in self.rounds.items():
-            shared = mechanism.leaving(shared, round_)
+            with named(mechanism, "leaving"):
+                shared = mechanism.leaving(shared, round_)
         return shared
 
     def sent(self, channels: Iterable[tuple[str, Mechanism]]) -> State:
@@ -165,55 +175,35 @@ class Method:
             if outcome and channel in outcome.sends:
                 tensors = outcome.sends[channel]
             elif isinstance(mechanism, Measuring):
-                tensors = mechanism.measured(channel, self.rounds[mechanism])
+                with named(mechanism, "measured"):
+                    tensors = mechanism.measured(channel, self.rounds[mechanism])
             else:
                 raise StateError(f"{mechanism.name} has nothing to send in {channel} at this site")
-            found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
+            found |= under(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
         return found
 
     def use(self, model: nn.Module) -> State | None:
         """Makes the model what the site uses; the state that it had before, None if that is what the site uses."""
         before: State | None = None
         for mechanism, round_ in self.rounds.items():
-            if (state := mechanism.in_use(round_)) is None:
-                continue
-            before = before or copied(model)
-            model.load_state_dict(state)
+            with named(mechanism, "in_use"):
+                state = mechanism.in_use(round_)
+            if state is not None:
+                before = before or copied(model)
+                model.load_state_dict(checked_whole(mechanism, state, model))
         return before
 
     def finish(self) -> bool:
         """Lets mechanisms change the model that the site is going to use; whether one did."""
-        return any([m.finish(r) for m, r in self.rounds.items()])
-
-
-def _checked(mechanism: Mechanism, part: Part) -> Part:
-    """A part whose term is looked at."""
-    if not isinstance(part, Part):
-        raise StateError(f"{mechanism.name}: its begin gave {part!r}, not a Part")
-    return part if part.term is None else replace(part, term=_Term(mechanism.name, part.term))
-
-
-@dataclass
-class _Term:
-    """What a mechanism adds to the loss; of a number, or of what no parameter is in, training would take no notice."""
-
-    name: str
-    term: Term
-    last: Tensor | None = None
-    depends: bool = False
-
-    def __call__(self) -> Tensor:
-        found = self.term()
-        if not isinstance(found, Tensor) or found.dim():
-            said = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
-            raise StateError(f"{self.name}: its term gave {said}, not a scalar tensor")
-        self.last, self.depends = found.detach(), self.depends or found.requires_grad
-        return found
-
-    def require_dependence(self) -> None:
-        """After the steps of a round: in some of them all that it depends on may have been frozen."""
-        if self.last is not None and not self.depends and float(self.last):
-            raise StateError(f"{self.name}: its term depends on no parameter that is trained: is it detached?")
+        changed = False
+        for mechanism, round_ in self.rounds.items():
+            names = [*round_.model.state_dict()]
+            with named(mechanism, "finish"):
+                did = mechanism.finish(round_)
+            if did:
+                require_as_it_was(mechanism, round_.model, names)
+            changed = changed or did
+        return changed
 
 
 def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:

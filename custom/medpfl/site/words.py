@@ -41,6 +41,7 @@ NO_MODEL = Reason(
 NOT_NEEDED = Reason("mixing {method} needs no 'other' tensors, so none leave")
 NO_STATE = Reason("the site cannot {read|write} its state: {system}" + MORE)
 FAILED = Reason("{error} in task '{task}' (the site's log says more)")
+FAILED_IN = Reason("{error} in the {hook} of {mechanism} in task '{task}' (the site's log says more)")
 NO_MEMORY = Reason("the GPU has not enough memory in task '{task}'")
 NO_MEMORY_TO_TRAIN = Reason(
     "the GPU has not enough memory in task 'train': a smaller batch_size with a larger accumulate, or precision=bf16, "

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from medpfl.algorithms.failing import named
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
@@ -152,7 +153,8 @@ class Site:
         x, _ = next(iter(self.data.training_batches(2, order)))
         try:
             for part in picky:
-                part.suits(model.eval(), self.split, x)
+                with named(part, "its suits"):
+                    part.suits(model.eval(), self.split, x)
         except UserError as error:
             raise StateError(str(error)) from None
         finally:

@@ -7,17 +7,23 @@ from tiny import config as tiny_config
 
 from medpfl.algorithms import algorithm
 from medpfl.algorithms.fedprox import Proximal
+from medpfl.algorithms.mechanism import Step
 from medpfl.core.errors import UserError
-from medpfl.core.messages import Message
+from medpfl.core.messages import Failure, Message
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import generator
 from medpfl.engine.federation import Federation
-from medpfl.training.part import Outcome, Part
+from medpfl.engine.inprocess import run_in_process
+from medpfl.engine.results import build_results
+from medpfl.site import words as words_
+from medpfl.site.answer import answer
+from medpfl.training.part import Beside, Outcome, Part
 
 
-def trained(monkeypatch, begin):
+def trained(monkeypatch, begin, replaces=()):
     """A round of FedProx whose mechanism begins so."""
     monkeypatch.setattr(Proximal, "begin", begin)
+    monkeypatch.setattr(Proximal, "replaces", replaces)
     site = sites_of(Federation.of(tiny_config("fedprox")))["site-1"]
     model = Net()
     method = site._method(Message("train", 1, {}), model, 1, "update", 0)
@@ -44,11 +50,116 @@ def trained(monkeypatch, begin):
             lambda *_: Part(end=lambda: Outcome(state=torch.ones(2))),
             "proximal: its state is Tensor, not a dictionary of tensors",
         ),
+        (lambda *_: Part(end=lambda: Outcome(state={1: torch.ones(1)})), "its state has 1 as a name, int, not text"),
+        (
+            lambda *_: Part(end=lambda: Outcome(state={"a": torch.tensor([1, torch.nan])})),
+            "proximal: its state has 'a' with values that are not finite",
+        ),
+        (lambda *_: Part(term="mu"), "proximal: its Part has term='mu', not a function"),
+        (lambda *_: Part(forward=lambda x: (x, 0.0)), r"has 'forward', in the place .* replaces = \('forward',\)"),
+        (lambda *_: Part(train=lambda work: work.run()), r"has 'train', in the place .* replaces = \('train',\)"),
+        (lambda *_: Part(beside=Beside(lambda x, y: (x, y), 1.0)), "not a sequence of Beside"),
+        (lambda *_: Part(beside=[lambda x, y: (x, y)]), "not a sequence of Beside"),
+        (lambda *_: Part(beside=[Beside(lambda x, y: x, 1.0)]), r"a tensor \(4, 1, 4, 4\), not images and labels"),
+        (lambda *_: Part(beside=[Beside(lambda x, y: (x, y[:1]), 1.0)]), "with 1 labels"),
+        (lambda *_: Part(beside=[Beside(lambda x, y: (x[..., :2], y), 1.0)]), r"own are \[4, 1, 4, 2\] with 4"),
     ],
 )
 def test_what_a_part_gives_wrongly(monkeypatch, begin, words):
     with pytest.raises(StateError, match=words):
         trained(monkeypatch, begin)
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda net, x: net(x), r"its forward gave a tensor \(4, 3\), not logits and what is added to the loss"),
+        (lambda net, x: (net(x), 0.0, 0.0), "its forward gave tuple of 3, not logits"),
+        (lambda net, x: (net(x)[:1], 0.0), "logits of 1 samples for 4 inputs"),
+        (lambda net, x: (net(x), net(x)), r"its forward adds a tensor \(4, 3\) to the loss, not a scalar"),
+        (lambda net, x: (net(x), None), "its forward adds None to the loss"),
+    ],
+)
+def test_what_a_forward_gives_wrongly(monkeypatch, forward, words):
+    def begin(self, round_):
+        return Part(forward=lambda x: forward(round_.model, x))
+
+    with pytest.raises(StateError, match=f"proximal: .*{words}"):
+        trained(monkeypatch, begin, ("forward",))
+
+
+@pytest.mark.parametrize("made", [lambda scores, y: scores.sum(1), lambda scores, y: 0.5, None])
+def test_a_loss_is_a_scalar_tensor(monkeypatch, made):
+    monkeypatch.setattr(Proximal, "loss", lambda self, round_, loss: made)
+    with pytest.raises(StateError, match="proximal: its loss gave"):
+        trained(monkeypatch, lambda *_: None)
+
+
+def broken(*_):
+    raise KeyError("fc.weight of a patient")
+
+
+@pytest.mark.parametrize(
+    ("hook", "begin", "replaces"),
+    [
+        ("begin", broken, ()),
+        ("term", lambda *_: Part(term=broken), ()),
+        ("forward", lambda *_: Part(forward=broken), ("forward",)),
+        ("beside", lambda *_: Part(beside=[Beside(broken, 1.0)]), ()),
+        ("before_step", lambda *_: Part(before_step=broken), ()),
+        ("after_step", lambda *_: Part(after_step=broken), ()),
+        ("train", lambda *_: Part(train=broken), ("train",)),
+        ("end", lambda *_: Part(end=broken), ()),
+    ],
+)
+def test_code_that_fails_is_named_and_its_text_stays_in_the_sites_log(monkeypatch, caplog, hook, begin, replaces):
+    monkeypatch.setattr(Proximal, "begin", begin)
+    monkeypatch.setattr(Proximal, "replaces", replaces)
+    federation = Federation.of(tiny_config("fedprox"))
+    message = Message("train", 1, dict(federation.initial_shared))
+    failed = answer(sites_of(federation)["site-1"], message, federation.model())
+    assert failed == Failure("site-1", 1, words_.FAILED_IN("KeyError", hook, "proximal", "train"))
+    assert words_.listed(failed.reason, ()) == failed.reason
+    assert f"site-1, train in round 1: proximal, in its {hook}: KeyError" in caplog.text
+
+
+@pytest.mark.parametrize("hook", ["loss", "leaving", "in_use", "finish"])
+def test_so_are_the_hooks_of_a_mechanism_itself(monkeypatch, hook):
+    monkeypatch.setattr(Proximal, hook, broken)
+    words = rf"KeyError in the {hook} of proximal in task '\w+' \(the site's log says more\)"
+    with pytest.raises(UserError, match=words):
+        run(tiny_config("fedprox"))
+
+
+@pytest.mark.parametrize(
+    ("of_model", "words"),
+    [
+        (lambda state: dict(list(state.items())[:2]), "lacks 'norm.weight': it must be the whole state, of 9 tensors"),
+        (lambda state: {**state, "fc3.weight": torch.ones(1)}, "has 'fc3.weight', which the network has not"),
+        (lambda state: {**state, "fc1.bias": torch.ones(2)}, r"has 'fc1.bias' of shape \[2\], not \[6\]"),
+        (lambda state: {**state, "fc1.bias": torch.full((6,), torch.nan)}, "has 'fc1.bias' with values that are not"),
+        (lambda state: [*state], "is list, not a dictionary of tensors"),
+    ],
+)
+def test_what_a_site_uses_is_a_whole_finite_state(monkeypatch, of_model, words):
+    monkeypatch.setattr(Proximal, "in_use", lambda self, round_: of_model(round_.model.state_dict()))
+    site = sites_of(Federation.of(tiny_config("fedprox")))["site-1"]
+    with pytest.raises(StateError, match=f"proximal: what its in_use gave {words}"):
+        site._method(Message("train", 1, {}), Net(), 1, "update", 0).use(Net())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda net: net.add_module("fc3", torch.nn.Linear(2, 2)), "changed the network itself, by 'fc3.bias'"),
+        (lambda net: net.fc1.bias.data.fill_(torch.nan), "what it made of the model has 'fc1.bias' with values that"),
+    ],
+)
+def test_the_model_at_the_end_is_of_the_runs_network_and_finite(monkeypatch, change, words):
+    monkeypatch.setattr(Proximal, "finish", lambda self, round_: [change(round_.model)] != [])
+    site = sites_of(Federation.of(tiny_config("fedprox")))["site-1"]
+    with pytest.raises(StateError, match=f"proximal: .*{words}"):
+        site._method(Message("test", 3, {}), Net(), "end", "update", 0).finish()
 
 
 def test_a_term_may_be_nothing_or_depend_in_some_steps_alone(monkeypatch):
@@ -71,6 +182,46 @@ def test_a_step_at_the_server_that_fails_is_named(monkeypatch):
     )
     with pytest.raises(UserError, match=words):
         run(tiny_config("fedprox"))
+
+
+@pytest.mark.parametrize(
+    ("report", "words"), [(torch.ones(2), "Tensor is not JSON"), (torch.nan, "not JSON compliant")]
+)
+def test_what_a_step_reports_is_what_a_file_of_json_holds(monkeypatch, report, words):
+    monkeypatch.setattr(Proximal, "server_step", lambda self, parts: lambda turn: Step({}, {"found": report}))
+    with pytest.raises(UserError, match=f"proximal: what its step at the server reports after round 1: .*{words}"):
+        run(tiny_config("fedprox"))
+
+
+@pytest.mark.parametrize("hook", ["channels", "refuses", "displaced"])
+def test_what_fails_before_the_first_round_is_named(monkeypatch, hook):
+    monkeypatch.setattr(Proximal, hook, broken)
+    with pytest.raises(UserError, match=rf"proximal: its {hook} failed \(test_own_mistakes.py, line \d+\): KeyError"):
+        Federation.of(tiny_config("fedprox"))
+
+
+@pytest.mark.parametrize("hook", ["refuses", "objective"])
+def test_what_is_said_in_words_is_a_text(monkeypatch, hook):
+    monkeypatch.setattr(Proximal, hook, lambda self, run: True)
+    with pytest.raises(UserError, match=f"proximal: its {hook} gave True, not text"):
+        tiny_config("fedprox").choices()
+
+
+@pytest.mark.parametrize(
+    ("hook", "gives", "words"),
+    [
+        ("notes", "a note", "its notes gave 'a note', not a list of texts"),
+        ("shown", {"x": torch.ones(1)}, "what its shown gives: .*Tensor is not JSON"),
+        ("shown", broken, "its shown failed .*KeyError"),
+    ],
+)
+def test_what_results_are_told_is_looked_at(monkeypatch, hook, gives, words):
+    monkeypatch.setattr(Proximal, hook, gives if callable(gives) else lambda *_: gives)
+    federation = Federation.of(tiny_config("fedprox"))
+    plan = federation.plan()
+    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
+    with pytest.raises(UserError, match=f"proximal: {words}"):
+        build_results(plan, state, env="inprocess", data={}, seconds={})
 
 
 def test_a_module_for_a_method_is_answered_with_where_methods_are_found():

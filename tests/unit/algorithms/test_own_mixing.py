@@ -11,6 +11,7 @@ from medpfl.algorithms.mixing_kinds import Weights
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
+from medpfl.engine.results import build_results
 from medpfl.training.part import Outcome, Part
 
 COUNT = {"count": Entry((), (torch.float32,), least=0)}
@@ -69,7 +70,8 @@ def test_what_it_adds_is_in_the_results(monkeypatch):
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
-        (lambda *_: np.eye(3), "mixing samples after round 0: its matrix gave ndarray, not Weights"),
+        (lambda *_: np.eye(3), "mixing samples before round 1: its matrix gave ndarray, not Weights"),
+        (lambda *_: Weights(np.eye(3)), "before round 1: rows of W differ, and it says common = True"),
         (lambda *_: Weights(torch.eye(3)), r"W must be an array of 3x3, not Tensor \[3, 3\]"),
         (lambda self, run, state: state.kept["means"], r"samples: its matrix at the server failed .*KeyError: 'means'"),
     ],
@@ -135,3 +137,56 @@ def test_two_parts_cannot_have_one_channel(monkeypatch):
     monkeypatch.setattr(Samples, "channels", lambda *_: (Channel("curvature", True, COUNT, ("train",), ""),))
     with pytest.raises(UserError, match="curvature: its channel 'curvature' is there already, of samples"):
         Federation.of(config("fedcurv", mixing="samples"))
+
+
+def test_w_may_be_made_of_the_rounds_updates(monkeypatch):
+    """The site of the largest weight is what all get: what each round's updates say, also in the results."""
+    given = []
+
+    def matrix(self, run, state, updates):
+        given.append((state.round, {site: float(tensors["fc2.bias"][0]) for site, tensors in updates.items()}))
+        largest = max(updates, key=lambda site: given[-1][1][site])
+        return Weights(np.tile(np.eye(3)[run.site_names.index(largest)], (3, 1)))
+
+    monkeypatch.setattr(Uniform, "matrix", matrix)
+    made = config("fedavg", mixing="uniform", rounds=2)
+    state, _ = run(made)
+    assert [round_ for round_, _ in given] == [0, 1]
+    _, last = given[-1]
+    assert set(last) == set(made.site_names)
+    assert {float(shared["fc2.bias"][0]) for shared in state.shared.values()} == {max(last.values())}
+    results = build_results(Federation.of(made).plan(), state, env="inprocess", data={}, seconds={})
+    largest = made.site_names.index(max(last, key=last.get))
+    assert results["mixing"]["matrix"] == np.tile(np.eye(3)[largest], (3, 1)).tolist()
+
+
+def test_a_w_of_updates_that_fails_is_named_with_its_round(monkeypatch):
+    monkeypatch.setattr(Uniform, "matrix", lambda self, run, state, updates: updates["nobody"])
+    with pytest.raises(UserError, match=r"uniform: its matrix at the server failed after round 1 .*KeyError: 'nobody'"):
+        run(config("fedavg", mixing="uniform"))
+
+
+def test_a_move_that_changes_what_it_is_given_is_refused(monkeypatch):
+    def move(before, mixed, kept):
+        next(iter(mixed.values())).zero_()
+        return Moved(dict(mixed), {})
+
+    monkeypatch.setattr(Samples, "server_move", lambda self, parts: move)
+    with pytest.raises(UserError, match="samples: its move at the server changed what it was given in place"):
+        run(config("fedavg", rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (Entry((None,), (torch.float32,), longest=9), "'count' is of any length or of several types"),
+        (Entry((), (torch.float16, torch.float32)), "'count' is of any length or of several types"),
+        (Entry((), torch.float32), r"has 'count' of dtypes=torch.float32: use a tuple"),
+        (torch.ones(()), "has 'count', Tensor, among its entries"),
+    ],
+)
+def test_what_could_not_leave_is_refused_before_the_run(monkeypatch, entry, words):
+    channel = Channel("samples", True, {"count": entry}, ("train",), "a number")
+    monkeypatch.setattr(Samples, "channels", lambda *_: (channel,))
+    with pytest.raises(UserError, match=f"samples: its channel 'samples' .*{words}"):
+        Federation.of(config("fedavg")).plan()

@@ -94,7 +94,13 @@ def test_every_reason_is_on_the_list_and_somebody_says_it_with_a_value_for_each_
             assert len(call.args) in slots[name], f"{file}, line {call.lineno}: {name} has {slots[name]} slots"
 
 
-STAYING = {"core/channels.py": 10, "site/method.py": 7, "site/newcomer.py": 2, "flare/transport/payload.py": 1}
+STAYING = {
+    "core/channels.py": 11,
+    "site/hooks.py": 19,
+    "site/method.py": 2,
+    "site/newcomer.py": 2,
+    "flare/transport/payload.py": 1,
+}
 """How many texts of a file are on no list: for the site's log, for whoever has its data, or the server's."""
 
 

@@ -1,10 +1,10 @@
-"""What is said where a mechanism fails at the server; another package's may raise anything."""
+"""What is said where a mechanism fails; another package's may raise anything."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
@@ -14,13 +14,13 @@ from medpfl.core.parameters import StateError
 
 
 @contextmanager
-def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
+def named(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
     """UserError with the mechanism's name and the place in its code, for all but errors that have words of their own.
 
     Args:
         mechanism: the one at work.
         what: of it fails.
-        round_: after which; 0 before the first.
+        when: in words.
     """
     try:
         yield
@@ -31,6 +31,10 @@ def at_server(mechanism: Mechanism, what: str, round_: int) -> Iterator[None]:
         frames = extract_tb(error.__traceback__)
         place = next((f for f in reversed(frames) if f.filename == own), frames[-1])
         where = f"{Path(place.filename).name}, line {place.lineno}"
-        when = f"after round {round_}" if round_ else "before round 1"
-        said = f"{mechanism.name}: {what} at the server failed {when} ({where})"
+        said = f"{mechanism.name}: {what} failed {f'{when} ' if when else ''}({where})"
         raise UserError(f"{said}: {type(error).__name__}: {first_line(error)}") from error
+
+
+def at_server(mechanism: Mechanism, what: str, round_: int) -> AbstractContextManager[None]:
+    """The same at the server, after a round; 0 before the first."""
+    return named(mechanism, f"{what} at the server", f"after round {round_}" if round_ else "before round 1")

@@ -1,0 +1,239 @@
+"""What a mechanism gives at a site, looked at: another package's may fail, or give something else than is asked.
+
+A mistake of form has the mechanism's name and what would be right. An error of its code ends as :class:`HookFailed`,
+whose words may leave the site, and with the whole of it in the site's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from medpfl.algorithms.mechanism import Mechanism
+from medpfl.core.channels import require_tensors
+from medpfl.core.errors import TornFile, UserError
+from medpfl.core.own_loaders import LoaderError
+from medpfl.core.parameters import State, StateError
+from medpfl.site.store import StateNotKept
+from medpfl.training.loop import Loss, TrainingDiverged
+from medpfl.training.part import Added, Beside, Forward, Outcome, Part, Term
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+_NOT_ITS = (
+    StateError,
+    StateNotKept,
+    TrainingDiverged,
+    LoaderError,
+    UserError,
+    torch.OutOfMemoryError,
+    OSError,
+    TornFile,
+)
+"""Errors that say themselves what is wrong, or that are the disk's."""
+_CALLED = ("forward", "term", "before_step", "after_step", "train", "end")
+"""What of a part is called."""
+
+
+class HookFailed(Exception):
+    """The code of a mechanism failed.
+
+    Attributes:
+        mechanism: its name.
+        hook: what of it.
+        error: that it raised.
+    """
+
+    def __init__(self, mechanism: str, hook: str, error: Exception):
+        super().__init__(f"{mechanism}, {hook}: {error}")
+        self.mechanism, self.hook, self.error = mechanism, hook, error
+
+
+@contextmanager
+def named(mechanism: Mechanism, hook: str) -> Iterator[None]:
+    """HookFailed in place of an error of a mechanism's code."""
+    try:
+        yield
+    except (*_NOT_ITS, HookFailed):
+        raise
+    except Exception as error:
+        raise HookFailed(mechanism.name, hook, error) from error
+
+
+def checked_part(mechanism: Mechanism, part: Part) -> Part:
+    """A part of a round whose errors have the mechanism's name, and whose term and forward are looked at.
+
+    Raises:
+        StateError: it is no part, has something that cannot be called, or replaces what it does not say it replaces.
+    """
+    name = mechanism.name
+    if not isinstance(part, Part):
+        raise StateError(f"{name}: its begin gave {part!r}, not a Part")
+    for what in _CALLED:
+        if (call := getattr(part, what)) is not None and not callable(call):
+            raise StateError(f"{name}: its Part has {what}={call!r}, not a function")
+    for what in ("forward", "train"):
+        if getattr(part, what) and what not in mechanism.replaces:
+            raise StateError(f"{name}: its Part has {what!r}, in the place of the run's: say replaces = ({what!r},)")
+    if not isinstance(part.beside, Sequence) or not all(isinstance(each, Beside) for each in part.beside):
+        raise StateError(f"{name}: its Part has beside={part.beside!r}, not a sequence of Beside")
+    calls = {what: _named(mechanism, what, call) for what in _CALLED if (call := getattr(part, what))}
+    if "forward" in calls:
+        calls["forward"] = _Forward(name, calls["forward"])
+    if "term" in calls:
+        calls["term"] = CheckedTerm(name, calls["term"])
+    beside = [replace(b, made=_Made(name, _named(mechanism, "beside", b.made))) for b in part.beside]
+    return replace(part, beside=beside, **calls)
+
+
+def checked_loss(mechanism: Mechanism, made: Loss) -> Loss:
+    """A loss that a mechanism made of another one."""
+    if not callable(made):
+        raise StateError(f"{mechanism.name}: its loss gave {made!r}, not a function of logits and labels")
+
+    def loss(scores: Tensor, labels: Tensor) -> Tensor:
+        return _scalar(made(scores, labels), f"{mechanism.name}: its loss")
+
+    return _named(mechanism, "loss", loss)
+
+
+def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[str]) -> Outcome:
+    """What a round leaves.
+
+    Args:
+        mechanism: that it is of.
+        outcome: as its part's end gave it.
+        channels: the names of its channels to the server.
+    """
+    name = mechanism.name
+    if not isinstance(outcome, Outcome):
+        raise StateError(f"{name}: its end gave {outcome!r}, not an Outcome")
+    if strange := next((each for each in outcome.sends if each not in channels), None):
+        raise StateError(f"{name} sends in {strange!r}, which is none of its channels to the server")
+    for channel, tensors in outcome.sends.items():
+        require_tensors(tensors, f"{name}: what it sends in {channel}")
+    if outcome.state is not None:
+        require_tensors(outcome.state, f"{name}: its state")
+        _require_finite(outcome.state, f"{name}: its state")
+    return outcome
+
+
+def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State:
+    """The whole state that a site uses, as a mechanism gave it."""
+    what = f"{mechanism.name}: what its in_use gave"
+    require_tensors(state, what)
+    own = model.state_dict()
+    for name, tensor in own.items():
+        if name not in state:
+            raise StateError(f"{what} lacks {name!r}: it must be the whole state, of {len(own)} tensors")
+        if state[name].shape != tensor.shape:
+            raise StateError(f"{what} has {name!r} of shape {list(state[name].shape)}, not {list(tensor.shape)}")
+    if extra := next((name for name in state if name not in own), None):
+        raise StateError(f"{what} has {extra!r}, which the network has not")
+    _require_finite(state, what)
+    return state
+
+
+def require_as_it_was(mechanism: Mechanism, model: nn.Module, names: Sequence[str]) -> None:
+    """StateError unless a mechanism left a network with the tensors it had, and none that is not finite."""
+    state = model.state_dict()
+    if changed := sorted({*state} ^ {*names}):
+        raise StateError(
+            f"{mechanism.name}: it changed the network itself, by {changed[0]!r}; it may change values alone"
+        )
+    _require_finite(state, f"{mechanism.name}: what it made of the model")
+
+
+def _require_finite(state: State, what: str) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise StateError(f"{what} has {name!r} with values that are not finite")
+
+
+def _scalar(found: Any, whose: str) -> Tensor:
+    if not isinstance(found, Tensor) or found.dim():
+        said = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise StateError(f"{whose} gave {said}, not a scalar tensor")
+    return found
+
+
+def _named(mechanism: Mechanism, hook: str, call: Called) -> Called:
+    def called(*given: Any) -> Any:
+        with named(mechanism, hook):
+            return call(*given)
+
+    return called  # type: ignore[return-value]
+
+
+@dataclass
+class CheckedTerm:
+    """What a mechanism adds to the loss; of a number, or of what no parameter is in, training would take no notice."""
+
+    name: str
+    term: Term
+    last: Tensor | None = None
+    depends: bool = False
+
+    def __call__(self) -> Tensor:
+        """The term of a step."""
+        found = _scalar(self.term(), f"{self.name}: its term")
+        self.last, self.depends = found.detach(), self.depends or found.requires_grad
+        return found
+
+    def require_dependence(self) -> None:
+        """After the steps of a round: in some of them all that it depends on may have been frozen."""
+        if self.last is not None and not self.depends and float(self.last):
+            raise StateError(f"{self.name}: its term depends on no parameter that is trained: is it detached?")
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A pass through the model in the place of the model's own."""
+
+    name: str
+    forward: Forward
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Added]:
+        found = self.forward(x)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor)):
+            raise StateError(f"{self.name}: its forward gave {_kind(found)}, not logits and what is added to the loss")
+        scores, added = found
+        if len(scores) != len(x):
+            raise StateError(f"{self.name}: its forward gave logits of {len(scores)} samples for {len(x)} inputs")
+        if not callable(added) and not (
+            (isinstance(added, Tensor) and not added.dim()) or isinstance(added, int | float)
+        ):
+            raise StateError(f"{self.name}: its forward adds {_kind(added)} to the loss, not a scalar or a function")
+        return scores, added
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Samples beside a site's own."""
+
+    name: str
+    made: Callable[[Tensor, Tensor], Any]
+
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        found = self.made(x, y)
+        if not (isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(t, Tensor) for t in found)):
+            raise StateError(
+                f"{self.name}: its samples beside the site's own are {_kind(found)}, not images and labels"
+            )
+        images, labels = found
+        if images.shape[1:] != x.shape[1:] or len(images) != len(labels):
+            raise StateError(
+                f"{self.name}: its samples beside the site's own are {list(images.shape)} with {len(labels)} labels; "
+                f"the site's own are {list(x.shape[1:])} each"
+            )
+        return found
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, Tensor):
+        return f"a tensor {tuple(found.shape)}"
+    return f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list | dict) else repr(found)
