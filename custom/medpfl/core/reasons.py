@@ -34,7 +34,8 @@ _KINDS = {
     "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
     "hash": "[0-9a-f]{12}",
     "mechanism": "[a-z][a-z0-9_-]{0,40}",
-    "hook": "loss|begin|adapts|forward|term|beside|before_step|after_step|train|end|leaving|measured|in_use|finish",
+    "hook": "loss|begin|adapts|forward|term|beside|before_step|after_step|train|end|leaving|measured|in_use|finish"
+    "|card",
     "method": "[a-z][a-z-]{0,40}",
     "model": "[A-Za-z0-9_:.-]{1,60}",
     "metric": "'[a-z_.0-9]{1,40}'",

@@ -180,12 +180,18 @@ def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, li
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
     if len(usable) < plan.config.quorum:
         place = {name: k for k, name in enumerate(plan.config.site_names)}
-        told = sorted(failures, key=lambda f: place.get(f.site, len(place)))
-        reasons = "; ".join(f"{f.site}: {f.reason}" for f in told[:3])
+        told: dict[str, list[str]] = {}
+        for failure in sorted(failures, key=lambda f: place.get(f.site, len(place))):
+            told.setdefault(failure.reason, []).append(failure.site)
+        reasons = "; ".join(f"{_some(sites)}: {reason}" for reason, sites in islice(told.items(), 3))
         raise (QuorumNotMet if phase == "prepare" else QuorumLost)(
             f"{len(usable)} usable answers in phase {phase!r}, the quorum is {plan.config.quorum} of "
-            f"{plan.config.sites} sites ({reasons}{'; ...' if len(failures) > 3 else ''})"
+            f"{plan.config.sites} sites ({reasons}{'; ...' if len(told) > 3 else ''})"
         )
+
+
+def _some(sites: Sequence[str]) -> str:
+    return f"{', '.join(sites[:3])}{f' and {len(sites) - 3} more' if len(sites) > 3 else ''}"
 
 
 def _join(plan: Plan, state: ServerState, newcomers: Sequence[Update]) -> ServerState:

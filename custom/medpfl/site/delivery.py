@@ -18,12 +18,15 @@ from medpfl.bundle.description import INTENDED_USE, LICENCE, inference, metadata
 from medpfl.bundle.verdict import page
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
-from medpfl.core.parameters import State
+from medpfl.core.errors import UserError
+from medpfl.core.parameters import State, StateError
+from medpfl.core.plain import require_json
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint, write_state
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
+from medpfl.site.hooks import named
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
@@ -57,7 +60,18 @@ class Delivery:
         """What the run's mechanisms say of their model at the site, for the record of :meth:`write`."""
         if self.inputs is None:
             return {}
-        return {k: v for part in self.config.parts for k, v in part.card(data, self.inputs.classes).items()}
+        found: dict[str, Any] = {}
+        for part in self.config.parts:
+            with named(part, "card"):
+                said = part.card(data, self.inputs.classes)
+            if not isinstance(said, Mapping):
+                raise StateError(f"{part.name}: its card gave {said!r}, not a dictionary")
+            try:
+                require_json(said, f"{part.name}: its card")
+            except UserError as error:
+                raise StateError(str(error)) from None
+            found |= said
+        return found
 
     def write(
         self,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import Net, run, sites_of
+from tiny import Net, images, run, sites_of
 from tiny import config as tiny_config
 
 from medpfl.algorithms import algorithm
@@ -12,11 +12,14 @@ from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import generator
+from medpfl.data.inputs import Inputs
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.results import build_results
 from medpfl.site import words as words_
 from medpfl.site.answer import answer
+from medpfl.site.delivery import Delivery
+from medpfl.site.hooks import HookFailed
 from medpfl.training.part import Beside, Outcome, Part
 
 
@@ -160,6 +163,22 @@ def test_the_model_at_the_end_is_of_the_runs_network_and_finite(monkeypatch, cha
     site = sites_of(Federation.of(tiny_config("fedprox")))["site-1"]
     with pytest.raises(StateError, match=f"proximal: .*{words}"):
         site._method(Message("test", 3, {}), Net(), "end", "update", 0).finish()
+
+
+@pytest.mark.parametrize(
+    ("gives", "words"),
+    [
+        (lambda *_: {"least": torch.ones(2)}, "proximal: its card: Object of type Tensor is not JSON"),
+        (lambda *_: None, "proximal: its card gave None, not a dictionary"),
+        (broken, "proximal, card: 'fc.weight of a patient'"),
+    ],
+)
+def test_what_a_card_says_is_looked_at(monkeypatch, tmp_path, gives, words):
+    monkeypatch.setattr(Proximal, "card", gives)
+    made = tiny_config("fedprox")
+    inputs = Inputs("picture", ("a", "b", "c"), 1, (4, 4), None, [], {})
+    with pytest.raises((StateError, HookFailed), match=words):
+        Delivery(tmp_path, made, {}, inputs).said(images())
 
 
 def test_a_term_may_be_nothing_or_depend_in_some_steps_alone(monkeypatch):

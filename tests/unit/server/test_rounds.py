@@ -121,6 +121,13 @@ def test_without_a_quorum_the_state_is_intact(phase):
     assert len(messages(plan, before)) == 3
 
 
+def test_what_several_sites_say_is_said_once():
+    plan = make_plan()
+    told = [Failure(f"site-{n}", 0, "no disk" if n < 3 else "no GPU") for n in (1, 2, 3)]
+    with pytest.raises(QuorumNotMet, match=r"\(site-1, site-2: no disk; site-3: no GPU\)$"):
+        advance(plan, ServerState(), told, 0)
+
+
 def test_f_fedap_turns_after_half_of_the_rounds_and_asks_once():
     plan = make_plan("f-fedap", rounds=4, settings={"lambda": 0.5})
     state, asked, mixes = joined(plan, samples=(10, 10, 20)), [], []
