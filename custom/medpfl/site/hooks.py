@@ -138,14 +138,17 @@ def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State
     return state
 
 
-def require_as_it_was(mechanism: Mechanism, model: nn.Module, names: Sequence[str]) -> None:
-    """StateError unless a mechanism left a network with the tensors it had, and none that is not finite."""
-    state = model.state_dict()
-    if changed := sorted({*state} ^ {*names}):
+def require_same_network(mechanism: Mechanism, model: nn.Module, names: Sequence[str]) -> None:
+    """StateError unless a mechanism left a network with the tensors it had."""
+    if changed := sorted({*model.state_dict()} ^ {*names}):
         raise StateError(
             f"{mechanism.name}: it changed the network itself, by {changed[0]!r}; it may change values alone"
         )
-    _require_finite(state, f"{mechanism.name}: what it made of the model")
+
+
+def require_finite_model(mechanism: Mechanism, model: nn.Module) -> None:
+    """StateError unless what a mechanism made of a model is finite."""
+    _require_finite(model.state_dict(), f"{mechanism.name}: what it made of the model")
 
 
 def _require_finite(state: State, what: str) -> None:

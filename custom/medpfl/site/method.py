@@ -27,7 +27,8 @@ from medpfl.site.hooks import (
     checked_part,
     checked_whole,
     named,
-    require_as_it_was,
+    require_finite_model,
+    require_same_network,
 )
 from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
@@ -66,6 +67,7 @@ class Method:
     _memory: Memory | None = field(default=None, init=False)
     _parts: dict[Mechanism, Part] = field(default_factory=dict, init=False)
     _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
+    _names: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def of(
@@ -117,11 +119,13 @@ class Method:
             self._memory = Memory(dict(self._kept(OPTIMIZER) or {}))
             for round_ in self.rounds.values():
                 round_.memory = self._memory
+        self._names = [*next(iter(self.rounds.values())).model.state_dict()]
         for mechanism, round_ in self.rounds.items():
             with named(mechanism, "adapts" if joining else "begin"):
                 part = mechanism.adapts(round_) if joining else mechanism.begin(round_)
             if part is not None:
                 self._parts[mechanism] = checked_part(mechanism, part)
+            require_same_network(mechanism, round_.model, self._names)
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
@@ -150,6 +154,7 @@ class Method:
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
                 self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own)
+                require_same_network(mechanism, self.rounds[mechanism].model, self._names)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -201,7 +206,8 @@ class Method:
             with named(mechanism, "finish"):
                 did = mechanism.finish(round_)
             if did:
-                require_as_it_was(mechanism, round_.model, names)
+                require_same_network(mechanism, round_.model, names)
+                require_finite_model(mechanism, round_.model)
             changed = changed or did
         return changed
 

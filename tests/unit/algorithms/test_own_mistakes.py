@@ -181,6 +181,22 @@ def test_what_a_card_says_is_looked_at(monkeypatch, tmp_path, gives, words):
         Delivery(tmp_path, made, {}, inputs).said(images())
 
 
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_part_changes_values_and_not_the_network(monkeypatch, at_end):
+    def begin(self, round_):
+        def add():
+            round_.model.add_module("fc3", torch.nn.Linear(2, 2))
+            return Outcome()
+
+        if at_end:
+            return Part(end=add)
+        add()
+        return None
+
+    with pytest.raises(StateError, match=r"proximal: it changed the network itself, by 'fc3\.bias'"):
+        trained(monkeypatch, begin)
+
+
 def test_a_term_may_be_nothing_or_depend_in_some_steps_alone(monkeypatch):
     trained(monkeypatch, lambda *_: Part(term=lambda: torch.zeros(())))
 
