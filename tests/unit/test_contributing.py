@@ -79,6 +79,7 @@ def test_no_method_stands_in_for_one_of_the_packages():
         ),
         (('"layers": 1', '"momentum": 0.9'), "no setting of its .*; what is of local training stands in 'training'"),
         (("mixing=Samples", 'mixing="samples"'), "mixing must be a class of Mixing, .* not 'samples'"),
+        (("mixing=Samples", 'training=("lr", 0.1), mixing=Samples'), "training must be a dictionary, not"),
         (("mixing=Samples", 'use="blended", mixing=Samples'), "use='blended' is none of .* .did you mean blend"),
         (("mixing=Samples", 'training={"lr": "low"}, mixing=Samples'), "setting lr must be a number, got 'low'"),
     ],
@@ -99,6 +100,10 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
         (("def begin(", "def begn("), "has 'begn', which nothing calls; did you mean 'begin'"),
         (('name = "', 'replaces = ("forwards",)\n    name = "'), r"replaces = \('forwards',\): use a tuple of some of"),
         (('name = "', 'replaces = "train"\n    name = "'), "replaces = 'train': use a tuple of some of"),
+        (('name = "', 'replaces = None\n    name = "'), "replaces = None: use a tuple of some of"),
+        (('"bounded": (0.0, 1.0)', '"bounded": 1'), "use a dictionary of .least, most. by name"),
+        (("mechanisms=(BoundedGradients,)", "mechanisms=BoundedGradients"), "mechanisms must be a tuple of classes"),
+        ((" = setting(0.0, ", " = setting(..., "), "its setting 'gradient_bound' has no default"),
         (('name = "', 'settings_class = 3\n    name = "'), "settings_class=3: use a class of medpfl.core.settings"),
         (('name = "', 'name = "My '), "is called 'My .*': use small letters, digits"),
         (
@@ -124,6 +129,10 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
         ({}, "Mine lacks matrix"),
         ({"matrix": lambda self, run, state: None}, "Mine does not say what it is: say what = "),
         ({"matrix": lambda self, run, state: None, "what": "", "name": None}, "Mine has no name"),
+        (
+            {"matrix": lambda self, run, state, models: None, "what": ""},
+            "its matrix takes 'models', which nobody gives: call what is of this round's updates 'updates'",
+        ),
         ({"begn": lambda self, round_: None}, "Mine has 'begn', which nothing calls"),
     ],
 )

@@ -21,6 +21,12 @@ from medpfl.training.settings import Training
 _NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 _REPLACED = ("forward", "train", "use")
 _USES = ("received", "best", "blend")
+_FORMS: tuple[tuple[str, Any, str], ...] = (
+    ("personal", str, "a text, as 'nothing'"),
+    ("mechanisms", tuple, "a tuple of classes, as (MyMechanism,)"),
+    *((field, Mapping, "a dictionary") for field in ("settings", "under_sgd", "schedule", "training")),
+)
+"""Of an algorithm's fields."""
 
 
 def problem(method: Algorithm, entry: str, own: Sequence[Algorithm], for_all: Sequence[type[Mechanism]]) -> str:
@@ -34,6 +40,9 @@ def problem(method: Algorithm, entry: str, own: Sequence[Algorithm], for_all: Se
     """
     if method.name != entry:
         return f"the method is called {method.name!r}; call the entry point so, too"
+    for field, kind, form in _FORMS:
+        if not isinstance(found := getattr(method, field), kind):
+            return f"{field} must be {form}, not {found!r}"
     if not (isinstance(method.mixing, type) and issubclass(method.mixing, Mixing)):
         return f"mixing must be a class of Mixing, such as medpfl.algorithms.mixing.Samples, not {method.mixing!r}"
     for part in method.mechanisms:
@@ -76,17 +85,40 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
         return f"{name} has settings_class={part.settings_class!r}: use a class of medpfl.core.settings.Settings"
     if strange := [each for each in part.switches() if each not in named_fields(part.settings_class)]:
         return f"{name} is turned on by {strange[0]!r}, which is none of its settings"
-    if isinstance(part.replaces, str) or (strange := [each for each in part.replaces if each not in _REPLACED]):
-        said = repr(part.replaces)
-        return f"{name} has replaces = {said}: use a tuple of some of {', '.join(map(repr, _REPLACED))}, as ('train',)"
+    if not isinstance(part.replaces, tuple) or {*part.replaces} - {*_REPLACED}:
+        said = f"{name} has replaces = {part.replaces!r}"
+        return f"{said}: use a tuple of some of {', '.join(map(repr, _REPLACED))}, as ('train',)"
+    if not isinstance(part.numbers, Mapping) or not all(map(_is_range, part.numbers.values())):
+        return f"{name} has numbers = {part.numbers!r}: use a dictionary of (least, most) by name"
+    if strange := _unknown_parameter(part):
+        return (
+            f"{name}: its matrix takes {strange!r}, which nobody gives: call what is of this round's updates 'updates'"
+        )
     if lacking := getattr(part, "__abstractmethods__", None):
         return f"{name} lacks {', '.join(sorted(lacking))}"
     for each, field in named_fields(part.settings_class).items():
+        if field.is_required():
+            return f"{name}: its setting {each!r} has no default: say setting(DEFAULT, 'what it is')"
         if not _is_plain(field.annotation):
             return f"{name}: its setting {each!r} is {field.annotation}: use float, int, str or a Literal of words"
     if wrong := _unfit({n: (part.settings_class, value) for n, value in defaults(part.settings_class).items()}):
         return f"{name}: by default its {wrong}"
     return _ambiguous(part, own)
+
+
+def _is_range(said: Any) -> bool:
+    numbers = isinstance(said, tuple) and len(said) == 2 and all(isinstance(number, int | float) for number in said)
+    return numbers and said[0] <= said[1]
+
+
+def _unknown_parameter(part: type[Mechanism]) -> str:
+    """Of a mixing's matrix one that is needed and not given; empty if there is none."""
+    if not isfunction(made := getattr(part, "matrix", None)):
+        return ""
+    needed = [
+        n for n, p in signature(made).parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+    ]
+    return next((name for name in needed[3:] if name != "updates"), "")
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
+import torch
+
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.core.errors import Stopped, UserError, first_line
-from medpfl.core.parameters import StateError
+from medpfl.core.parameters import State, StateError
 
 
 @contextmanager
@@ -24,7 +26,7 @@ def named(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, StateError, Stopped):
+    except (UserError, StateError, Stopped, torch.OutOfMemoryError):
         raise
     except Exception as error:
         own = getattr(sys.modules.get(type(mechanism).__module__), "__file__", None)
@@ -38,3 +40,13 @@ def named(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
 def at_server(mechanism: Mechanism, what: str, round_: int) -> AbstractContextManager[None]:
     """The same at the server, after a round; 0 before the first."""
     return named(mechanism, f"{what} at the server", f"after round {round_}" if round_ else "before round 1")
+
+
+@contextmanager
+def unchanged(mechanism: Mechanism, what: str, *given: State) -> Iterator[None]:
+    """UserError if something that torch knows of changed a tensor in place: others have the same ones."""
+    tensors = [tensor for state in given for tensor in state.values() if not tensor.is_inference()]
+    versions = [tensor._version for tensor in tensors]
+    yield
+    if versions != [tensor._version for tensor in tensors]:
+        raise UserError(f"{mechanism.name}: {what} at the server changed what it was given in place: make new tensors")

@@ -95,7 +95,7 @@ class Uniform(WeighsSites):
 
     def matrix(self, run: Run, state: ServerState) -> Weights:
         """lambda on the diagonal, (1 - lambda) / (N - 1) elsewhere."""
-        return Weights(uniform_weights(run.sites, self.settings.lambda_), capped=True)
+        return Weights(uniform_weights(run.sites, self.settings.lambda_))
 
 
 def by_samples(run: Run, state: ServerState) -> np.ndarray:

@@ -20,7 +20,7 @@ class Mixing(Mechanism, ABC):
         by_samples: the sites' numbers of training samples decide.
         common: all sites get the same.
         under_model: it rests on what a model f, which goes with the hello, says of the sites' data.
-        weighs_sites: it weighs them against each other.
+        weighs_sites: it weighs them against each other, so that the cap on another site's weight holds.
         by_statistics: it does so by statistics of layers' inputs, or by batch norm's running ones in their place.
     """
 
@@ -54,8 +54,8 @@ class MatrixMixing(Mixing):
     def matrix(self, run: Run, state: ServerState) -> Weights:
         """W for the mix after the next round.
 
-        With a parameter ``updates`` W is made after each round, of what its sites sent: by site the shared state that
-        training left there, which it does not change.
+        With a parameter ``updates`` W is made after each round, of what its sites sent: by site its shared state, as
+        it left the site. It changes nothing of that.
         """
 
 
@@ -86,7 +86,6 @@ class CommonMixing(Mixing):
 
 
 class Weights(NamedTuple):
-    """A matrix W, (N, N), and whether it weighs sites against each other, so that a cap on another's weight holds."""
+    """A matrix W, (N, N)."""
 
     matrix: Any
-    capped: bool = False

@@ -35,7 +35,7 @@ _KINDS = {
     "hash": "[0-9a-f]{12}",
     "mechanism": "[a-z][a-z0-9_-]{0,40}",
     "hook": "loss|begin|adapts|forward|term|beside|before_step|after_step|train|end|leaving|measured|in_use|finish"
-    "|card",
+    "|card|suits",
     "method": "[a-z][a-z-]{0,40}",
     "model": "[A-Za-z0-9_:.-]{1,60}",
     "metric": "'[a-z_.0-9]{1,40}'",
@@ -68,6 +68,11 @@ class Reason:
         pieces[::2] = map(re.escape, pieces[::2])
         pieces[1::2] = (f"(?:{_expression(slot)})" for slot in pieces[1::2])
         return re.compile("".join(pieces))
+
+
+def error_name(error: Exception) -> str:
+    """What a slot of an error's type has: that type, or the nearest above it that is on the list."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS | {"Exception"})
 
 
 def _said(slot: str, value: object) -> str:

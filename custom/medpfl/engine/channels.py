@@ -69,6 +69,10 @@ def _of_entries(channel: Channel) -> Iterator[str]:
     for name, entry in channel.entries.items():
         if not isinstance(name, str) or not isinstance(entry, Entry):
             yield f"has {name!r}, {type(entry).__name__}, among its entries: use a dictionary of Entry"
+        elif not isinstance(entry.shape, tuple) or not all(isinstance(n, int | None) for n in entry.shape):
+            yield f"has {name!r} of shape={entry.shape!r}: use a tuple of lengths, such as (3,)"
+        elif not all(isinstance(limit, int | float) for limit in (entry.least, entry.most)):
+            yield f"has {name!r} of values from {entry.least!r} to {entry.most!r}: use numbers"
         elif not isinstance(entry.dtypes, tuple) or not all(isinstance(t, torch.dtype) for t in entry.dtypes):
             yield f"has {name!r} of dtypes={entry.dtypes!r}: use a tuple, such as (torch.float32,)"
         elif channel.to_server and (len(entry.dtypes) != 1 or {None, -1} & {*entry.shape}):

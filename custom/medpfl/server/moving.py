@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
+from types import MappingProxyType
 
-from torch import Tensor
-
-from medpfl.algorithms.failing import at_server
+from medpfl.algorithms.failing import at_server, unchanged
 from medpfl.algorithms.mechanism import Moved
+from medpfl.core.channels import require_tensors
 from medpfl.core.errors import UserError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.server_state import ServerState
@@ -34,13 +34,10 @@ def moved_states(
         site, mixed = next(iter(shared.items()))
         before = state.shared.get(site, plan.initial_shared)
         kept = state.moved_by.get(part.name, {})
-        given = [*before.values(), *mixed.values(), *kept.values()]
-        as_given = [tensor._version for tensor in given]
-        with at_server(part, "its move", state.round + 1):
+        given = before, mixed, kept
+        with at_server(part, "its move", state.round + 1), unchanged(part, "its move", *given):
             told = {"share": present / plan.config.sites} if "share" in signature(move).parameters else {}
-            made = move(before, mixed, kept, **told)
-        if as_given != [tensor._version for tensor in given]:
-            raise UserError(f"{part.name}: its move at the server changed what it was given in place: make new tensors")
+            made = move(*map(MappingProxyType, given), **told)
         if not isinstance(made, Moved):
             raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
         try:
@@ -48,8 +45,9 @@ def moved_states(
             _check(made, mixed)
         except StateError as error:
             raise UserError(f"{part.name}: its move at the server after round {state.round + 1}: {error}") from error
-        shared = dict.fromkeys(shared, made.common)
-        state = replace(state, moved_by={**state.moved_by, part.name: made.kept})
+        common = dict(made.common)
+        shared = dict.fromkeys(shared, common)
+        state = replace(state, moved_by={**state.moved_by, part.name: dict(made.kept)})
     return state, shared
 
 
@@ -58,5 +56,4 @@ def _check(made: Moved, mixed: State) -> None:
     for name, tensor in made.common.items():
         if tensor.dtype != mixed[name].dtype:
             raise StateError(f"{name} has type {tensor.dtype}, and the mix {mixed[name].dtype}")
-    if not isinstance(made.kept, Mapping) or not all(isinstance(t, Tensor) for t in made.kept.values()):
-        raise StateError("what it keeps is no dictionary of tensors")
+    require_tensors(made.kept, "what it keeps")

@@ -249,9 +249,10 @@ def _finish_round(
         },
     }
     present = [config.site_names.index(u.site) for u in updates]
-    weights = mixing_matrix(plan, state, present)
+    of_updates = made_of_updates(config.mixer)
+    weights = None if of_updates else mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)
-    if made_of_updates(config.mixer):
+    if of_updates:
         state, weights = weights_of_updates(plan, state, present, updates)
     shared = mixed_states(plan, state, weights, [u.tensors for u in updates])
     state, shared = moved_states(plan, state, shared, len(updates))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.algorithms.failing import at_server
+from medpfl.algorithms.failing import at_server, unchanged
 from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Mixing, Weights
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update, of_channel
@@ -45,8 +45,7 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
     if not isinstance(config.mixer, MatrixMixing):
         return None
     if made_of_updates(config.mixer):
-        last = state.weights
-        return None if last is None else _among(plan, Weights(last, config.mixer.weighs_sites), present)
+        return None if state.weights is None else restrict(state.weights, present)
     with at_server(config.mixer, "its matrix", state.round):
         found = config.mixer.matrix(config, state)
     return _among(plan, _checked(plan, found, state.round), present)
@@ -55,7 +54,7 @@ def mixing_matrix(plan: Plan, state: ServerState, present: Sequence[int]) -> np.
 def weights_of_updates(
     plan: Plan, state: ServerState, present: Sequence[int], updates: Sequence[Update]
 ) -> tuple[ServerState, np.ndarray]:
-    """The same of a mixing that makes W of the round's updates, and the state with W over all sites.
+    """The same of a mixing that makes W of the round's updates, and the state with it, as it is used.
 
     Args:
         plan: the run's.
@@ -63,32 +62,35 @@ def weights_of_updates(
         present: see :func:`mixing_matrix`.
         updates: of these sites.
     """
-    config = plan.config
-    with at_server(config.mixer, "its matrix", state.round + 1):
-        found = config.mixer.matrix(config, state, updates={u.site: MappingProxyType(u.tensors) for u in updates})
-    weights = _checked(plan, found, state.round + 1)
-    return replace(state, weights=weights.matrix), _among(plan, weights, present)
+    config, round_ = plan.config, state.round + 1
+    given = {update.site: update.tensors for update in updates}
+    with at_server(config.mixer, "its matrix", round_), unchanged(config.mixer, "its matrix", *given.values()):
+        found = config.mixer.matrix(config, state, updates={s: MappingProxyType(t) for s, t in given.items()})
+    weights = _among(plan, _checked(plan, found, round_), present)
+    over_all = np.zeros((config.sites, config.sites))
+    over_all[:, list(present)] = weights
+    return replace(state, weights=over_all), weights
 
 
-def _checked(plan: Plan, found: Any, round_: int) -> Weights:
-    """W as a mixing gave it."""
+def _checked(plan: Plan, found: Any, round_: int) -> np.ndarray:
+    """W as a mixing gave it, (N, N) float64; a copy."""
     mixer = plan.config.mixer
     whose = f"mixing {mixer.name} {f'after round {round_}' if round_ else 'before round 1'}"
     if not isinstance(found, Weights):
         raise UserError(f"{whose}: its matrix gave {type(found).__name__}, not Weights")
     _require_weights(found.matrix, plan.config.sites, whose)
-    if mixer.common and np.ptp(found.matrix, axis=0).max() > 1e-6:
+    if mixer.common and np.ptp(found.matrix.astype(np.float64), axis=0).max() > 1e-6:
         raise UserError(
             f"{whose}: rows of W differ, and it says common = True, that all sites get the same: leave it out"
         )
-    return found
+    return np.array(found.matrix, dtype=np.float64)
 
 
-def _among(plan: Plan, found: Weights, present: Sequence[int]) -> np.ndarray:
+def _among(plan: Plan, found: np.ndarray, present: Sequence[int]) -> np.ndarray:
     """W among those who are there, (N, M)."""
     config = plan.config
-    weights = restrict(found.matrix, present)
-    if not found.capped:
+    weights = restrict(found, present)
+    if not config.mixer.weighs_sites:
         return weights
     # After the absent sites' weights went to the others: who is there weighs no more than the cap either.
     column = {site: i for i, site in enumerate(present)}
@@ -100,6 +102,8 @@ def _require_weights(matrix: Any, sites: int, whose: str) -> None:
     shape = np.shape(matrix)
     if not isinstance(matrix, np.ndarray) or shape != (sites, sites):
         raise UserError(f"{whose}: W must be an array of {sites}x{sites}, not {type(matrix).__name__} {list(shape)}")
+    if matrix.dtype.kind not in "biuf":
+        raise UserError(f"{whose}: W must be of real numbers, not of {matrix.dtype}")
     if not np.isfinite(matrix).all() or (matrix < 0).any():
         raise UserError(f"{whose}: W has entries that are negative, NaN or infinite")
     sums = matrix.sum(axis=1)

@@ -14,6 +14,7 @@ from medpfl.core.errors import first_line
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
+from medpfl.core.reasons import error_name
 from medpfl.core.site_data import SiteData
 from medpfl.site import words
 from medpfl.site.hooks import HookFailed
@@ -73,8 +74,8 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
         logger.warning(
             "%s, %s in round %d: %s: %s", site.name, message.task, message.round, place, said, exc_info=error
         )
-        failed = words.FAILED_IN(type(error.error).__name__, error.hook, error.mechanism, message.task)
+        failed = words.FAILED_IN(error_name(error.error), error.hook, error.mechanism, message.task)
         return Failure(site.name, message.round, failed)
     except Exception as error:  # the user's own model or loader may raise anything; a damaged file names its path
         logger.warning("%s, %s in round %d: %s", site.name, message.task, message.round, error, exc_info=error)
-        return Failure(site.name, message.round, words.FAILED(type(error).__name__, message.task))
+        return Failure(site.name, message.round, words.FAILED(error_name(error), message.task))

@@ -6,9 +6,15 @@ whose words may leave the site, and with the whole of it in the site's log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 import torch
@@ -16,25 +22,20 @@ from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.core.channels import require_tensors
-from medpfl.core.errors import TornFile, UserError
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.site.store import StateNotKept
 from medpfl.training.loop import Loss, TrainingDiverged
-from medpfl.training.part import Added, Beside, Forward, Outcome, Part, Term
+from medpfl.training.part import Added, Beside, Forward, Outcome, Part
 
 Called = TypeVar("Called", bound=Callable[..., Any])
-_NOT_ITS = (
-    StateError,
-    StateNotKept,
-    TrainingDiverged,
-    LoaderError,
-    UserError,
-    torch.OutOfMemoryError,
-    OSError,
-    TornFile,
-)
-"""Errors that say themselves what is wrong, or that are the disk's."""
+_IN_WORDS = (StateError, StateNotKept, TrainingDiverged, LoaderError, torch.OutOfMemoryError)
+"""Errors of which a site's answer says itself what is wrong."""
+_PACKAGE_NAME = __name__.partition(".")[0]
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_TRAINING = str(Path(_PACKAGE, "training")) + os.sep
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""What paths begin with."""
 _CALLED = ("forward", "term", "before_step", "after_step", "train", "end")
 """What of a part is called."""
 
@@ -55,45 +56,79 @@ class HookFailed(Exception):
 
 @contextmanager
 def named(mechanism: Mechanism, hook: str) -> Iterator[None]:
-    """HookFailed in place of an error of a mechanism's code."""
+    """HookFailed in place of an error of a mechanism's code; one of the network's stays what it is."""
     try:
         yield
-    except (*_NOT_ITS, HookFailed):
+    except (*_IN_WORDS, HookFailed):
         raise
     except Exception as error:
+        if not _is_its(mechanism, error):
+            raise
         raise HookFailed(mechanism.name, hook, error) from error
 
 
-def checked_part(mechanism: Mechanism, part: Part) -> Part:
-    """A part of a round whose errors have the mechanism's name, and whose term and forward are looked at.
+def _is_its(mechanism: Mechanism, error: Exception) -> bool:
+    """Whether the innermost code that is neither a library's nor this package's is the mechanism's."""
+    own = _files_of(type(mechanism).__module__)
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if frame.filename.startswith(own):
+            return True
+        if frame.filename.startswith(_TRAINING) or not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<")):
+            return False
+    return True  # called as it cannot be
+
+
+def _files_of(module: str) -> str:
+    """What the paths of a mechanism's package begin with, and of one of this package's those of its methods."""
+    top = module.partition(".")[0]
+    if top == _PACKAGE_NAME:
+        return str(Path(_PACKAGE, "algorithms"))
+    file = Path(getattr(sys.modules.get(top), "__file__", None) or module)
+    return str(file.parent) + os.sep if file.name == "__init__.py" else str(file)
+
+
+def checked_part(mechanism: Mechanism, hook: str, part: Part) -> Part:
+    """A part of a round whose errors have the mechanism's name, and in which what is called is looked at.
+
+    Args:
+        mechanism: that it is of.
+        hook: that gave it.
+        part: as it gave it.
 
     Raises:
         StateError: it is no part, has something that cannot be called, or replaces what it does not say it replaces.
     """
     name = mechanism.name
     if not isinstance(part, Part):
-        raise StateError(f"{name}: its begin gave {part!r}, not a Part")
+        raise StateError(f"{name}: its {hook} gave {_kind(part)}, not a Part")
     for what in _CALLED:
         if (call := getattr(part, what)) is not None and not callable(call):
-            raise StateError(f"{name}: its Part has {what}={call!r}, not a function")
+            raise StateError(f"{name}: its Part has {_kind(call)} as {what}, not a function")
     for what in ("forward", "train"):
         if getattr(part, what) and what not in mechanism.replaces:
             raise StateError(f"{name}: its Part has {what!r}, in the place of the run's: say replaces = ({what!r},)")
     if not isinstance(part.beside, Sequence) or not all(isinstance(each, Beside) for each in part.beside):
-        raise StateError(f"{name}: its Part has beside={part.beside!r}, not a sequence of Beside")
+        raise StateError(f"{name}: its Part has {_kind(part.beside)} as beside, not a sequence of Beside")
+    if wrong := next((each.weight for each in part.beside if not _is_number(each.weight)), None):
+        raise StateError(f"{name}: its samples beside weigh {_kind(wrong)}, not a finite number")
     calls = {what: _named(mechanism, what, call) for what in _CALLED if (call := getattr(part, what))}
     if "forward" in calls:
-        calls["forward"] = _Forward(name, calls["forward"])
+        calls["forward"] = _Forward(mechanism, calls["forward"])
     if "term" in calls:
         calls["term"] = CheckedTerm(name, calls["term"])
-    beside = [replace(b, made=_Made(name, _named(mechanism, "beside", b.made))) for b in part.beside]
-    return replace(part, beside=beside, **calls)
+    return replace(part, beside=[_checked_beside(mechanism, each) for each in part.beside], **calls)
+
+
+def _checked_beside(mechanism: Mechanism, beside: Beside) -> Beside:
+    name = mechanism.name
+    term = beside.term and CheckedTerm(name, _named(mechanism, "beside", beside.term))
+    return replace(beside, made=_Made(name, _named(mechanism, "beside", beside.made)), term=term)
 
 
 def checked_loss(mechanism: Mechanism, made: Loss) -> Loss:
     """A loss that a mechanism made of another one."""
     if not callable(made):
-        raise StateError(f"{mechanism.name}: its loss gave {made!r}, not a function of logits and labels")
+        raise StateError(f"{mechanism.name}: its loss gave {_kind(made)}, not a function of logits and labels")
 
     def loss(scores: Tensor, labels: Tensor) -> Tensor:
         return _scalar(made(scores, labels), f"{mechanism.name}: its loss")
@@ -111,7 +146,10 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
     """
     name = mechanism.name
     if not isinstance(outcome, Outcome):
-        raise StateError(f"{name}: its end gave {outcome!r}, not an Outcome")
+        raise StateError(f"{name}: its end gave {_kind(outcome)}, not an Outcome")
+    for what in ("sends", "numbers"):
+        if not isinstance(found := getattr(outcome, what), Mapping):
+            raise StateError(f"{name}: its Outcome has {_kind(found)} as {what}, not a dictionary")
     if strange := next((each for each in outcome.sends if each not in channels), None):
         raise StateError(f"{name} sends in {strange!r}, which is none of its channels to the server")
     for channel, tensors in outcome.sends.items():
@@ -138,9 +176,24 @@ def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State
     return state
 
 
-def require_same_network(mechanism: Mechanism, model: nn.Module, names: Sequence[str]) -> None:
-    """StateError unless a mechanism left a network with the tensors it had."""
-    if changed := sorted({*model.state_dict()} ^ {*names}):
+def checked_leaving(mechanism: Mechanism, before: State, leaving: State) -> State:
+    """The shared state on its way out, after a mechanism's step."""
+    what = f"{mechanism.name}: what its leaving gave"
+    require_tensors(leaving, what)
+    if strange := sorted({*leaving} ^ {*before}):
+        raise StateError(f"{what} {'has' if strange[0] in leaving else 'lacks'} {strange[0]!r}: give all of the update")
+    return leaving
+
+
+def shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """Of a network's tensors, by name."""
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def require_same_network(mechanism: Mechanism, model: nn.Module, before: Mapping[str, torch.Size]) -> None:
+    """StateError unless a mechanism left a network with tensors of the names and shapes that it had."""
+    now = shapes(model)
+    if changed := sorted({name for name, _ in now.items() ^ before.items()}):
         raise StateError(
             f"{mechanism.name}: it changed the network itself, by {changed[0]!r}; it may change values alone"
         )
@@ -153,14 +206,15 @@ def require_finite_model(mechanism: Mechanism, model: nn.Module) -> None:
 
 def _require_finite(state: State, what: str) -> None:
     for name, tensor in state.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.layout != torch.strided:
+            raise StateError(f"{what} has {name!r}, which is sparse")
+        if not bool(torch.isfinite(tensor).all()):
             raise StateError(f"{what} has {name!r} with values that are not finite")
 
 
 def _scalar(found: Any, whose: str) -> Tensor:
     if not isinstance(found, Tensor) or found.dim():
-        said = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
-        raise StateError(f"{whose} gave {said}, not a scalar tensor")
+        raise StateError(f"{whose} gave {_kind(found)}, not a scalar tensor")
     return found
 
 
@@ -177,13 +231,13 @@ class CheckedTerm:
     """What a mechanism adds to the loss; of a number, or of what no parameter is in, training would take no notice."""
 
     name: str
-    term: Term
+    term: Callable[..., Tensor]
     last: Tensor | None = None
     depends: bool = False
 
-    def __call__(self) -> Tensor:
+    def __call__(self, *given: Any) -> Tensor:
         """The term of a step."""
-        found = _scalar(self.term(), f"{self.name}: its term")
+        found = _scalar(self.term(*given), f"{self.name}: its term")
         self.last, self.depends = found.detach(), self.depends or found.requires_grad
         return found
 
@@ -197,21 +251,29 @@ class CheckedTerm:
 class _Forward:
     """A pass through the model in the place of the model's own."""
 
-    name: str
+    mechanism: Mechanism
     forward: Forward
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Added]:
-        found = self.forward(x)
+        found, name = self.forward(x), self.mechanism.name
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor)):
-            raise StateError(f"{self.name}: its forward gave {_kind(found)}, not logits and what is added to the loss")
+            raise StateError(f"{name}: its forward gave {_kind(found)}, not logits and what is added to the loss")
         scores, added = found
         if len(scores) != len(x):
-            raise StateError(f"{self.name}: its forward gave logits of {len(scores)} samples for {len(x)} inputs")
-        if not callable(added) and not (
-            (isinstance(added, Tensor) and not added.dim()) or isinstance(added, int | float)
-        ):
-            raise StateError(f"{self.name}: its forward adds {_kind(added)} to the loss, not a scalar or a function")
+            raise StateError(f"{name}: its forward gave logits of {len(scores)} samples for {len(x)} inputs")
+        if callable(added):
+            return scores, self._of_labels(added)
+        if not ((isinstance(added, Tensor) and not added.dim()) or _is_number(added)):
+            raise StateError(f"{name}: its forward adds {_kind(added)} to the loss, not a scalar or a function")
         return scores, added
+
+    def _of_labels(self, added: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def scalar(labels: Tensor) -> Tensor:
+            with named(self.mechanism, "forward"):
+                found = added(labels)
+            return found if _is_number(found) else _scalar(found, f"{self.mechanism.name}: what its forward adds")
+
+        return scalar
 
 
 @dataclass(frozen=True)
@@ -236,7 +298,14 @@ class _Made:
         return found
 
 
+def _is_number(found: Any) -> bool:
+    return isinstance(found, int | float) and isfinite(found)
+
+
 def _kind(found: Any) -> str:
+    """What something is, without what is in it."""
     if isinstance(found, Tensor):
         return f"a tensor {tuple(found.shape)}"
-    return f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list | dict) else repr(found)
+    if isinstance(found, tuple | list | dict):
+        return f"{type(found).__name__} of {len(found)}"
+    return repr(found) if isinstance(found, int | float | str | None) else type(found).__name__

@@ -12,7 +12,7 @@ from torch import nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.channels import Channel
+from medpfl.core.channels import Channel, require_tensors
 from medpfl.core.messages import Message
 from medpfl.core.messages import named as under
 from medpfl.core.noise import NoiseSource
@@ -22,6 +22,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.site import words
 from medpfl.site.hooks import (
     CheckedTerm,
+    checked_leaving,
     checked_loss,
     checked_outcome,
     checked_part,
@@ -29,6 +30,7 @@ from medpfl.site.hooks import (
     named,
     require_finite_model,
     require_same_network,
+    shapes,
 )
 from medpfl.site.store import OPTIMIZER, copied
 from medpfl.training.loop import Epochs, Loss, Objective
@@ -67,7 +69,7 @@ class Method:
     _memory: Memory | None = field(default=None, init=False)
     _parts: dict[Mechanism, Part] = field(default_factory=dict, init=False)
     _outcomes: dict[Mechanism, Outcome] = field(default_factory=dict, init=False)
-    _names: list[str] = field(default_factory=list, init=False)
+    _shapes: dict[str, torch.Size] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -119,13 +121,13 @@ class Method:
             self._memory = Memory(dict(self._kept(OPTIMIZER) or {}))
             for round_ in self.rounds.values():
                 round_.memory = self._memory
-        self._names = [*next(iter(self.rounds.values())).model.state_dict()]
+        self._shapes, hook = shapes(next(iter(self.rounds.values())).model), "adapts" if joining else "begin"
         for mechanism, round_ in self.rounds.items():
-            with named(mechanism, "adapts" if joining else "begin"):
+            with named(mechanism, hook):
                 part = mechanism.adapts(round_) if joining else mechanism.begin(round_)
             if part is not None:
-                self._parts[mechanism] = checked_part(mechanism, part)
-            require_same_network(mechanism, round_.model, self._names)
+                self._parts[mechanism] = checked_part(mechanism, hook, part)
+            require_same_network(mechanism, round_.model, self._shapes)
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
@@ -148,13 +150,14 @@ class Method:
     def end(self) -> None:
         """After the epochs of a round."""
         for part in self._parts.values():
-            if isinstance(part.term, CheckedTerm):
-                part.term.require_dependence()
+            for term in (part.term, *(each.term for each in part.beside)):
+                if isinstance(term, CheckedTerm):
+                    term.require_dependence()
         for mechanism, part in self._parts.items():
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
                 self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own)
-                require_same_network(mechanism, self.rounds[mechanism].model, self._names)
+                require_same_network(mechanism, self.rounds[mechanism].model, self._shapes)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -169,7 +172,8 @@ class Method:
         """The shared state on its way out, through each mechanism's step."""
         for mechanism, round_ in self.rounds.items():
             with named(mechanism, "leaving"):
-                shared = mechanism.leaving(shared, round_)
+                left = mechanism.leaving(shared, round_)
+            shared = checked_leaving(mechanism, shared, left)
         return shared
 
     def sent(self, channels: Iterable[tuple[str, Mechanism]]) -> State:
@@ -182,6 +186,7 @@ class Method:
             elif isinstance(mechanism, Measuring):
                 with named(mechanism, "measured"):
                     tensors = mechanism.measured(channel, self.rounds[mechanism])
+                require_tensors(tensors, f"{mechanism.name}: what it measured for {channel}")
             else:
                 raise StateError(f"{mechanism.name} has nothing to send in {channel} at this site")
             found |= under(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
@@ -202,11 +207,13 @@ class Method:
         """Lets mechanisms change the model that the site is going to use; whether one did."""
         changed = False
         for mechanism, round_ in self.rounds.items():
-            names = [*round_.model.state_dict()]
+            before = shapes(round_.model)
             with named(mechanism, "finish"):
                 did = mechanism.finish(round_)
+            if not isinstance(did, bool):
+                raise StateError(f"{mechanism.name}: its finish gave {did!r}, not whether it changed the model")
             if did:
-                require_same_network(mechanism, round_.model, names)
+                require_same_network(mechanism, round_.model, before)
                 require_finite_model(mechanism, round_.model)
             changed = changed or did
         return changed

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medpfl.algorithms.failing import named
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
@@ -29,6 +28,7 @@ from medpfl.site.contract import digest
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
 from medpfl.site.finishing import Finishing
+from medpfl.site.hooks import named
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.outputs import require_outputs
@@ -153,7 +153,7 @@ class Site:
         x, _ = next(iter(self.data.training_batches(2, order)))
         try:
             for part in picky:
-                with named(part, "its suits"):
+                with named(part, "suits"):
                     part.suits(model.eval(), self.split, x)
         except UserError as error:
             raise StateError(str(error)) from None

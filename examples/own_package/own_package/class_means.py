@@ -119,7 +119,7 @@ class ClassMeans(MatrixMixing):
             near = [float(np.exp(-distance(own, sent[run.site_names[j]]) / self.settings.means_width)) for j in known]
             weights[i] = 0
             weights[i, known] = np.array(near) / sum(near)
-        return Weights(weights, capped=True)
+        return Weights(weights)
 
 
 def class_means(model: nn.Module, layer: nn.Linear, data: SiteData) -> State:

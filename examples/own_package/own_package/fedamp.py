@@ -45,12 +45,11 @@ class Attentive(MatrixMixing):
         """W of the sites that sent an update; who sent none keeps what it has."""
         there = [i for i, site in enumerate(run.site_names) if site in updates]
         models = torch.stack([flat(updates[run.site_names[i]]) for i in there])
-        alike = torch.exp(self.settings.amp_sharpness * (normalize(models) @ normalize(models).T - 1))
-        others = alike.fill_diagonal_(0).numpy()
-        rows = (1 - self.settings.amp_own) * others / others.sum(1, keepdims=True)
+        alike = self.settings.amp_sharpness * (normalize(models) @ normalize(models).T)
+        rows = (1 - self.settings.amp_own) * alike.fill_diagonal_(-torch.inf).softmax(1).numpy()
         weights = np.zeros((run.sites, run.sites))
         weights[np.ix_(there, there)] = rows + self.settings.amp_own * np.eye(len(there))
-        return Weights(weights, capped=True)
+        return Weights(weights)
 
 
 def flat(state: State) -> torch.Tensor:

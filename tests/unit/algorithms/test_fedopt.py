@@ -179,8 +179,8 @@ def test_what_makes_no_move_is_named(monkeypatch):
             lambda before, *_: Moved({n: t.double() for n, t in before.items()}, {}),
             "has type torch.float64, and the mix torch.float32",
         ),
-        (lambda before, *_: Moved(before, None), "after round 1: what it keeps is no dictionary of tensors"),
-        (lambda before, *_: Moved(before, {"m": 1.0}), "after round 1: what it keeps is no dictionary of tensors"),
+        (lambda before, *_: Moved(before, None), "after round 1: what it keeps (has 'm', float|is \\w+), not a"),
+        (lambda before, *_: Moved(before, {"m": 1.0}), "after round 1: what it keeps (has 'm', float|is \\w+), not a"),
         (lambda *_: 1 / 0, r"its move at the server failed after round 1 \(test_fedopt.py, line \d+\): ZeroDivision"),
     ],
 )

@@ -1,5 +1,6 @@
 """What a mechanism of one's own gives wrongly is said with its name, and never taken for nothing."""
 
+import numpy as np
 import pytest
 import torch
 from tiny import Net, images, run, sites_of
@@ -23,6 +24,12 @@ from medpfl.site.hooks import HookFailed
 from medpfl.training.part import Beside, Outcome, Part
 
 
+@pytest.fixture(autouse=True)
+def of_this_file(monkeypatch):
+    """What stands here is the mechanism's own code."""
+    monkeypatch.setattr(Proximal, "__module__", __name__)
+
+
 def trained(monkeypatch, begin, replaces=()):
     """A round of FedProx whose mechanism begins so."""
     monkeypatch.setattr(Proximal, "begin", begin)
@@ -39,7 +46,7 @@ def trained(monkeypatch, begin, replaces=()):
 @pytest.mark.parametrize(
     ("begin", "words"),
     [
-        (lambda *_: lambda: 0.0, r"proximal: its begin gave <function .*, not a Part"),
+        (lambda *_: lambda: 0.0, "proximal: its begin gave function, not a Part"),
         (lambda *_: Part(term=lambda: 0.5), "proximal: its term gave 0.5, not a scalar tensor"),
         (lambda *_: Part(term=lambda: torch.ones(3)), r"proximal: its term gave a tensor \(3,\), not a scalar tensor"),
         (lambda *_: Part(term=lambda: torch.tensor(2.0)), "proximal: its term depends on no parameter that is trained"),
@@ -58,11 +65,26 @@ def trained(monkeypatch, begin, replaces=()):
             lambda *_: Part(end=lambda: Outcome(state={"a": torch.tensor([1, torch.nan])})),
             "proximal: its state has 'a' with values that are not finite",
         ),
-        (lambda *_: Part(term="mu"), "proximal: its Part has term='mu', not a function"),
+        (lambda *_: Part(term="mu"), "proximal: its Part has 'mu' as term, not a function"),
         (lambda *_: Part(forward=lambda x: (x, 0.0)), r"has 'forward', in the place .* replaces = \('forward',\)"),
         (lambda *_: Part(train=lambda work: work.run()), r"has 'train', in the place .* replaces = \('train',\)"),
         (lambda *_: Part(beside=Beside(lambda x, y: (x, y), 1.0)), "not a sequence of Beside"),
         (lambda *_: Part(beside=[lambda x, y: (x, y)]), "not a sequence of Beside"),
+        (
+            lambda *_: Part(beside=[Beside(lambda x, y: (x, y), "1")]),
+            "its samples beside weigh '1', not a finite number",
+        ),
+        (lambda *_: Part(beside=[Beside(lambda x, y: (x, y), 1.0, lambda *_: 0.5)]), "its term gave 0.5, not a scalar"),
+        (
+            lambda *_: Part(beside=[Beside(lambda x, y: (x, y), 1.0, lambda *_: torch.tensor(2.0))]),
+            "its term depends on no parameter",
+        ),
+        (lambda *_: Part(end=lambda: Outcome(sends=None)), "its Outcome has None as sends, not a dictionary"),
+        (lambda *_: Part(end=lambda: Outcome(numbers=[1])), "its Outcome has list of 1 as numbers, not a dictionary"),
+        (
+            lambda *_: Part(end=lambda: Outcome(state={"a": torch.ones(2).to_sparse()})),
+            "its state has 'a', which is sparse",
+        ),
         (lambda *_: Part(beside=[Beside(lambda x, y: x, 1.0)]), r"a tensor \(4, 1, 4, 4\), not images and labels"),
         (lambda *_: Part(beside=[Beside(lambda x, y: (x, y[:1]), 1.0)]), "with 1 labels"),
         (lambda *_: Part(beside=[Beside(lambda x, y: (x[..., :2], y), 1.0)]), r"own are \[4, 1, 4, 2\] with 4"),
@@ -81,6 +103,7 @@ def test_what_a_part_gives_wrongly(monkeypatch, begin, words):
         (lambda net, x: (net(x)[:1], 0.0), "logits of 1 samples for 4 inputs"),
         (lambda net, x: (net(x), net(x)), r"its forward adds a tensor \(4, 3\) to the loss, not a scalar"),
         (lambda net, x: (net(x), None), "its forward adds None to the loss"),
+        (lambda net, x: (net(x), lambda y: y.float()), r"what its forward adds gave a tensor \(4,\), not a scalar"),
     ],
 )
 def test_what_a_forward_gives_wrongly(monkeypatch, forward, words):
@@ -109,6 +132,8 @@ def broken(*_):
         ("term", lambda *_: Part(term=broken), ()),
         ("forward", lambda *_: Part(forward=broken), ("forward",)),
         ("beside", lambda *_: Part(beside=[Beside(broken, 1.0)]), ()),
+        ("beside", lambda *_: Part(beside=[Beside(lambda x, y: (x, y), 1.0, broken)]), ()),
+        ("forward", lambda self, round_: Part(forward=lambda x: (round_.model(x), broken)), ("forward",)),
         ("before_step", lambda *_: Part(before_step=broken), ()),
         ("after_step", lambda *_: Part(after_step=broken), ()),
         ("train", lambda *_: Part(train=broken), ("train",)),
@@ -124,6 +149,54 @@ def test_code_that_fails_is_named_and_its_text_stays_in_the_sites_log(monkeypatc
     assert failed == Failure("site-1", 1, words_.FAILED_IN("KeyError", hook, "proximal", "train"))
     assert words_.listed(failed.reason, ()) == failed.reason
     assert f"site-1, train in round 1: proximal, in its {hook}: KeyError" in caplog.text
+
+
+class Broken(Net):
+    """Whose code fails while it trains."""
+
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled():
+            raise LookupError("its own")
+        return super().forward(x)
+
+
+Broken.forward.__code__ = Broken.forward.__code__.replace(co_filename="/home/somebody/network.py")
+
+
+def test_a_network_that_fails_is_not_the_mechanisms_fault(monkeypatch):
+    """FedRep trains in the place of the run's loop, and the network is somebody else's."""
+    for method in ("fedrep", "fedprox", "fedreg"):
+        federation = Federation.of(tiny_config(method))
+        model = Broken()
+        failed = answer(sites_of(federation)["site-1"], Message("train", 1, dict(federation.initial_shared)), model)
+        assert failed.reason == words_.FAILED("LookupError", "train")
+
+
+def test_an_error_that_no_list_has_is_said_by_the_nearest_that_is_there(monkeypatch):
+    def begin(self, round_):
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(Proximal, "begin", begin)
+    federation = Federation.of(tiny_config("fedprox"))
+    message = Message("train", 1, dict(federation.initial_shared))
+    failed = answer(sites_of(federation)["site-1"], message, federation.model())
+    assert failed.reason == words_.FAILED_IN("ValueError", "begin", "proximal", "train")
+    assert words_.listed(failed.reason, ()) == failed.reason
+
+
+@pytest.mark.parametrize(
+    ("gives", "words"),
+    [
+        (None, "is NoneType, not a dictionary of tensors"),
+        ({}, "lacks 'fc1.bias': give all of the update"),
+    ],
+)
+def test_what_is_left_of_an_update_is_all_of_it(monkeypatch, gives, words):
+    monkeypatch.setattr(Proximal, "leaving", lambda *_: gives)
+    federation = Federation.of(tiny_config("fedprox"))
+    message = Message("train", 1, dict(federation.initial_shared))
+    failed = answer(sites_of(federation)["site-1"], message, federation.model())
+    assert failed.reason == f"proximal: what its leaving gave {words}"
 
 
 @pytest.mark.parametrize("hook", ["loss", "leaving", "in_use", "finish"])
@@ -155,6 +228,7 @@ def test_what_a_site_uses_is_a_whole_finite_state(monkeypatch, of_model, words):
     ("change", "words"),
     [
         (lambda net: net.add_module("fc3", torch.nn.Linear(2, 2)), "changed the network itself, by 'fc3.bias'"),
+        (lambda net: setattr(net, "fc1", torch.nn.Linear(16, 7)), "changed the network itself, by 'fc1.bias'"),
         (lambda net: net.fc1.bias.data.fill_(torch.nan), "what it made of the model has 'fc1.bias' with values that"),
     ],
 )

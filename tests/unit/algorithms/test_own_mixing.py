@@ -10,6 +10,7 @@ from medpfl.algorithms.mixing import Samples, Uniform
 from medpfl.algorithms.mixing_kinds import Weights
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
+from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.results import build_results
 from medpfl.training.part import Outcome, Part
@@ -166,6 +167,41 @@ def test_a_w_of_updates_that_fails_is_named_with_its_round(monkeypatch):
         run(config("fedavg", mixing="uniform"))
 
 
+@pytest.mark.parametrize("dtype", [bool, int, np.float32, np.longdouble])
+def test_w_may_be_of_any_real_numbers_and_a_view(monkeypatch, dtype):
+    monkeypatch.setattr(Uniform, "matrix", lambda self, run, state, updates: Weights(np.eye(3, dtype=dtype)[::-1]))
+    state, _ = run(config("fedavg", mixing="uniform", rounds=1))
+    assert state.weights.tolist() == np.eye(3)[::-1].tolist()
+
+
+def test_a_cap_on_others_holds_for_a_w_of_updates_and_results_have_what_was_used(monkeypatch):
+    """Each site would get the next one's model alone; the third, which the second would get, is away."""
+
+    def matrix(self, run, state, updates):
+        return Weights(np.roll(np.eye(3), 1, axis=1))
+
+    def away(*_):
+        raise StateError("away")
+
+    monkeypatch.setattr(Uniform, "matrix", matrix)
+    made = config("fedavg", mixing="uniform", rounds=1, weight_cap=0.6, min_sites=2)
+    state, _ = run(made, lambda sites: setattr(sites["site-3"], "handle", away))
+    assert state.weights[:2] == pytest.approx(np.array([[0.4, 0.6, 0], [0, 0, 0]]))
+    assert not state.weights[:, 2].any()
+    results = build_results(Federation.of(made).plan(), state, env="inprocess", data={}, seconds={})
+    assert results["mixing"] == {"sites": ["site-1", "site-2"], "matrix": state.weights[:2, :2].tolist()}
+
+
+def test_what_a_mixing_is_given_it_does_not_change(monkeypatch):
+    def matrix(self, run, state, updates):
+        updates["site-1"]["fc1.bias"].zero_()
+        return Weights(np.eye(3))
+
+    monkeypatch.setattr(Uniform, "matrix", matrix)
+    with pytest.raises(UserError, match="uniform: its matrix at the server changed what it was given in place"):
+        run(config("fedavg", mixing="uniform"))
+
+
 def test_a_move_that_changes_what_it_is_given_is_refused(monkeypatch):
     def move(before, mixed, kept):
         next(iter(mixed.values())).zero_()
@@ -183,6 +219,8 @@ def test_a_move_that_changes_what_it_is_given_is_refused(monkeypatch):
         (Entry((), (torch.float16, torch.float32)), "'count' is of any length or of several types"),
         (Entry((), torch.float32), r"has 'count' of dtypes=torch.float32: use a tuple"),
         (torch.ones(()), "has 'count', Tensor, among its entries"),
+        (Entry(3, (torch.float32,)), "has 'count' of shape=3: use a tuple of lengths"),
+        (Entry((), (torch.float32,), least="0"), "has 'count' of values from '0' to"),
     ],
 )
 def test_what_could_not_leave_is_refused_before_the_run(monkeypatch, entry, words):

@@ -106,7 +106,7 @@ class _Similarity(WeighsSites, MeasuredMixing):
         """Eqs. 7 and 8; by numbers of samples as long as nothing is known."""
         if state.weights is None:
             return Weights(by_samples(run, state))
-        return Weights(state.weights, capped=True)
+        return Weights(state.weights)
 
     def row_of(self, kept: Sequence[State], own: State) -> np.ndarray:
         """By 1 / distance, with the sum 1: lambda, a site's own share, goes to the others."""
