@@ -38,6 +38,12 @@ def init(
             help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
         ),
     ] = None,
+    new_list: Annotated[
+        bool,
+        typer.Option(
+            "--new-list", help="With --job: its list of what may leave takes the place of an earlier job's, or your own."
+        ),
+    ] = False,
     allow_byoc: Annotated[
         bool, typer.Option("--allow-byoc", help="Let jobs bring code that runs at this site; without it none may.")
     ] = False,
@@ -61,7 +67,7 @@ def init(
 
     named = dict(named_path(item) for item in data or [])
     wanted = read_job(job) if job else None
-    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, policy=policy_fields(policy or []))
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, new_list=new_list, policy=policy_fields(policy or []))
     usable = True
     known = read_site_manifest(kit / "local") | named
     for name in dict.fromkeys((*named, *(known if policy else ()), *([wanted.config.data] if wanted else ()))):
@@ -87,7 +93,10 @@ def init(
         plan.write()
         say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
     for line in plan.refusals:
-        say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
+        say(
+            f"refused: {line}; --new-list puts its list in the place of that one (an earlier job's is refused then), or "
+            f"add to it in {kit / 'local' / 'privacy.json'}"
+        )
     if plan.refusals:
         raise typer.Exit(1)
 
