@@ -41,7 +41,8 @@ def init(
     new_list: Annotated[
         bool,
         typer.Option(
-            "--new-list", help="With --job: its list of what may leave takes the place of an earlier job's, or your own."
+            "--new-list",
+            help="With --job: its list of what may leave takes the place of the one that is there.",
         ),
     ] = False,
     allow_byoc: Annotated[
@@ -94,7 +95,7 @@ def init(
         say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
     for line in plan.refusals:
         say(
-            f"refused: {line}; --new-list puts its list in the place of that one (an earlier job's is refused then), or "
+            f"refused: {line}; --new-list puts its list in the place of that one, and an earlier job is refused; or "
             f"add to it in {kit / 'local' / 'privacy.json'}"
         )
     if plan.refusals:

@@ -135,6 +135,7 @@ def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
     assert result.exit_code == 0
     assert "organs  train 1  18 tensors, 180 kB" in result.output
     assert "alice/hospital" in result.output
+    assert "  experiment first" in result.output
     assert "organs  open 0  the data are opened" in result.output
     assert "3 entries" in result.output
     assert "the chain is whole" in result.output
