@@ -81,8 +81,8 @@ class Delivery:
         """
         names = self.inputs.classes if self.inputs else ()
         found = self.config.learned.never_answered(predictions)
-        named = {names[c] if c < len(names) else str(c): number for c, number in found.items()}
-        return {"never_answered": named} if named else {}
+        numbers = {names[c] if c < len(names) else str(c): number for c, number in found.items()}
+        return {"never_answered": numbers} if numbers else {}
 
     def write(
         self,
