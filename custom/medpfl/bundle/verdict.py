@@ -45,6 +45,7 @@ def page(card: Mapping[str, Any], detail: Mapping[str, Any] | None = None) -> st
         "which": _JOINED if card.get("joined") else _WHICH[card["which"]],
         "lead": lead(card),
         "uses": uses(card),
+        "unanswered": unanswered(card),
         "rows": [[cell.replace("-", "−") for cell in row] for row in _rows(card)],  # as wide as the plus
         "cases": _cases(card),
         "gain": "Gain (points)" if _in_points(card) else "Gain",
@@ -94,7 +95,7 @@ def lead(card: Mapping[str, Any]) -> str:
         f"{measure.title} {measure.told(gained['difference'])} against training alone{sign}, 95 % interval "
         f"{measure.ends(gained)}"
     )
-    if abs(gained["difference"]) < NOTHING:
+    if abs(gained["difference"]) < NOTHING and not gained["low"] <= 0 <= gained["high"]:
         return f"No difference was found at this site: {by}."
     return {
         "gains": f"Taking part helps this site: {by}.",
@@ -132,6 +133,14 @@ def uses(card: Mapping[str, Any]) -> str:
     if what == used["candidate"]:
         return f"It uses {method}; compared is {alone}."
     return f"It uses {what}: shares of {method} and of {alone} in each case's prediction."
+
+
+def unanswered(card: Mapping[str, Any]) -> str:
+    """Which classes the used model says of no test case, though some are of them; empty where there are none."""
+    if not (found := card.get("never_answered")):
+        return ""
+    each = " nor ".join(f"{name!r}, which {n} of them {'is' if n == 1 else 'are'}" for name, n in found.items())
+    return f"On the {card['test']['n']} test cases it never answered {each}."
 
 
 _JOINED = "the model of a site that joined after round"

@@ -77,7 +77,8 @@ def ledger(
             what = f"refused: {entry['refused']}" if "refused" in entry else what
             asked, whose = f"{entry['task']} {entry['round']}", entry["submitter"] or "-"
             parts = (entry["time"], entry["data"], asked, what, f"contract {entry['contract'][:12]}", whose)
-            print(printable("  ".join(" ".join(part.split()) for part in (*parts, f"job {entry['job']}"))))
+            parts += (f"job {entry['job']}", f"experiment {entry['experiment']}")
+            print(printable("  ".join(" ".join(part.split()) for part in parts)))
         forgotten = sets.forget(forget) if forget else 0
         held = sets.sizes()
     except SealBroken as error:

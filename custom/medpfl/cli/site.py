@@ -18,6 +18,8 @@ from medpfl.core.errors import UserError
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
     from medpfl.data.finding import Finding
+    from medpfl.flare.job.folder import Job
+    from medpfl.site.policy import SitePolicy
 
 site_app = typer.Typer(help="A hospital's FLARE startup kit.", no_args_is_help=True)
 site_app.command("audit")(audit)
@@ -36,6 +38,13 @@ def init(
             help="Job folder: only what it sends may leave this site, and the data it names must be as it says."
         ),
     ] = None,
+    new_list: Annotated[
+        bool,
+        typer.Option(
+            "--new-list",
+            help="With --job: its list of what may leave takes the place of the one that is there.",
+        ),
+    ] = False,
     allow_byoc: Annotated[
         bool, typer.Option("--allow-byoc", help="Let jobs bring code that runs at this site; without it none may.")
     ] = False,
@@ -50,21 +59,28 @@ def init(
     Exit code 1 if data are not there, cannot be used or are not as the job says, or if the site's own list of what may
     leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted.
     """
+    from medpfl.flare.admin.enough import site_name
     from medpfl.flare.admin.kit import plan_kit
     from medpfl.flare.admin.kit_policy import policy_fields
     from medpfl.flare.job.folder import read_job
     from medpfl.report.terminal import print_findings
+    from medpfl.site.local_file import read_site_manifest
 
     named = dict(named_path(item) for item in data or [])
     wanted = read_job(job) if job else None
-    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, policy=policy_fields(policy or []))
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, new_list=new_list, policy=policy_fields(policy or []))
     usable = True
-    for name, path in named.items():
-        say(f"{name}: {path}")
-        described = wanted.config if wanted and wanted.config.data == name else None
-        usable &= print_findings(_findings(path, described), console)
+    known = read_site_manifest(kit / "local") | named
+    for name in dict.fromkeys((*named, *(known if policy else ()), *([wanted.config.data] if wanted else ()))):
+        described = wanted if wanted and wanted.config.data == name else None
+        found = _findings(known[name], described and described.config) if name in named else []
+        if name in known and all(finding.level != "error" for finding in found):
+            found += _enough(plan.policy, known[name], site_name(kit), described)
+        if found:
+            say(f"{name}: {known[name]}")
+        usable &= print_findings(found, console)
     if not usable:
-        say("Nothing was written: put the data right first.")
+        say("Nothing was written: put that right first.")
         raise typer.Exit(1)
     for line in plan.changes:
         say(line)
@@ -78,7 +94,10 @@ def init(
         plan.write()
         say(f"Written to {kit / 'local'}; restart FLARE there if it runs.")
     for line in plan.refusals:
-        say(f"refused: {line}; what may leave is added to {kit / 'local' / 'privacy.json'} by hand")
+        say(
+            f"refused: {line}; --new-list puts its list in the place of that one, and an earlier job is refused; or "
+            f"add to it in {kit / 'local' / 'privacy.json'}"
+        )
     if plan.refusals:
         raise typer.Exit(1)
 
@@ -102,6 +121,27 @@ def _findings(path: Path, job: RunConfig | None) -> list[Finding]:
     if any(finding.level == "error" for finding in fit):
         return fit
     return [*check(path, job.data_args), *_several_centres(path, job.data_args), *fit]
+
+
+def _enough(policy: SitePolicy, path: Path, site: str, job: Job | None) -> list[Finding]:
+    """Whether the data have patients enough for what leaves by the policy; too few for the job's updates is an error.
+
+    Args:
+        policy: the site's.
+        path: the data.
+        site: its name.
+        job: that takes them, if one is given.
+    """
+    from medpfl.data.finding import Finding
+    from medpfl.flare.admin.enough import patients_here, too_few_to_send, verdict_stays
+
+    patients = patients_here(path, site, job and job.config)
+    found = []
+    if (few := too_few_to_send(policy, patients)) and (job is None or job.allowed):
+        found.append(Finding("error" if job else "warning", few))
+    if (stays := verdict_stays(policy, patients)) and (job is None or job.chooses):
+        found.append(Finding("warning", stays))
+    return found
 
 
 def _several_centres(path: Path, data_args: Mapping[str, Any]) -> list[Finding]:

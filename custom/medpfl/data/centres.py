@@ -123,7 +123,11 @@ class OfCentres(ABC):
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))["train"])
+        return self.patients(name, "train")
+
+    def patients(self, name: str, part: Part) -> frozenset[str]:
+        """Whose samples a part of a site's data has."""
+        return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))[part])
 
     def _all_here(self) -> bool:
         """Whether this machine has every centre's data, as in a simulation."""

@@ -9,6 +9,7 @@ from typing import Any
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.npz.medmnist import known_set
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.source import DataSource
 from medpfl.tasks import tasks
@@ -41,8 +42,15 @@ def task_for(data: str, data_args: Mapping[str, Any], asked: str | None) -> str 
     Raises:
         UserError: the data have other labels than the task that is asked for.
     """
-    known, said = tasks(), kind_of(data, data_args).task(data, data_args)
-    if asked and said and asked in known and known[asked].labels != known[said].labels:
+    kind = kind_of(data, data_args)
+    known, said = tasks(), kind.task(data, data_args)
+    fits = not (asked and said and asked in known and known[asked].labels != known[said].labels)
+    if not fits and known[asked].labels == "mask" and not (kind.is_here(data) or known_set(data)):
+        raise UserError(
+            f"--task {asked}: {data} is not here, so say of what its masks are: --data-arg classes=background,NAME and "
+            "--data-arg dims=2 (pictures, slices) or dims=3 (volumes)"
+        )
+    if not fits:
         fitting = [name for name, task in known.items() if task.labels == known[said].labels]
         raise UserError(f"--task {asked}: {data} has {_LABELS[known[said].labels]}; it is for {' or '.join(fitting)}")
     return asked or said or None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medpfl.core.site_data import SiteData
+from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.data.inputs import Inputs
 
 
@@ -69,6 +69,15 @@ def training_patients(source: DataSource, name: str) -> frozenset[str] | None:
     """
     found = getattr(source, "training_patients", None)
     return None if found is None else found(name)
+
+
+def number_of_patients(source: DataSource, name: str) -> dict[Part, int] | None:
+    """Patients by part at a site; samples where nobody knows whose they are. No image is decoded.
+
+    From a source that has a method ``patients``; None from others, such as one's own function.
+    """
+    found = getattr(source, "patients", None)
+    return None if found is None else {part: len(found(name, part)) for part in PARTS}
 
 
 def input_format(source: DataSource) -> dict[str, Any]:

@@ -194,7 +194,9 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     without = [site for site in untested if sites.get(site, {}).get("test") == 0]
     for what, of in {
         "No test data at": without,
-        "No test data, or a policy that tells no figures, at": [site for site in untested if site not in without],
+        "No test data, fewer test patients than its least_patients, or a policy that tells no figures, at": [
+            site for site in untested if site not in without
+        ],
     }.items():
         if of:
             notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")

@@ -62,13 +62,13 @@ def _lines(console: Console, title: str, rounds: int) -> Watch:
         if not now.round:
             started = time.monotonic()  # what rounds take is counted from where they begin
         said.add((now.phase, now.round, now.note))
-        if now.phase == "train" and now.round:
+        if now.phase == "train" and now.round and not now.note:
             spent = time.monotonic() - started
             left = spent / now.round * (rounds - now.round)
             console.print(
                 f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
             )
-        elif now.phase != "train":
+        elif now.phase != "train" or now.note:
             note = f": {printable(now.note)}" if now.note else ""
             console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
 

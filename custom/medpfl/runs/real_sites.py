@@ -104,8 +104,10 @@ def _told(results: Results) -> list[str]:
     notes = ["Numbers of cases are as the sites tell them: by a hospital's default in tens, 10 for 1 to 14."]
     if not results.get("verdict") and results["choices"]["use"] != "received":
         notes.append(
-            "No site tells what taking part is worth to it: by a hospital's default that stays in its own page. What "
-            "the sites use may be nothing but the models that they trained alone."
+            "No site tells what taking part is worth to it, nor why it does not: its policy may keep that in its own "
+            "page (verdict=false is a hospital's default; measures=none), or fewer validation patients than its "
+            "least_patients chose what it uses. What the sites use may be nothing but the models that they trained "
+            "alone."
         )
     return notes
 

@@ -58,7 +58,7 @@ def of_enough(
     found = {name: told(v) if name in (*_MEASURED, "alone_validation") else v for name, v in metrics.items()}
     if "test" in found:
         found["test"] = {which: told(v) for which, v in found["test"].items()}
-    few = judges < policy.least_patients
+    few = chosen_by_few(policy, judges)
     if "selecting" in found and few:
         found["selecting"] = None
     if "validation_loss" in found and (few or not loss):
@@ -68,6 +68,11 @@ def of_enough(
     if found.get("verdict"):
         found["verdict"] = found["verdict"] | {name: told(found["verdict"][name]) for name in ("alone", "gain")}
     return found
+
+
+def chosen_by_few(policy: SitePolicy, judges: int) -> bool:
+    """Whether what a site chooses by so many validation patients is not told, nor then how it compares."""
+    return policy.measures == "coarse" and judges < policy.least_patients
 
 
 def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:

@@ -73,6 +73,17 @@ class Delivery:
             found |= said
         return found
 
+    def unanswered(self, predictions: Any) -> dict[str, Any]:
+        """What the record of :meth:`write` has of classes that the model says of no test case, though some are theirs.
+
+        Args:
+            predictions: of what the site uses, on its test data.
+        """
+        names = self.inputs.classes if self.inputs else ()
+        found = self.config.learned.never_answered(predictions)
+        numbers = {names[c] if c < len(names) else str(c): number for c, number in found.items()}
+        return {"never_answered": numbers} if numbers else {}
+
     def write(
         self,
         which: Which,
@@ -95,7 +106,7 @@ class Delivery:
             round_: the round after whose mix this is the site's model.
             state: the model's whole state.
             record: ``samples`` by part, of how many ``patients`` if of fewer, the measures ``validation`` and ``test``,
-                and the ``verdict`` if there is one.
+                and the ``verdict`` if there is one, and what :meth:`said` and :meth:`unanswered` have.
             detail: :meth:`medpfl.tasks.task.Task.detail` of the test, where it was made.
             archive: another model that is there goes to the archive.
 

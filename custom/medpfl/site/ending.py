@@ -269,6 +269,8 @@ class Ending:
             record = {"samples": samples, "patients": people, **tested, **lead(learned, self.data)}
             if choice.of_method:
                 record |= delivery.said(self.data)
+            if samples["test"]:
+                record |= delivery.unanswered(self._used("test", choice, alone, model))
             if alone is not None:
                 said = metrics["verdict"]
                 gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)

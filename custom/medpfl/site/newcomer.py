@@ -25,6 +25,7 @@ from medpfl.core.parameters import ParameterSplit, State, StateError, on_cpu
 from medpfl.core.plain import plain_problem
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import PARTS, SiteData
+from medpfl.models.blend import restored
 from medpfl.site import words
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import carry_out
@@ -187,7 +188,9 @@ class Newcomer:
         own, rivals = trained_alone(self.name, config, data, self.first, model, epochs)
         state, used, validated = chosen_model(adapted, own, config, data, model)
         worth = own and verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], config, data, model)
-        self._deliver(message.round, state, found | used, validated, worth)
+        predicted = config.learned.predict(restored(model, state), data, "test")
+        unanswered = self.delivery.unanswered(predicted)
+        self._deliver(message.round, state, found | used, validated, unanswered | ({"verdict": worth} if worth else {}))
         return {}, found | rivals | used
 
     def begin(self, model: nn.Module, shared: State) -> None:
@@ -207,7 +210,7 @@ class Newcomer:
         state: State,
         found: Mapping[str, Any],
         validation: Mapping[str, Any] | None,
-        worth: Mapping[str, Any] | None,
+        more: Mapping[str, Any],
     ) -> None:
         record = {
             "samples": found["samples"],
@@ -218,7 +221,7 @@ class Newcomer:
             | {k: found[k] for k in ("weight",) if k in found},
             **(self.delivery.said(self.data) if found.get("weight", 1) == 1 else {}),
             **lead(self.config.learned, self.data),
-            **({"verdict": worth} if worth else {}),
+            **more,
         }
         try:
             self.delivery.write("selected", self.name, round_, state, record, archive=True)  # the other may be in use

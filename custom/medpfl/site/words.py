@@ -108,7 +108,7 @@ OTHER_RUN = Reason("contract: another run has begun here meanwhile")
 OTHER_SUBMITTER = Reason("contract: the experiment belongs to another submitter here; choose another name")
 OTHER_CONTRACT = Reason("contract: the experiment belongs to another contract here ({hash}); choose another name")
 RECORD_DAMAGED = Reason("contract: the record of this run at the site is damaged; begin a new experiment")
-NOT_APPROVED = Reason("contract: {hash} is not approved at this site")
+NOT_APPROVED = Reason("contract: {hash} is not approved at this site (there: medpfl site init KIT --job JOB)")
 
 # The policy.
 BRINGS_WEIGHTS = Reason(

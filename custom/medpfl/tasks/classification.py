@@ -141,6 +141,13 @@ class Classification(OfProbabilities):
             float(right[labels == c].mean()) if (labels == c).any() else None for c in range(probabilities.shape[1])
         ]
 
+    def never_answered(self, predictions: Predictions) -> dict[int, int]:
+        """See :class:`~medpfl.tasks.task.Task`: a prediction says the most probable class, and none if not finite."""
+        probabilities, labels = predictions
+        said = set(probabilities.argmax(1)[np.isfinite(probabilities).all(1)].tolist())
+        classes, numbers = np.unique(labels, return_counts=True)
+        return {c: n for c, n in zip(classes.tolist(), numbers.tolist(), strict=True) if c not in said}
+
     def losses(self, predictions: Predictions) -> np.ndarray:
         """Negative log probability of the label, at most :data:`_MOST_LOSS`."""
         probabilities, labels = predictions

@@ -135,6 +135,13 @@ class Task(ABC):
         """
         return None
 
+    def never_answered(self, predictions: Any) -> dict[int, int]:
+        """Cases by class of the classes that some are of and that no prediction says; for the site's own folder.
+
+        By default none: cases are not of one class each.
+        """
+        return {}
+
     def told(self, predictions: Any, enough: Enough) -> dict[str, Any] | None:
         """The measures that may leave where fewer patients than ``enough`` says may not count for any.
 

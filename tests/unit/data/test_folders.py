@@ -259,6 +259,14 @@ def test_check_suggests_no_expression_that_takes_a_prefix_for_the_patient(fundus
     assert ("warning", said) in told and sum("is the expression right" in words for _, words in told) == 1
 
 
+def test_check_refuses_an_expression_by_which_all_that_is_there_is_one_patient(fundus):
+    """A hospital's own folder: there is nothing to test on."""
+    for k, file in enumerate((fundus / "north").rglob("*.png")):
+        file.rename(file.with_name(f"MCUCXR_{k}.png"))
+    told = [(f.level, f.message) for f in check(fundus / "north", {"patient": "^([^_]+)_"})]
+    assert ("error", True) in [(level, "is the expression right?" in words) for level, words in told]
+
+
 def test_check_with_other_arguments(fundus):
     (found,) = check(fundus, {"classes": "normal,cataract"})
     assert (found.level, "'glaucoma' is none of the classes normal, cataract" in found.message) == ("error", True)

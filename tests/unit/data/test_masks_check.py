@@ -92,6 +92,7 @@ def test_an_expression_for_the_patient_is_suggested_where_it_makes_sense_of_the_
     assert "^([^_]+)_" not in words(root, "warning") and "patient=EXPRESSION" in words(root, "warning")
     said = "all 6 pictures of a are one patient by patient='^([^_]+)_': is the expression right?"
     assert said in words(root, "warning", patient="^([^_]+)_")
+    assert said in words(root / "a", "error", patient="^([^_]+)_")  # and there is nobody else to test on
 
 
 def test_all_that_is_wrong_is_listed_in_the_runs_words(home):

@@ -12,7 +12,7 @@ from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.data.kinds.function.own_data import OwnData
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
-from medpfl.data.sites import open_source
+from medpfl.data.sites import open_source, task_for
 from medpfl.engine.federation import Federation
 
 CPU = torch.device("cpu")
@@ -298,3 +298,12 @@ def test_a_task_that_the_data_have_no_labels_for():
     config = make_config(algorithm="fedavg", data="sarcoma-sample", sites=3)
     with pytest.raises(UserError, match="--task classification: sarcoma-sample has masks; it is for segmentation"):
         open_source(config)
+
+
+@pytest.mark.parametrize("data_args", [{}, {"classes": "background,tumour"}])
+def test_masks_that_are_not_here_need_words_of_what_they_are(data_args):
+    with pytest.raises(UserError, match=r"--task segmentation: brain is not here.*dims=2.* or dims=3"):
+        task_for("brain", data_args, "segmentation")
+    assert task_for("brain", {"classes": "background,tumour", "dims": 2}, "segmentation") == "segmentation"
+    with pytest.raises(UserError, match="--task segmentation: bloodmnist has one class an image"):
+        task_for("bloodmnist", {}, "segmentation")

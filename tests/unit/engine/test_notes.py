@@ -58,7 +58,8 @@ def test_sites_whose_policy_tells_nothing_are_not_said_to_lack_data_or_to_have_b
     said = _notes(run, state, {"sites": {"site-2": {"test": 0}}})
     assert said == [
         "No test data at site-2: no row in the tables, and not counted over sites.",
-        "No test data, or a policy that tells no figures, at site-1: no row in the tables, and not counted over sites.",
+        "No test data, fewer test patients than its least_patients, or a policy that tells no figures, at site-1: no "
+        "row in the tables, and not counted over sites.",
         "site-1 tells no validation and uses its model of round 1.",
         "site-3 was absent when round 2 was validated, or its file is damaged; its last model was tested instead.",
     ]

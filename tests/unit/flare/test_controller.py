@@ -11,7 +11,9 @@ from tiny import same, sites_of
 
 from medpfl.algorithms.fedimpres import synthesis as impression
 from medpfl.config.run import make_config
+from medpfl.core.messages import Update
 from medpfl.engine.federation import Federation
+from medpfl.flare.transport import controller as controller_module
 from medpfl.flare.transport.controller import PersonalizedController
 from medpfl.flare.transport.endings import BEGUN
 from medpfl.flare.transport.trust import REHEARSAL
@@ -129,3 +131,30 @@ def test_an_abort_while_sites_work_uses_none_of_their_answers(tmp_path, monkeypa
     controller.run()
     assert controller.said == ["medpfl: aborted; the checkpoint holds the last finished step"]
     assert not (tmp_path / "aborted" / "experiment" / "server" / CHECKPOINT).exists()
+
+
+def test_who_is_waited_for_once_the_quorum_has_answered_is_named(tmp_path, monkeypatch, sites):
+    """As where a site's machine has lost its power: every round waits for it anew."""
+    controller = Here(tmp_path, sites)
+    first, late = sites
+    monkeypatch.setattr(controller_module, "_NAMED_AFTER", 0.1)
+    monkeypatch.setattr(controller_module, "message_to_model", lambda *_: None)
+    controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in sites])
+    waiting, notes = [True], []
+
+    def send(targets, **_):
+        if targets == [first]:
+            controller._replies[first] = Update(first, 1, {}, {})
+
+    def standing():
+        notes.append(controller._progress.note)
+        return len(waiting)
+
+    monkeypatch.setattr(controller, "send_model", send)
+    monkeypatch.setattr(controller, "get_num_standing_tasks", standing)
+    monkeypatch.setattr(controller, "cancel_all_tasks", waiting.clear)
+    plan = SimpleNamespace(config=CONFIG.model_copy(update={"min_sites": 1, "grace": 2.0}))
+    message = SimpleNamespace(task="train", round=1)
+    PersonalizedController._exchange(controller, plan, dict.fromkeys(sites, message))
+    assert not waiting
+    assert notes[0] == "" and notes[-1] == f"the quorum has answered; up to 2 s more for {late}"

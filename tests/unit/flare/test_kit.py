@@ -14,6 +14,7 @@ from PIL import Image
 from medpfl.core.errors import UserError
 from medpfl.flare.admin.kit_rights import GUARD, NO_CODE
 from medpfl.flare.job.classes import AT_SITE, FILTER
+from medpfl.flare.job.folder import read_job
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.site.local_file import read_policy, read_site_manifest
 
@@ -52,6 +53,19 @@ def test_a_dry_run_writes_nothing(kit, blood):
     before = files(kit)
     assert "blood: not said" in done(kit, "--data", blood, "--dry-run")
     assert files(kit) == before
+
+
+def test_a_second_jobs_list_takes_the_place_of_the_firsts_where_that_is_said(kit):
+    done(kit, "--job", FEDAP)
+    assert "--new-list puts its list in the place of that one" in kept_list(kit, "--job", FEDAVG)
+    output = done(kit, "--job", FEDAVG, "--new-list")
+    assert "a list of 14 tensors -> only what organamnist-fedavg sends" in output
+    fresh = read_job(FEDAVG).allowed
+    [gate] = gates(kit)
+    assert gate.allowed == fresh
+    assert "Nothing to change." in done(kit, "--job", FEDAVG, "--new-list")
+    assert "organamnist-fedap will be refused here" in kept_list(kit, "--job", FEDAP)
+    assert mistake(kit, "--new-list").startswith("--new-list: whose? give --job JOB too")
 
 
 def test_the_templates_are_what_a_fresh_kit_gets(kit):

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kits import FEDAP, done, files, init, read, write
+from kits import FEDAP, done, files, init, read, site, write
 from PIL import Image
 from typer.testing import CliRunner
 
 from medpfl.cli.main import app
+from medpfl.config.run import make_config
+from medpfl.flare.job.export import export_job
 
 sys.path.append(str(Path(__file__).parents[1] / "data" / "ct"))
 from hospitals import write_centre
@@ -24,6 +26,16 @@ def fundus(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.effect_noise((8, 8), 10 + k).save(file)
     return tmp_path / "fundus"
+
+
+@pytest.fixture
+def eyes(tmp_path):
+    """Nine pictures of each of two classes: the default split trains on 9 or 10, validates on 1 or 2."""
+    for name in "ab":
+        (tmp_path / "eyes-here" / name).mkdir(parents=True)
+        for k in range(9):
+            Image.effect_noise((8, 8), 10 + k).save(tmp_path / "eyes-here" / name / f"{k}.png")
+    return tmp_path / "eyes-here"
 
 
 @pytest.fixture
@@ -73,7 +85,8 @@ def refused(kit, *arguments):
 
 def test_pictures_that_the_job_can_take(kit, fundus, job):
     assert "the only class folder" in refused(kit, "--data", f"eyes={fundus}")
-    output = done(kit, "--data", f"eyes={fundus}", "--job", job("eyes", "glaucoma,normal", *PICTURES))
+    few = ["--policy", "least_patients=2"]
+    output = done(kit, "--data", f"eyes={fundus}", "--job", job("eyes", "glaucoma,normal", *PICTURES), *few)
     assert "as the job says; its classes: 0 glaucoma, 1 normal" in output
     assert read(kit, "medpfl.json")["data"] == {"eyes": str(fundus)}
 
@@ -115,14 +128,57 @@ def test_scans_with_other_class_names_or_another_order(kit, scans, job):
     assert "the order matters" in refused(
         kit, "--data", f"ct={scans}", "--job", job("ct", ",".join(classes[::-1]), *SCANS)
     )
-    done(kit, "--data", f"ct={scans}", "--job", job("ct", ",".join(classes), *SCANS))
+    few = ["--policy", "least_patients=2"]
+    done(kit, "--data", f"ct={scans}", "--job", job("ct", ",".join(classes), *SCANS), *few)
 
 
 def test_a_file_of_another_size_or_with_more_classes(kit, blood, job):
     output = refused(kit, "--data", f"eyes={blood}", "--job", job("eyes", "a,b", *PICTURES))
     assert "images of 8 pixels; the job 'eyes' has 32" in output
     fits = [*PICTURES, "--data-arg", "size=8", "--model", "impression-cnn"]
-    assert "0 a, 1 b" in done(kit, "--data", f"eyes={blood}", "--job", job("eyes", "a,b", *fits))
+    few = ["--policy", "least_patients=2"]
+    assert "0 a, 1 b" in done(kit, "--data", f"eyes={blood}", "--job", job("eyes", "a,b", *fits), *few)
+
+
+def test_a_site_with_too_few_patients_for_its_policy_approves_no_job(kit, eyes, job):
+    made = job("eyes", "a,b", *PICTURES)
+    few = "this site has 9 training patients, and least_patients is 20: it will send no update"
+    assert f"warning {few}" in done(kit, "--data", f"eyes={eyes}")
+    assert f"error   {few}" in refused(kit, "--data", f"eyes={eyes}", "--job", made)
+    assert few in refused(kit, "--job", made)  # of data that the kit knows already
+    assert "approved" not in read(kit, "medpfl.json").get("policy", {})
+    reviewed = site("review", made, "--kit", kit)
+    assert reviewed.exit_code == 1 and few in reviewed.output
+    assert "this site's policy refuses it:" in reviewed.output and "takes it" not in reviewed.output
+    assert "will send no update" not in done(kit, "--job", made, "--policy", "least_patients=9")
+    assert "this site's policy takes it" in site("review", made, "--kit", kit).output
+
+
+def test_a_job_by_which_no_update_leaves_needs_no_number_of_patients(kit, eyes, tmp_path):
+    alone = {"algorithm": "local", "names": ("a", "b"), "sites": 2, "partition": "natural"}
+    args = {"classes": "a,b", "channels": "grey", "size": 32}
+    made = export_job(make_config(data="eyes", data_args=args, **alone), tmp_path / "alone")
+    assert "will send no update" not in done(kit, "--data", f"eyes={eyes}", "--job", made)
+    assert "this site's policy takes it" in site("review", made, "--kit", kit).output
+
+
+def test_a_site_is_told_that_its_verdict_will_not_leave_where_few_choose(kit, eyes, tmp_path):
+    stays = "validation patients, and least_patients is 9: what so few choose is not told, so what taking part was"
+    assert stays not in done(kit, "--data", f"eyes={eyes}", "--policy", "least_patients=9")
+    assert stays in done(kit, "--policy", "verdict=true")
+    assert stays not in done(kit, "--policy", "measures=full")
+    done(kit, "--policy", "measures=coarse")
+    fields = {"sites": 2, "names": ("a", "b"), "rounds": 2, "partition": "natural", "data": "eyes"}
+    args = {"classes": "a,b", "channels": "grey", "size": 32}
+    for use, said in (("best", True), ("received", False)):
+        config = make_config(algorithm="fedavg", alone="yes", use=use, data_args=args, **fields)
+        made = export_job(config, tmp_path / use)
+        text = site("review", made, "--kit", kit).output
+        assert (stays in text) == said
+        assert ("what taking part was worth leaves too" in text) != said
+        found = json.loads(site("review", made, "--kit", kit, "--json").output)
+        assert found["verdict"] != said and sum(found["patients"].values()) == 18
+        assert (stays in done(kit, "--job", made, "--dry-run")) == said
 
 
 def test_a_file_that_is_not_the_set_which_the_job_divides(kit, blood):

@@ -135,6 +135,7 @@ def test_a_real_site_seals_its_state_and_keeps_a_ledger(prepared, at_site):
     assert result.exit_code == 0
     assert "organs  train 1  18 tensors, 180 kB" in result.output
     assert "alice/hospital" in result.output
+    assert "  experiment first" in result.output
     assert "organs  open 0  the data are opened" in result.output
     assert "3 entries" in result.output
     assert "the chain is whole" in result.output
@@ -179,7 +180,8 @@ def test_a_real_site_sends_coarse_measures(prepared, at_site):
 def test_a_contract_that_is_not_approved_is_refused_in_words(prepared, at_site, caplog):
     done(prepared, "--policy", "jobs=approved")
     words = AtKit(prepared, at_site, ORGANS).ask("prepare").get_header(REASON)
-    assert words == f"contract: {Contract(ORGANS).hash[:12]} is not approved at this site"
+    said = f"contract: {Contract(ORGANS).hash[:12]} is not approved at this site"
+    assert words == f"{said} (there: medpfl site init KIT --job JOB)"
     done(prepared, "--policy", f'approved=["{Contract(ORGANS).hash}"]')
     assert AtKit(prepared, at_site, ORGANS).ask("prepare").get_return_code() == ReturnCode.OK
 

@@ -193,6 +193,7 @@ def test_results_say_what_hospitals_did_not_tell(verdict, use, notes):
     assert "in tens" in found[0]
     assert len(found) == notes
     assert ("may be nothing but the models that they trained alone" in found[-1]) == (notes == 2)
+    assert ("or fewer validation patients than its least_patients chose what it uses" in found[-1]) == (notes == 2)
 
 
 def test_results_of_another_run_are_not_the_jobs(server, tmp_path):

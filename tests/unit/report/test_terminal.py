@@ -5,7 +5,9 @@ import pytest
 from rich.console import Console
 
 from medpfl.core.errors import UserError
+from medpfl.engine.progress import Progress
 from medpfl.report.compare_table import comparison_rows
+from medpfl.report.progress import progress
 from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run
@@ -274,3 +276,14 @@ def test_the_columns_that_matter_most_come_first(eight):
     )
     assert {"Held-out AUC", "Sites more than a point below local", "Better than local"} < set(shown_at[120])
     assert shown_at[200] == comparison_rows(eight)[0]
+
+
+def test_lines_of_progress_name_who_is_waited_for_once_a_round():
+    stream = io.StringIO()
+    moments = [Progress("train", 1), Progress("train", 1, 2, 3), *[Progress("train", 1, 2, 3, "for east")] * 2]
+    with progress(Console(file=stream, width=80), "run", 4) as watch:
+        for moment in [*moments, Progress("train", 2)]:
+            watch(moment)
+    first, late, second = stream.getvalue().splitlines()
+    assert first.startswith("run: round 1/4, ") and second.startswith("run: round 2/4, ")
+    assert late == "run: training: for east"

@@ -15,6 +15,7 @@ from medpfl.server.newcomer import Welcome
 from medpfl.site import newcomer as newcomer_module
 from medpfl.site.newcomers_choice import trained_alone
 from medpfl.site.policy import HOSPITAL
+from medpfl.tasks.classification import Classification
 
 
 def joined(folder, algorithm="fedblend", policy=None, data=None, **fields):
@@ -43,6 +44,18 @@ def test_it_delivers_the_blend_that_it_measures(tmp_path):
     assert card["joined"]["weight"] == metrics["weight"]
     validated = federation.config.learned.evaluate(restored(federation.model(), state), images(seed=7), "validation")
     assert card["validation"]["auroc"] == pytest.approx(validated["auroc"])
+
+
+def test_classes_that_it_answers_for_no_test_case_stand_in_its_card(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Classification, "never_answered", lambda self, predicted: asked.append(predicted) or {1: 3})
+    metrics, federation = joined(tmp_path)
+    state, _ = read_state(tmp_path / "selected" / "model.safetensors")
+    [(probabilities, _)] = asked[-1:]
+    expected, _ = federation.config.learned.predict(restored(federation.model(), state), images(seed=7), "test")
+    assert probabilities == pytest.approx(expected)
+    assert json.loads((tmp_path / "selected" / "card.json").read_text())["never_answered"] == {"1": 3}
+    assert "never_answered" not in metrics
 
 
 def test_it_chooses_by_its_patients(tmp_path):

@@ -34,7 +34,7 @@ NAMES = {"fc1.weight", "norm.weight [6] torch.float32 shared"}
         "ValueError in task 'train' (the site's log says more)",
         "site policy forbids 'fc1.weight' and 7 more to leave, which fedavg sends",
         "it and the server disagree on what is shared: here 'norm.weight [6] torch.float32 shared'",
-        "contract: 0123456789ab is not approved at this site",
+        "contract: 0123456789ab is not approved at this site (there: medpfl site init KIT --job JOB)",
         "policy: the site's ledger cannot be written, so nothing leaves",
         "policy: the site's ledger is not as the site wrote it, so nothing leaves",
         "shared entry 'fc1.weight' has negative variances",

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tiny import config
@@ -48,6 +49,9 @@ def test_the_result_comes_first_in_plain_words():
     none = lead(card(-0.01, 0.03))
     assert none.startswith("No difference was found at this site: accuracy +1.0 points")
     assert none.endswith("cannot tell the two models apart; that does not say that they are equally good.")
+    same = lead(card(0.0, 0.0))
+    assert same.startswith("No difference was found at this site: accuracy 0.0 points")
+    assert same.endswith("cannot tell the two models apart; that does not say that they are equally good.")
 
 
 def test_what_a_test_of_one_class_cannot_tell_does_not_lead():
@@ -168,7 +172,10 @@ def test_the_readme_has_a_section_where_the_card_has_a_verdict():
     assert "- balanced accuracy: 0.700, trained alone 0.700; gain +2.2 [+0.5, +4.0]: gains\n" in text
     assert "Test cases: 57." in text and text.endswith(f"{KEPT}\n")
     del said["verdict"]
-    assert "taking part" not in readme(said, inputs)
+    assert "taking part" not in readme(said, inputs) and "answered" not in readme(said, inputs)
+    said["never_answered"] = {EVIL: 12, "b": 1}
+    so_many = "so many are of these classes, and the model answered them for none:"
+    assert f"Of the site's 57 test cases {so_many}\n\n    12  {EVIL}\n    1  b\n\nWeights" in readme(said, inputs)
 
 
 @pytest.mark.parametrize(("fields", "there"), [({"alone": "yes", "use": "blend"}, True), ({"alone": "no"}, False)])
@@ -212,3 +219,32 @@ def test_a_difference_that_rounds_to_nothing_is_no_harm():
     assert none == (
         "No difference was found at this site: accuracy 0.0 points against training alone, 95 % interval [0.0, 0.0]."
     )
+
+
+def test_a_class_that_is_answered_for_none_of_its_test_cases_is_named():
+    markup = page(card(never_answered={"tuberculosis": 12, EVIL: 1}))
+    said = "On the 57 test cases it never answered &#39;tuberculosis&#39;, which 12 of them are nor "
+    assert said in markup and "which 1 of them is." in markup and "<script" not in markup
+    assert "never answered" not in page(card())
+
+
+@pytest.mark.parametrize("useless", [True, False])
+def test_the_card_has_such_classes_and_no_answer_has_them(tmp_path, useless):
+    federation = Federation.of(config(sites=1, rounds=1, alone="yes", min_sites=1, data_args={"test": 10}))
+    site = federation.site("site-1", DiskStore(tmp_path, durable=False))
+    predict = federation.config.learned.predict
+    labels = site.data.labels["test"]
+    said = 0 if useless else None
+
+    def predicted(model, data, part):
+        probabilities, truth = predict(model, data, part)
+        wanted = np.full(len(truth), said) if useless else truth
+        return np.eye(probabilities.shape[1])[wanted], truth
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(federation.config.learned), "predict", lambda self, *given: predicted(*given))
+        state = run_in_process(federation.plan(), {"site-1": site}, federation.model, workers=1)
+    assert not state.failures and "never_answered" not in json.dumps(state.final)
+    told = json.loads((tmp_path / "selected" / "card.json").read_text())
+    numbers = {str(c): int((labels == c).sum()) for c in labels.unique().tolist() if c}
+    assert told.get("never_answered") == (numbers if useless else None)

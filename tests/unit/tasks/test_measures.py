@@ -24,6 +24,14 @@ def predictions(n, classes, seed=0, step=0.0, signal=1.0):
     return (np.round(probabilities / step) * step if step else probabilities), labels
 
 
+@pytest.mark.parametrize("task", ["classification", "ordinal"])
+def test_classes_that_are_answered_for_no_case_are_counted(task):
+    """Of two cases of class 1 one is not finite, so that it has no answer; class 3 has no case."""
+    probabilities = np.array([[0.9, 0.1, 0, 0], [0.6, 0.4, 0, 0], [np.nan, 1, 0, 0], [0.2, 0.1, 0.7, 0]])
+    assert TASKS[task].never_answered((probabilities, np.array([0, 1, 1, 2]))) == {1: 2}
+    assert TASKS["multi-label"].never_answered((probabilities, np.ones((4, 4)))) == {}
+
+
 def binary(positives, negatives):
     """Both columns of a two-class prediction; the second is the score of class 1."""
     score = np.concatenate([positives, negatives])

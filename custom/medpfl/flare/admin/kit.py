@@ -27,6 +27,7 @@ def plan_kit(
     job: Job | None = None,
     *,
     byoc: bool = False,
+    new_list: bool = False,
     policy: Mapping[str, Any] | None = None,
 ) -> KitPlan:
     """What a kit needs for this package's jobs. Writes nothing.
@@ -38,11 +39,12 @@ def plan_kit(
         data: where the site has data, by the names that jobs use.
         job: the only job that may send tensors; without one, tensors of any name may leave, and nothing else.
         byoc: jobs may bring code, as FLARE's own rights or the site's say.
+        new_list: the job's list of what may leave takes the place of those that the kit has.
         policy: fields of the site's policy (:class:`medpfl.site.policy.SitePolicy`).
 
     Raises:
-        UserError: it is no kit, a file in it is not as FLARE reads it, or data, a job, a policy or ``byoc`` are given
-            for a server.
+        UserError: it is no kit, a file in it is not as FLARE reads it, data, a job, a policy or ``byoc`` are given for
+            a server, or a new list without a job.
     """
     local, startup = kit / "local", kit / "startup"
     server = (startup / "fed_server.json").is_file()
@@ -53,21 +55,23 @@ def plan_kit(
         )
     if server and (data or job or byoc or policy):
         raise UserError(f"{kit}: the server's kit: it has no data and no policy on what leaves; leave the options out")
+    if new_list and job is None:
+        raise UserError("--new-list: whose? give --job JOB too, whose list of what may leave takes the old one's place")
     plan = KitPlan()
     resources = allow_classes(plan, local, server=server)
     if not server:
         stop_log_streaming(plan, local / RESOURCES, resources)
         put_guard(plan, local / RESOURCES, resources, byoc=byoc)
         limit_rights(plan, local, byoc=byoc)
-        _limit_what_leaves(plan, local / PRIVACY, job)
+        _limit_what_leaves(plan, local / PRIVACY, job, new_list=new_list)
         _say_where(plan, local / FILE, data, job)
         set_policy(plan, local / FILE, policy or {}, job)
         give_key(plan, local)
     return plan
 
 
-def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
-    """A filter in every scope, for a job names its own; where the site's filter lists names already, that stays."""
+def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None, *, new_list: bool) -> None:
+    """A filter in every scope, for a job names its own; one of the site's that lists names stays but for a new list."""
     policy = read_object(file) if file.exists() else {}
     after = "only this package's answers, tensors of any name" if job is None else f"only what {job.name} sends"
     if not policy.get("scopes"):
@@ -82,11 +86,13 @@ def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None) -> None:
     elif default not in [scope["name"] for scope in scopes]:
         raise UserError(f"{file}: default_scope {default!r} is none of its scopes")
     for scope in scopes:
-        if before := _limit_scope(plan, file, scope, job, usual=scope["name"] == default):
+        if before := _limit_scope(plan, file, scope, job, usual=scope["name"] == default, new_list=new_list):
             plan.change(file, policy, f"what may leave in scope {scope['name']}", before, after)
 
 
-def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None, *, usual: bool) -> str | None:
+def _limit_scope(
+    plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | None, *, usual: bool, new_list: bool
+) -> str | None:
     """Limits a scope in place, ``usual`` if it is the default; returns what might leave before, None if it stays."""
     filters = scope.setdefault("task_result_filters", [])
     if not isinstance(filters, list) or not all(isinstance(entry, dict) for entry in filters):
@@ -100,6 +106,11 @@ def _limit_scope(plan: KitPlan, file: Path, scope: dict[str, Any], job: Job | No
         return f"as {others} other filters say" if others else "anything"
     if job is None:
         return None
+    if lists and new_list:
+        renewed = [f for f, allowed in zip(own, given, strict=True) if allowed is not None and allowed != job.allowed]
+        for filter_ in renewed:
+            filter_["args"]["allowed"] = job.allowed
+        return f"a list of {', '.join(str(len(names)) for names in lists)} tensors" if renewed else None
     if lists:
         _compare(plan, f"{file.name}, scope {scope['name']}", lists, job, usual=usual)
         return None

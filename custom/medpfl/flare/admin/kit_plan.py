@@ -10,6 +10,7 @@ from typing import Any
 
 from medpfl.core.errors import UserError
 from medpfl.core.whole_file import write_bytes
+from medpfl.site.policy import HOSPITAL, SitePolicy
 from medpfl.site.seal import make_key
 
 RESOURCES = "resources.json"
@@ -25,6 +26,7 @@ class KitPlan:
         refusals: why the site's own policy, which is kept, refuses the job.
         contents: new content by file.
         keys: ``local`` folders that get a key.
+        policy: the site's, as it is after the changes.
     """
 
     changes: list[str] = field(default_factory=list)
@@ -32,6 +34,7 @@ class KitPlan:
     refusals: list[str] = field(default_factory=list)
     contents: dict[Path, dict[str, Any]] = field(default_factory=dict)
     keys: list[Path] = field(default_factory=list)
+    policy: SitePolicy = HOSPITAL
 
     def change(self, file: Path, content: dict[str, Any], what: str, before: str, after: str) -> None:
         """Adds a change to a file."""

@@ -45,7 +45,8 @@ def set_policy(plan: KitPlan, file: Path, said: Mapping[str, Any], job: Job | No
         approved = after.get("approved", [])
         after["approved"] = [*approved, *([job.contract] if job.contract not in approved else [])]
         after["jobs"] = "approved"
-    if least := policy_of(after, HOSPITAL, str(file)).least_patients:
+    plan.policy = policy_of(after, HOSPITAL, str(file))
+    if least := plan.policy.least_patients:
         plan.notes.append(
             f"no update of fewer than {least} training patients will leave: with fewer, this site takes no part "
             "(--policy least_patients=N)"

@@ -13,12 +13,13 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import is_function
 from medpfl.engine.federation import Federation
+from medpfl.flare.admin.enough import patients_here, site_name
 from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
-from medpfl.site.local_file import FILE, local_of, permit_code, read_content, read_object
+from medpfl.site.local_file import FILE, local_of, permit_code, read_content, read_object, read_site_manifest
 from medpfl.site.policy import HOSPITAL
 from medpfl.site.unlike_training import unusual
 
@@ -36,7 +37,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     Args:
         folder: the job's.
         limits: on its network.
-        local: of the site's kit, whose file lists the code of others that it permits.
+        local: of the site's kit, whose file lists the code of others that it permits and says where its data are: of
+            those that the job takes the patients are counted.
 
     Raises:
         NetworkTooLarge: the network is beyond them, so that it is not built here either.
@@ -51,6 +53,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     known = {folder / "meta.json", *server_files, *site_files, *code}
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = make_config(**arguments["run_config"])
+    own = {} if local is None else read_site_manifest(local)
     newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
@@ -85,6 +88,9 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
         unusual=unusual(network),
         public=federation.public and not joining,
+        patients=patients_here(own[job.config.data], site_name(local.parent), job.config)
+        if job.config.data in own
+        else None,
     )
 
 
@@ -95,10 +101,8 @@ def not_for(found: Review, kit: Path) -> list[str]:
         found: of the job.
         kit: the site's.
     """
-    client, notes = kit / "startup" / "fed_client.json", []
-    told = read_object(client).get("client") if client.is_file() else None
-    name = str(told.get("fqsn", "")).rpartition(".")[2] if isinstance(told, dict) else ""
-    if name and not {name, ALL_SITES} & set(found.sites):
+    notes = []
+    if (name := site_name(kit)) and not {name, ALL_SITES} & set(found.sites):
         notes.append(f"it is not for this site, {name}")
     data = read_content(local_of(kit) / FILE)["data"]
     if not (found.public or is_function(found.contract.data) or found.contract.data in data):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from medpfl.core.numbers_in_words import count, size
+from medpfl.core.site_data import Part
+from medpfl.flare.admin.enough import too_few_to_send, verdict_stays
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import balances
 from medpfl.site.policy import SitePolicy
@@ -55,6 +57,7 @@ class Review:
         steering: a channel by which a server moves weights past a site's limits on them; empty if there is none.
         unusual: of its network, see :func:`medpfl.site.unlike_training.unusual`.
         public: its data are a published set, unless the site calls something of its own so.
+        patients: of the site's own data by part, as the job divides them; None where they are not at hand.
     """
 
     job: str
@@ -73,23 +76,32 @@ class Review:
     steering: str
     unusual: str
     public: bool
+    patients: Mapping[Part, int] | None = None
 
     @property
     def bytes(self) -> int:
         """All that leaves one site."""
         return sum(kind.times * kind.bytes for kind in self.leaving)
 
+    @property
+    def _told_alone(self) -> bool:
+        """Whether each site trains a model alone too."""
+        return self.contract.joining or self.contract.config.has_rival
+
     def _verdict(self, policy: SitePolicy) -> bool:
         """Whether what taking part was worth leaves the site."""
-        has_rival = self.contract.joining or self.contract.config.has_rival
-        return has_rival and policy.verdict and policy.measures != "none"
+        return self._told_alone and policy.verdict and policy.measures != "none" and not self._stays(policy)
+
+    def _stays(self, policy: SitePolicy) -> str:
+        """Why that stays though the policy lets it leave."""
+        return verdict_stays(policy, self.patients) if self.contract.config.resolved_use != "received" else ""
 
     @property
     def _through(self) -> str:
         return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
 
     def refusals(self, policy: SitePolicy) -> list[str]:
-        """Why a policy would not take the job, as far as that can be told without the site's data."""
+        """Why a policy would not take the job, as far as can be told without looking at the data's images."""
         config, found = self.contract.config, []
         if policy.jobs == "approved" and self.contract.hash not in policy.approved:
             found.append("its contract is not approved (site init --job approves it)")
@@ -98,6 +110,8 @@ class Review:
                 why = "it says whose an image is, and that is none of the policy's patient_patterns"
                 found.append(f"by {pattern!r} {why}")
         tells = any(kind.tensors for kind in self.leaving)
+        if tells and (few := too_few_to_send(policy, self.patients)):
+            found.append(few)
         says_counts = any(half.says_counts for half in self.contract.halves)
         leaves_out = says_counts or (tells and self.contract.leaves_samples_out and not self.public)
         if policy.least_patients > 1 and leaves_out:
@@ -164,6 +178,7 @@ class Review:
             "leaves": [vars(kind) for kind in self.leaving],
             "bytes": self.bytes,
             "least_patients": policy.least_patients,
+            "patients": self.patients,
             "measures": policy.measures,
             "verdict": self._verdict(policy),
             "refused_because": self.refusals(policy),
@@ -208,6 +223,8 @@ class Review:
         yield f"measures leave {policy.measures} here"
         if self._verdict(policy):
             yield "what taking part was worth leaves too (policy: verdict): measures of the model trained alone, gains"
+        elif self._told_alone and (stays := self._stays(policy)):
+            yield stays
         elif config.resolved_use != "received":
             yield "measures on test data are of what the site uses, and so of the model trained alone too"
         refusals = self.refusals(policy)

@@ -31,6 +31,7 @@ class Job:
         allowed: names and shapes of the tensors that leave.
         contract: its hash.
         joining: sites join a finished run by it; ``config`` is then of what data they have.
+        chooses: a site chooses what it uses by its validation patients, and says what that is worth if its policy does.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Job:
     allowed: dict[str, list[int] | None]
     contract: str = ""
     joining: bool = False
+    chooses: bool = False
 
 
 def place_for(job: Path) -> Path:
@@ -105,7 +107,8 @@ def read_job(folder: Path) -> Job:
                 f"{folder}: its server is configured for another run than its sites, which agree to theirs alone; "
                 "make it anew (`medpfl export`)"
             )
-        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract.hash, joining))
+        chooses = run.resolved_use != "received" and (joining or run.has_rival)
+        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract.hash, joining, chooses))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -44,6 +44,8 @@ STATS = "medpfl"
 _POLL_SECONDS = 0.02
 _LEAST_GRACE = 120.0
 """Seconds that stragglers get at least unless the user says otherwise."""
+_NAMED_AFTER = 30.0
+"""Seconds after the quorum's last answer, from which on the progress names who is still waited for."""
 
 
 class PersonalizedController(BaseFedAvg):
@@ -183,13 +185,17 @@ class PersonalizedController(BaseFedAvg):
                 callback=self._receive,
             )
         started = time.monotonic()
-        patience: float | None = None
+        patience = names_at = None
         while self.get_num_standing_tasks() and not self._aborted():
             spent = time.monotonic() - started
             with self._lock:
                 usable = sum(isinstance(r, Update) for r in self._replies.values())
             if patience is None and usable >= config.quorum:
                 patience = spent + (config.grace if config.grace is not None else max(_LEAST_GRACE, 10 * spent))
+                names_at = spent + _NAMED_AFTER
+            if names_at is not None and names_at <= spent < patience:
+                self._name_the_late(outgoing, patience - spent)
+                names_at = None
             if patience is not None and spent >= patience:
                 self.cancel_all_tasks()
             time.sleep(_POLL_SECONDS)
@@ -197,6 +203,12 @@ class PersonalizedController(BaseFedAvg):
             raise Stopped  # the sites that were still at work are no failures
         with self._lock:
             return list(self._replies.values())
+
+    def _name_the_late(self, asked: Collection[str], seconds: float) -> None:
+        with self._lock:
+            late = ", ".join(site for site in asked if site not in self._replies)
+        note = f"the quorum has answered; up to {seconds:.0f} s more for {late}"
+        self._progress = replace(self._progress, note=note)
 
     def _receive(self, model: FLModel) -> None:
         # FLARE calls this on its own threads, one for each answer.

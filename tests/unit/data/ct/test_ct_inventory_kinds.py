@@ -263,3 +263,21 @@ def test_the_real_xray_images_of_an_export_are_pictures():
     pictures = [one.place for one, image in drawn if one.read_as == "picture" and image]
     assert pictures == ["77654033/CR1/6154", "77654033/CR2/6247", "77654033/CR3/6278"]
     assert all(image for one, image in drawn if one.modality == "MR")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ["Müller_José_1", "Müller_José_2", "Schmidt_1"],
+            "2 patients are called as another but for a number at the end",
+        ),
+        (["patient_1", "patient_2", "patient_3"], ""),
+        (["a_001", "a_002", "b_001"], ""),
+    ],
+)
+def test_names_that_differ_in_a_visits_number_alone_are_told(tmp_path, names, told):
+    for k, name in enumerate(names):
+        write_nifti(tmp_path / f"{name}.nii.gz", chest(20, edge=16, seed=k), spacing=(0.8, 0.7, 8.0))
+    lines = " ".join(in_words(take_inventory(tmp_path)))
+    assert (told in lines and "Müller_José_1 and Müller_José_2 first" in lines) if told else "number at" not in lines

@@ -14,7 +14,7 @@ from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.files import PICTURES, files_below, unread_pictures
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
-from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
+from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
 from medpfl.data.kinds.folders.picture_file import DARK, Reading, dark_of_16_bits, picture_size, read_picture
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.folders.table import tables
@@ -94,7 +94,8 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
         words = f"{len(alone):,} of them have no patient, {alone[0].file} first: each counts as its own"
         found.append(("warning", words))
     if expression and people == 1 < len(pictures):
-        found.append(("warning", all_of_one(len(pictures), "pictures", centre, expression)))
+        level = level_of_one(layout.centres.values())
+        found.append((level, all_of_one(len(pictures), "pictures", centre, expression)))
     good = [what for what in seen if not isinstance(what, str)]
     if good:
         found.append(("ok", _sizes([size for size, *_ in good])))

@@ -16,6 +16,7 @@ import re2
 from pydantic import AfterValidator
 
 from medpfl.core.errors import UserError
+from medpfl.data.patients import Sample
 
 USUAL = "^([^_]+)_"
 """Of names that begin with the patient, up to the first underscore."""
@@ -103,6 +104,18 @@ def keeping_together(centres: Iterable[Collection[Path]]) -> str:
 def all_of_one(pictures: int, noun: str, centre: str, expression: str) -> str:
     """Words for a centre whose files are all one patient's by an expression."""
     return f"all {pictures:,} {noun} of {centre} are one patient by patient={expression!r}: is the expression right?"
+
+
+def level_of_one(centres: Iterable[Collection[Sample]]) -> str:
+    """How bad it is that all files of a centre are one patient's: an error where they are everywhere.
+
+    Nothing is left to test on there. Of several centres one may have a single patient.
+
+    Args:
+        centres: the samples of each.
+    """
+    alone = [len({sample.patient for sample in samples}) == 1 for samples in centres if len(samples) > 1]
+    return "error" if all(alone) else "warning"
 
 
 def _none_or_with_a_group(expression: str) -> str:

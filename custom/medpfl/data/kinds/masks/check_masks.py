@@ -16,7 +16,7 @@ from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.data.finding import Finding
 from medpfl.data.kinds.folders.layout import Picture
-from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together
+from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_together, level_of_one
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.masks.classes_of import require_one_structure
 from medpfl.data.kinds.masks.look import Seen, look, look_at_row
@@ -110,7 +110,7 @@ def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Ite
     whose = f"{cases:,} case{'s' * (cases != 1)} of {patients:,} patient{'s' * (patients != 1)}"
     yield "ok", f"{len(seen):,} {noun}, {whose}"
     if source.reading.patient and patients == 1 < len(seen):
-        yield "warning", all_of_one(len(seen), noun, centre, source.reading.patient)
+        yield level_of_one(layout.centres.values()), all_of_one(len(seen), noun, centre, source.reading.patient)
     if good:
         yield "ok", ", ".join(filter(None, (_sizes(good), _spacings(good), _looks(good))))
         yield (

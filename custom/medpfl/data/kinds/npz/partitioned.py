@@ -14,7 +14,7 @@ from torch import Tensor
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.gathered import gathered
-from medpfl.core.site_data import PARTS, ImageTensors, SiteData, padded, scale
+from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.npz.catalog import open_dataset
@@ -98,7 +98,11 @@ class PartitionedImages:
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
-        rows = next((site.train for site in self.partition.sites if site.name == name), ())
+        return self.patients(name, "train")
+
+    def patients(self, name: str, part: Part) -> frozenset[str]:
+        """The samples of a part of a site's data, each of which counts as a patient."""
+        rows = next((getattr(site, part) for site in self.partition.sites if site.name == name), ())
         return frozenset(str(int(row)) for row in rows)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from medpfl.core.errors import NotInOnePlace, UserError
-from medpfl.core.site_data import PARTS, ImageTensors, SiteData, padded
+from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, padded
 from medpfl.data.arguments import named_classes, read_arguments
 from medpfl.data.centres import described_elsewhere
 from medpfl.data.dataset import ImageDataset
@@ -147,7 +147,11 @@ class OwnImages:
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
-        return frozenset(map(str, self._parts(name).train))
+        return self.patients(name, "train")
+
+    def patients(self, name: str, part: Part) -> frozenset[str]:
+        """The samples of a part of a site's data, each of which counts as a patient."""
+        return frozenset(map(str, getattr(self._parts(name), part)))
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

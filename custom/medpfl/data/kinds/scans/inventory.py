@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from medpfl.data.kinds.scans.series import Progress, Series, read_files
 
 _NAMED = 5
 """Patients of whom nothing can be used that are named; the rest is counted."""
+_NUMBER_AT_END = re.compile(r"(.+)[_-][1-9]\d?")
+"""Of a name as visits are numbered; 001 is rather a patient's number."""
 
 
 def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
@@ -78,7 +81,7 @@ def in_words(inventory: Inventory) -> list[str]:
             f"{_count(masked, 'image')} with a mask beside, by their names: read for segmentation, unless a table of "
             "labels lies in the folder"
         )
-    lines += _without(found)
+    lines += _without(found) + _numbered(found)
     if inventory.copies:
         first = inventory.copies[0]
         lines.append(
@@ -109,6 +112,22 @@ def _without(found: Sequence[Found]) -> list[str]:
     more = f"; and {len(named) - _NAMED:,} more" if named[_NAMED:] else ""
     said = f"of {_count(len(named), 'patient')} nothing can be used: {'; '.join(named[:_NAMED])}{more}"
     return [said]
+
+
+def _numbered(found: Sequence[Found]) -> list[str]:
+    """Patients by files' names that differ in a number at the end alone, unless all are called so."""
+    names = {one.patient for one in found if one.form in ("NIfTI", "picture") and not one.mask_of}
+    by_stem: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if numbered := _NUMBER_AT_END.fullmatch(name):
+            by_stem.setdefault(numbered[1], []).append(name)
+    several = [alike for alike in by_stem.values() if 1 < len(alike) < len(names)]
+    if not several:
+        return []
+    return [
+        f"{sum(map(len, several)):,} patients are called as another but for a number at the end, {several[0][0]} and "
+        f"{several[0][1]} first: where they are scans of one patient, give them one name in the draft's column patient"
+    ]
 
 
 def _imageless(rest: Iterable[NoSlice], there: set[str], root: Path) -> list[Found]:
