@@ -151,14 +151,14 @@ class Site:
             return
         order = self.chance.order(self.name, "try", "shuffle")
         x, _ = next(iter(self.data.training_batches(2, order)))
-        try:
-            for part in picky:
-                with named(part, "suits"):
-                    part.suits(model.eval(), self.split, x)
-        except UserError as error:
-            raise StateError(str(error)) from None
-        finally:
-            model.train()
+        model.eval()
+        for part in picky:
+            with named(part, "suits"):
+                try:
+                    part.suits(model, self.split, x)
+                except UserError as error:
+                    raise StateError(str(error)) from None
+        model.train()
 
     def upward(self, task: str) -> list[tuple[str, Mechanism]]:
         """The channels in which something may leave with the answer to a task, with their mechanisms."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import count
@@ -37,7 +38,7 @@ def patients_here(own: Path, site: str, config: RunConfig | None = None) -> dict
     try:
         if config is None:
             task = kind_of(str(own), {}).task(str(own), {}) or None
-            config = make_config(algorithm="fedavg", sites=2, data=own.name, partition="natural", task=task)
+            config = make_config(algorithm=LOCAL.name, sites=2, data=own.name, partition="natural", task=task)
         return number_of_patients(open_source(config, own), site)
     except (UserError, OSError):  # a check of the data says what is wrong with them
         return None
