@@ -36,7 +36,7 @@ def patients_here(own: Path, site: str, config: RunConfig | None = None) -> dict
     if absent(str(own)):
         return None
     try:
-        if config is None:
+        if config is None:  # as one of several hospitals
             task = kind_of(str(own), {}).task(str(own), {}) or None
             config = make_config(algorithm=LOCAL.name, sites=2, data=own.name, partition="natural", task=task)
         return number_of_patients(open_source(config, own), site)
