@@ -131,7 +131,11 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
         ({"matrix": lambda self, run, state: None, "what": "", "name": None}, "Mine has no name"),
         (
             {"matrix": lambda self, run, state, models: None, "what": ""},
-            "its matrix takes 'models', which nobody gives: call what is of this round's updates 'updates'",
+            "Mine: its matrix must take (self, run, state), and 'updates' if it is made of this round's: missing",
+        ),
+        (
+            {"matrix": lambda self, run, state: None, "what": "", "common": True, "weighs_sites": True},
+            "Mine says common = True and weighs_sites = True",
         ),
         ({"begn": lambda self, round_: None}, "Mine has 'begn', which nothing calls"),
     ],

@@ -85,15 +85,15 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
         return f"{name} has settings_class={part.settings_class!r}: use a class of medpfl.core.settings.Settings"
     if strange := [each for each in part.switches() if each not in named_fields(part.settings_class)]:
         return f"{name} is turned on by {strange[0]!r}, which is none of its settings"
-    if not isinstance(part.replaces, tuple) or {*part.replaces} - {*_REPLACED}:
+    if not isinstance(part.replaces, tuple) or any(each not in _REPLACED for each in part.replaces):
         said = f"{name} has replaces = {part.replaces!r}"
         return f"{said}: use a tuple of some of {', '.join(map(repr, _REPLACED))}, as ('train',)"
     if not isinstance(part.numbers, Mapping) or not all(map(_is_range, part.numbers.values())):
-        return f"{name} has numbers = {part.numbers!r}: use a dictionary of (least, most) by name"
-    if strange := _unknown_parameter(part):
-        return (
-            f"{name}: its matrix takes {strange!r}, which nobody gives: call what is of this round's updates 'updates'"
-        )
+        return f"{name} has numbers = {part.numbers!r}: use a dictionary of (least, most) by name, the class's own"
+    if misfit := _misfit(part):
+        return f"{name}: {misfit}"
+    if getattr(part, "common", False) and getattr(part, "weighs_sites", False):
+        return f"{name} says common = True and weighs_sites = True: the cap on others' weights gives each site its own"
     if lacking := getattr(part, "__abstractmethods__", None):
         return f"{name} lacks {', '.join(sorted(lacking))}"
     for each, field in named_fields(part.settings_class).items():
@@ -107,18 +107,21 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
 
 
 def _is_range(said: Any) -> bool:
-    numbers = isinstance(said, tuple) and len(said) == 2 and all(isinstance(number, int | float) for number in said)
-    return numbers and said[0] <= said[1]
+    pair = isinstance(said, tuple | list) and len(said) == 2
+    return pair and all(isinstance(number, int | float) for number in said) and said[0] <= said[1]
 
 
-def _unknown_parameter(part: type[Mechanism]) -> str:
-    """Of a mixing's matrix one that is needed and not given; empty if there is none."""
+def _misfit(part: type[Mechanism]) -> str:
+    """Why a mixing's matrix cannot be called; empty if it can."""
     if not isfunction(made := getattr(part, "matrix", None)):
         return ""
-    needed = [
-        n for n, p in signature(made).parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL
-    ]
-    return next((name for name in needed[3:] if name != "updates"), "")
+    of = signature(made)
+    more = {"updates": None} if "updates" in of.parameters else {}
+    try:
+        of.bind(None, None, None, **more)
+    except TypeError as error:
+        return f"its matrix must take (self, run, state), and 'updates' if it is made of this round's: {error}"
+    return ""
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -186,7 +186,7 @@ def _window(inputs: Inputs) -> str:
     return f"{inputs.channels}×{_shape(inputs)[0]} (channels, samples)"
 
 
-_UNANSWERED = "Of the site's {n} test cases so many are of these classes, and the model answered them for none:"
+_UNANSWERED = "Some of the site's test cases are of these classes, and the model answered them for none:"
 _NEVER = "The site had no training sample of these, and the federation's model never predicts them:"
 
 
@@ -212,8 +212,8 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     worth = f"\n{section(card)}" if card.get("verdict") else ""
     lacking = "".join(f"    {name}\n" for name in card.get("never_predicted", ()))
     never = lacking and f"\n{_NEVER}\n\n{lacking}"
-    if missed := "".join(f"    {number}  {name}\n" for name, number in card.get("never_answered", {}).items()):
-        never += f"\n{_UNANSWERED.format(n=card['test']['n'])}\n\n{missed}"
+    if missed := "".join(f"    {name}\n" for name in card.get("never_answered", ())):
+        never += f"\n{_UNANSWERED}\n\n{missed}"
     return f"""# {model} of {site}, by {algorithm}
 
 {INTENDED_USE}

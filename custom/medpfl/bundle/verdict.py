@@ -139,7 +139,7 @@ def unanswered(card: Mapping[str, Any]) -> str:
     """Which classes the used model says of no test case, though some are of them; empty where there are none."""
     if not (found := card.get("never_answered")):
         return ""
-    each = " nor ".join(f"{name!r}, which {n} of them {'is' if n == 1 else 'are'}" for name, n in found.items())
+    each = ", ".join(f"{name!r} ({n} of them)" for name, n in found.items())
     return f"On the {card['test']['n']} test cases it never answered {each}."
 
 

@@ -42,7 +42,7 @@ def init(
         bool,
         typer.Option(
             "--new-list",
-            help="With --job: its list of what may leave takes the place of the one that is there.",
+            help="With --job: its list of what may leave takes the place of that of the default scope.",
         ),
     ] = False,
     allow_byoc: Annotated[
@@ -57,7 +57,8 @@ def init(
     """Let this package's jobs run here, limit what may leave, and say where the data are.
 
     Exit code 1 if data are not there, cannot be used or are not as the job says, or if the site's own list of what may
-    leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted.
+    leave refuses the job. Changes files in KIT/local alone, and never loosens what the site has restricted but with
+    --new-list.
     """
     from medpfl.flare.admin.enough import site_name
     from medpfl.flare.admin.kit import plan_kit
@@ -67,11 +68,11 @@ def init(
     from medpfl.site.local_file import read_site_manifest
 
     named = dict(named_path(item) for item in data or [])
-    wanted = read_job(job) if job else None
-    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, new_list=new_list, policy=policy_fields(policy or []))
-    usable = True
+    wanted, fields = read_job(job) if job else None, policy_fields(policy or [])
+    plan = plan_kit(kit, named, wanted, byoc=allow_byoc, new_list=new_list, policy=fields)
+    usable, counts = True, {"least_patients", "measures", "verdict"} & {*fields}
     known = read_site_manifest(kit / "local") | named
-    for name in dict.fromkeys((*named, *(known if policy else ()), *([wanted.config.data] if wanted else ()))):
+    for name in dict.fromkeys((*named, *(known if counts else ()), *([wanted.config.data] if wanted else ()))):
         described = wanted if wanted and wanted.config.data == name else None
         found = _findings(known[name], described and described.config) if name in named else []
         if name in known and all(finding.level != "error" for finding in found):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
-from types import MappingProxyType
 
 from medpfl.algorithms.failing import at_server, unchanged
 from medpfl.algorithms.mechanism import Moved
@@ -37,7 +36,7 @@ def moved_states(
         given = before, mixed, kept
         with at_server(part, "its move", state.round + 1), unchanged(part, "its move", *given):
             told = {"share": present / plan.config.sites} if "share" in signature(move).parameters else {}
-            made = move(*map(MappingProxyType, given), **told)
+            made = move(*map(dict, given), **told)
         if not isinstance(made, Moved):
             raise UserError(f"{part.name}: its move at the server gave {type(made).__name__}, not a Moved")
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ def weights_of_updates(
     config, round_ = plan.config, state.round + 1
     given = {update.site: update.tensors for update in updates}
     with at_server(config.mixer, "its matrix", round_), unchanged(config.mixer, "its matrix", *given.values()):
-        found = config.mixer.matrix(config, state, updates={s: MappingProxyType(t) for s, t in given.items()})
+        found = config.mixer.matrix(config, state, updates={site: dict(tensors) for site, tensors in given.items()})
     weights = _among(plan, _checked(plan, found, round_), present)
     over_all = np.zeros((config.sites, config.sites))
     over_all[:, list(present)] = weights

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,6 +27,7 @@ from medpfl.core.whole_file import write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
 from medpfl.site.hooks import named
+from medpfl.tasks.task import Task
 
 Which = Literal["selected", "last"]
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "card.json", "bundle"
@@ -73,14 +74,16 @@ class Delivery:
             found |= said
         return found
 
-    def unanswered(self, predictions: Any) -> dict[str, Any]:
+    def unanswered(self, predictions: Callable[[], Any]) -> dict[str, Any]:
         """What the record of :meth:`write` has of classes that the model says of no test case, though some are theirs.
 
         Args:
-            predictions: of what the site uses, on its test data.
+            predictions: gives those of what the site uses, on its test data.
         """
+        if type(self.config.learned).never_answered is Task.never_answered:
+            return {}
         names = self.inputs.classes if self.inputs else ()
-        found = self.config.learned.never_answered(predictions)
+        found = self.config.learned.never_answered(predictions())
         numbers = {names[c] if c < len(names) else str(c): number for c, number in found.items()}
         return {"never_answered": numbers} if numbers else {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -270,7 +271,7 @@ class Ending:
             if choice.of_method:
                 record |= delivery.said(self.data)
             if samples["test"]:
-                record |= delivery.unanswered(self._used("test", choice, alone, model))
+                record |= delivery.unanswered(partial(self._used, "test", choice, alone, model))
             if alone is not None:
                 said = metrics["verdict"]
                 gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)

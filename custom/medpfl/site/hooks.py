@@ -6,19 +6,17 @@ whose words may leave the site, and with the whole of it in the site's log.
 
 from __future__ import annotations
 
-import os
-import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
-from traceback import extract_tb
+from numbers import Real
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
 
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.core.channels import require_tensors
@@ -31,11 +29,6 @@ from medpfl.training.part import Added, Beside, Forward, Outcome, Part
 Called = TypeVar("Called", bound=Callable[..., Any])
 _IN_WORDS = (StateError, StateNotKept, TrainingDiverged, LoaderError, torch.OutOfMemoryError)
 """Errors of which a site's answer says itself what is wrong."""
-_PACKAGE_NAME = __name__.partition(".")[0]
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_TRAINING = str(Path(_PACKAGE, "training")) + os.sep
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""What paths begin with."""
 _CALLED = ("forward", "term", "before_step", "after_step", "train", "end")
 """What of a part is called."""
 
@@ -62,29 +55,18 @@ def named(mechanism: Mechanism, hook: str) -> Iterator[None]:
     except (*_IN_WORDS, HookFailed):
         raise
     except Exception as error:
-        if not _is_its(mechanism, error):
+        if _is_of_a_network(error):
             raise
         raise HookFailed(mechanism.name, hook, error) from error
 
 
-def _is_its(mechanism: Mechanism, error: Exception) -> bool:
-    """Whether the innermost code that is neither a library's nor this package's is the mechanism's."""
-    own = _files_of(type(mechanism).__module__)
-    for frame in reversed(extract_tb(error.__traceback__)):
-        if frame.filename.startswith(own):
-            return True
-        if frame.filename.startswith(_TRAINING) or not frame.filename.startswith((_PACKAGE, *_LIBRARIES, "<")):
-            return False
-    return True  # called as it cannot be
-
-
-def _files_of(module: str) -> str:
-    """What the paths of a mechanism's package begin with, and of one of this package's those of its methods."""
-    top = module.partition(".")[0]
-    if top == _PACKAGE_NAME:
-        return str(Path(_PACKAGE, "algorithms"))
-    file = Path(getattr(sys.modules.get(top), "__file__", None) or module)
-    return str(file.parent) + os.sep if file.name == "__init__.py" else str(file)
+def _is_of_a_network(error: Exception) -> bool:
+    """Whether it came up where a network was called: the mechanism's code is on the way there, and not at fault."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    called = (
+        frame.f_locals.get("self") for frame in frames if frame.f_code.co_name in ("forward", "__call__", "_call_impl")
+    )
+    return any(isinstance(module, nn.Module) and not isinstance(module, _Loss) for module in called)
 
 
 def checked_part(mechanism: Mechanism, hook: str, part: Part) -> Part:
@@ -109,8 +91,9 @@ def checked_part(mechanism: Mechanism, hook: str, part: Part) -> Part:
             raise StateError(f"{name}: its Part has {what!r}, in the place of the run's: say replaces = ({what!r},)")
     if not isinstance(part.beside, Sequence) or not all(isinstance(each, Beside) for each in part.beside):
         raise StateError(f"{name}: its Part has {_kind(part.beside)} as beside, not a sequence of Beside")
-    if wrong := next((each.weight for each in part.beside if not _is_number(each.weight)), None):
-        raise StateError(f"{name}: its samples beside weigh {_kind(wrong)}, not a finite number")
+    for each in part.beside:
+        if not _is_number(each.weight):
+            raise StateError(f"{name}: its samples beside weigh {_kind(each.weight)}, not a finite number")
     calls = {what: _named(mechanism, what, call) for what in _CALLED if (call := getattr(part, what))}
     if "forward" in calls:
         calls["forward"] = _Forward(mechanism, calls["forward"])
@@ -299,7 +282,7 @@ class _Made:
 
 
 def _is_number(found: Any) -> bool:
-    return isinstance(found, int | float) and isfinite(found)
+    return isinstance(found, Real) and isfinite(found)
 
 
 def _kind(found: Any) -> str:
@@ -308,4 +291,6 @@ def _kind(found: Any) -> str:
         return f"a tensor {tuple(found.shape)}"
     if isinstance(found, tuple | list | dict):
         return f"{type(found).__name__} of {len(found)}"
-    return repr(found) if isinstance(found, int | float | str | None) else type(found).__name__
+    if isinstance(found, str):
+        return repr(found[:40])
+    return repr(found) if isinstance(found, int | float | None) else type(found).__name__

@@ -188,8 +188,7 @@ class Newcomer:
         own, rivals = trained_alone(self.name, config, data, self.first, model, epochs)
         state, used, validated = chosen_model(adapted, own, config, data, model)
         worth = own and verdict(adapted, own, used.get("weight", 1.0), rivals["alone"], config, data, model)
-        predicted = config.learned.predict(restored(model, state), data, "test")
-        unanswered = self.delivery.unanswered(predicted)
+        unanswered = self.delivery.unanswered(lambda: config.learned.predict(restored(model, state), data, "test"))
         self._deliver(message.round, state, found | used, validated, unanswered | ({"verdict": worth} if worth else {}))
         return {}, found | rivals | used
 

@@ -59,13 +59,25 @@ def test_a_second_jobs_list_takes_the_place_of_the_firsts_where_that_is_said(kit
     done(kit, "--job", FEDAP)
     assert "--new-list puts its list in the place of that one" in kept_list(kit, "--job", FEDAVG)
     output = done(kit, "--job", FEDAVG, "--new-list")
-    assert "a list of 14 tensors -> only what organamnist-fedavg sends" in output
+    assert "a list of 14 tensors, which 8 of the 18 now are not in -> only what organamnist-fedavg sends" in output
     fresh = read_job(FEDAVG).allowed
     [gate] = gates(kit)
     assert gate.allowed == fresh
     assert "Nothing to change." in done(kit, "--job", FEDAVG, "--new-list")
     assert "organamnist-fedap will be refused here" in kept_list(kit, "--job", FEDAP)
     assert mistake(kit, "--new-list").startswith("--new-list: whose? give --job JOB too")
+
+
+def test_a_new_list_is_the_default_scopes_alone(kit):
+    """A job picks its scope, so that one which a site has closed must stay closed."""
+    done(kit, "--job", FEDAP)
+    content = read(kit, "privacy.json")
+    closed = json.loads(json.dumps(content["scopes"][0])) | {"name": "closed"}
+    closed["task_result_filters"][0]["args"]["allowed"] = {}
+    write(kit, "privacy.json", content | {"scopes": [*content["scopes"], closed]})
+    assert "scope closed: its own list is kept" in done(kit, "--job", FEDAVG, "--new-list")
+    lists = [scope["task_result_filters"][0]["args"]["allowed"] for scope in read(kit, "privacy.json")["scopes"]]
+    assert lists == [read_job(FEDAVG).allowed, {}]
 
 
 def test_the_templates_are_what_a_fresh_kit_gets(kit):

@@ -11,6 +11,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import count
 from medpfl.core.site_data import Part
 from medpfl.data.kinds.registry import absent, kind_of
+from medpfl.data.partition.spec import parse_spec
 from medpfl.data.sites import open_source
 from medpfl.data.source import number_of_patients
 from medpfl.site.coarse import chosen_by_few
@@ -33,7 +34,7 @@ def patients_here(own: Path, site: str, config: RunConfig | None = None) -> dict
         site: its name.
         config: of the job that takes them; without one they are divided by the default split.
     """
-    if absent(str(own)):
+    if absent(str(own)) or (config and parse_spec(config.partition).kind == "file"):  # which only a simulation may name
         return None
     try:
         if config is None:  # as one of several hospitals

@@ -1,6 +1,7 @@
 """Prepares a FLARE startup kit for this package: what ``medpfl site init`` changes in the kit's ``local`` folder.
 
-FLARE's ``startup`` folder stays as it is. What a site has restricted is never loosened.
+FLARE's ``startup`` folder stays as it is. What a site has restricted is never loosened, but by a new list that it
+asks for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def plan_kit(
         data: where the site has data, by the names that jobs use.
         job: the only job that may send tensors; without one, tensors of any name may leave, and nothing else.
         byoc: jobs may bring code, as FLARE's own rights or the site's say.
-        new_list: the job's list of what may leave takes the place of those that the kit has.
+        new_list: the job's list of what may leave takes the place of that of the default scope. Other scopes' stay.
         policy: fields of the site's policy (:class:`medpfl.site.policy.SitePolicy`).
 
     Raises:
@@ -106,11 +107,13 @@ def _limit_scope(
         return f"as {others} other filters say" if others else "anything"
     if job is None:
         return None
-    if lists and new_list:
+    if lists and new_list and usual:
         renewed = [f for f, allowed in zip(own, given, strict=True) if allowed is not None and allowed != job.allowed]
         for filter_ in renewed:
             filter_["args"]["allowed"] = job.allowed
-        return f"a list of {', '.join(str(len(names)) for names in lists)} tensors" if renewed else None
+        new = {name for names in lists for name in AllowListFilter(names).refuses(job.allowed)}
+        had = f"a list of {', '.join(str(len(names)) for names in lists)} tensors"
+        return f"{had}, which {len(new)} of the {len(job.allowed)} now are not in" if renewed else None
     if lists:
         _compare(plan, f"{file.name}, scope {scope['name']}", lists, job, usual=usual)
         return None

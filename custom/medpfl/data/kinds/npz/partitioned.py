@@ -98,11 +98,14 @@ class PartitionedImages:
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
-        return self.patients(name, "train")
+        known = any(site.name == name for site in self.partition.sites)
+        return self.patients(name, "train") if known else frozenset()
 
     def patients(self, name: str, part: Part) -> frozenset[str]:
-        """The samples of a part of a site's data, each of which counts as a patient."""
-        rows = next((getattr(site, part) for site in self.partition.sites if site.name == name), ())
+        """The samples of a part of a site's data, each of which counts as a patient; UserError if it is no site's."""
+        rows = next((getattr(site, part) for site in self.partition.sites if site.name == name), None)
+        if rows is None:
+            raise UserError(f"{name} is none of the run's sites: {', '.join(self.config.site_names)}")
         return frozenset(str(int(row)) for row in rows)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
