@@ -15,10 +15,10 @@ from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import Measuring, Mechanism
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.core.near import did_you_mean
+from medpfl.core.reasons import MECHANISM
 from medpfl.core.settings import Settings, checked, defaults, extra, named_fields
 from medpfl.training.settings import Training
 
-_NAME = re.compile("[a-z][a-z0-9_-]{0,40}")
 _REPLACED = ("forward", "train", "use")
 _USES = ("received", "best", "blend")
 _FORMS: tuple[tuple[str, Any, str], ...] = (
@@ -79,7 +79,7 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
         return f"{name} has {misspelt[0]!r}, which nothing calls; did you mean {misspelt[1]!r}?"
     if not isinstance(getattr(part, "name", None), str):
         return f"{name} has no name: say name = '...' in it"
-    if not _NAME.fullmatch(part.name):
+    if not re.fullmatch(MECHANISM, part.name):
         return f"{name} is called {part.name!r}: use small letters, digits, - and _, a letter first, 41 at most"
     if not (isinstance(part.settings_class, type) and issubclass(part.settings_class, Settings)):
         return f"{name} has settings_class={part.settings_class!r}: use a class of medpfl.core.settings.Settings"

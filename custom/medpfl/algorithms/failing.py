@@ -16,7 +16,7 @@ from medpfl.core.parameters import State, StateError
 
 
 @contextmanager
-def named(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
+def asking(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
     """UserError with the mechanism's name and the place in its code, for all but errors that have words of their own.
 
     Args:
@@ -39,7 +39,7 @@ def named(mechanism: Mechanism, what: str, when: str = "") -> Iterator[None]:
 
 def at_server(mechanism: Mechanism, what: str, round_: int) -> AbstractContextManager[None]:
     """The same at the server, after a round; 0 before the first."""
-    return named(mechanism, f"{what} at the server", f"after round {round_}" if round_ else "before round 1")
+    return asking(mechanism, f"{what} at the server", f"after round {round_}" if round_ else "before round 1")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError, field_validator, model_validator
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
-from medpfl.algorithms.failing import named
+from medpfl.algorithms.failing import asking
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.algorithms.start import StartWeights
@@ -308,7 +308,7 @@ class RunConfig(RunFields):
 
 def _asked(part: Mechanism, what: str, *of: Any) -> str:
     """What a part of the method says in words, empty for nothing; UserError where it fails, or gives something else."""
-    with named(part, f"its {what}"):
+    with asking(part, f"its {what}"):
         said = getattr(part, what)(*of)
     if said is not None and not isinstance(said, str):
         raise UserError(f"{part.name}: its {what} gave {said!r}, not text")

@@ -15,6 +15,8 @@ from functools import cached_property
 _ERRORS = {name for name, thing in vars(builtins).items() if isinstance(thing, type) and issubclass(thing, Exception)}
 _ERRORS |= {"AcceleratorError", "OutOfMemoryError", "SafetensorError", "ValidationError"}
 _ERRORS |= {"StateError", "TornFile", "UserError"}
+MECHANISM = "[a-z][a-z0-9_-]{0,40}"
+"""What a mechanism is called, as a regular expression."""
 _NAME = "'([^']+)'"
 _NUMBER = r"-?\d{1,6}(?:\.\d{1,6})?(?:e[-+]?\d{1,2})?"
 _SHAPE = r"\[(?:\d{1,6}(?:, \d{1,6}){0,5})?\]"
@@ -33,7 +35,7 @@ _KINDS = {
     "error": "|".join(sorted(_ERRORS)),
     "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
     "hash": "[0-9a-f]{12}",
-    "mechanism": "[a-z][a-z0-9_-]{0,40}",
+    "mechanism": MECHANISM,
     "hook": "loss|begin|adapts|forward|term|beside|before_step|after_step|train|end|leaving|measured|in_use|finish"
     "|card|suits",
     "method": "[a-z][a-z-]{0,40}",

@@ -8,7 +8,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from medpfl.algorithms.failing import named
+from medpfl.algorithms.failing import asking
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel, Entry, Joined
@@ -34,7 +34,7 @@ def channels_of(config: RunConfig, model: nn.Module, split: ParameterSplit) -> d
     """
     found: dict[Channel, Mechanism] = {}
     for part in config.parts:
-        with named(part, "its channels"):
+        with asking(part, "its channels"):
             declared = part.channels(config, model, split)
         if not isinstance(declared, tuple) or not all(isinstance(channel, Channel) for channel in declared):
             raise UserError(f"{part.name}: its channels gave {type(declared).__name__}, not a tuple of Channel")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from medpfl.algorithms.failing import named
+from medpfl.algorithms.failing import asking
 from medpfl.algorithms.start import START
 from medpfl.config.run import RunConfig
 from medpfl.core.declarations import AllButAdaptersAndTop, Union, counts_layers, parse_declaration
@@ -169,7 +169,7 @@ def meet(config: RunConfig, model: nn.Module, split: ParameterSplit, x: torch.Te
     """The run's mechanisms look at the network; UserError, in words, from one that cannot go with it."""
     model.eval()
     for part in config.parts:
-        with named(part, "its suits"):
+        with asking(part, "its suits"):
             part.suits(model, split, x)
     model.train()
 

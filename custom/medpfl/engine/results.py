@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from medpfl.algorithms import algorithm, mechanisms, mixings
-from medpfl.algorithms.failing import named
+from medpfl.algorithms.failing import asking
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.config.named_code import fingerprints
 from medpfl.config.run import RunConfig
@@ -147,14 +147,14 @@ def _shown(plan: Plan, state: ServerState) -> dict[str, dict[str, Any] | None]:
 
 
 def _what_is_shown(part: Mechanism, state: ServerState) -> dict[str, Any] | None:
-    with named(part, "its shown"):
+    with asking(part, "its shown"):
         found = part.shown(state)
     require_json(found, f"{part.name}: what its shown gives")
     return found
 
 
 def _what_is_noted(part: Mechanism, config: RunConfig, state: ServerState) -> list[str]:
-    with named(part, "its notes"):
+    with asking(part, "its notes"):
         found = part.notes(config, state)
     if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
         raise UserError(f"{part.name}: its notes gave {found!r}, not a list of texts")

@@ -26,7 +26,7 @@ from medpfl.core.statefile import fingerprint, write_state
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
-from medpfl.site.hooks import named
+from medpfl.site.hooks import calling
 from medpfl.tasks.task import Task
 
 Which = Literal["selected", "last"]
@@ -63,7 +63,7 @@ class Delivery:
             return {}
         found: dict[str, Any] = {}
         for part in self.config.parts:
-            with named(part, "card"):
+            with calling(part, "card"):
                 said = part.card(data, self.inputs.classes)
             if not isinstance(said, Mapping):
                 raise StateError(f"{part.name}: its card gave {said!r}, not a dictionary")

@@ -48,7 +48,7 @@ class HookFailed(Exception):
 
 
 @contextmanager
-def named(mechanism: Mechanism, hook: str) -> Iterator[None]:
+def calling(mechanism: Mechanism, hook: str) -> Iterator[None]:
     """HookFailed in place of an error of a mechanism's code; one of the network's stays what it is."""
     try:
         yield
@@ -203,7 +203,7 @@ def _scalar(found: Any, whose: str) -> Tensor:
 
 def _named(mechanism: Mechanism, hook: str, call: Called) -> Called:
     def called(*given: Any) -> Any:
-        with named(mechanism, hook):
+        with calling(mechanism, hook):
             return call(*given)
 
     return called  # type: ignore[return-value]
@@ -252,7 +252,7 @@ class _Forward:
 
     def _of_labels(self, added: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def scalar(labels: Tensor) -> Tensor:
-            with named(self.mechanism, "forward"):
+            with calling(self.mechanism, "forward"):
                 found = added(labels)
             return found if _is_number(found) else _scalar(found, f"{self.mechanism.name}: what its forward adds")
 

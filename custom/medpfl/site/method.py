@@ -13,8 +13,7 @@ from torch import nn
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel, require_tensors
-from medpfl.core.messages import Message
-from medpfl.core.messages import named as under
+from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
 from medpfl.core.seeding import Chance
@@ -22,12 +21,12 @@ from medpfl.core.site_data import SiteData
 from medpfl.site import words
 from medpfl.site.hooks import (
     CheckedTerm,
+    calling,
     checked_leaving,
     checked_loss,
     checked_outcome,
     checked_part,
     checked_whole,
-    named,
     require_finite_model,
     require_same_network,
     shapes,
@@ -108,7 +107,7 @@ class Method:
         loss: Loss = site.config.trainer.loss(likelihood, site.data)
         for part, round_ in views.items():
             if type(part).loss is not Mechanism.loss:
-                with named(part, "loss"):
+                with calling(part, "loss"):
                     made = part.loss(round_, loss), part.loss(round_, likelihood)
                 loss, likelihood = (checked_loss(part, each) for each in made)
         for round_ in views.values():
@@ -123,7 +122,7 @@ class Method:
                 round_.memory = self._memory
         self._shapes, hook = shapes(next(iter(self.rounds.values())).model), "adapts" if joining else "begin"
         for mechanism, round_ in self.rounds.items():
-            with named(mechanism, hook):
+            with calling(mechanism, hook):
                 part = mechanism.adapts(round_) if joining else mechanism.begin(round_)
             if part is not None:
                 self._parts[mechanism] = checked_part(mechanism, hook, part)
@@ -171,7 +170,7 @@ class Method:
     def leaving(self, shared: State) -> State:
         """The shared state on its way out, through each mechanism's step."""
         for mechanism, round_ in self.rounds.items():
-            with named(mechanism, "leaving"):
+            with calling(mechanism, "leaving"):
                 left = mechanism.leaving(shared, round_)
             shared = checked_leaving(mechanism, shared, left)
         return shared
@@ -184,19 +183,19 @@ class Method:
             if outcome and channel in outcome.sends:
                 tensors = outcome.sends[channel]
             elif isinstance(mechanism, Measuring):
-                with named(mechanism, "measured"):
+                with calling(mechanism, "measured"):
                     tensors = mechanism.measured(channel, self.rounds[mechanism])
                 require_tensors(tensors, f"{mechanism.name}: what it measured for {channel}")
             else:
                 raise StateError(f"{mechanism.name} has nothing to send in {channel} at this site")
-            found |= under(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
+            found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
         return found
 
     def use(self, model: nn.Module) -> State | None:
         """Makes the model what the site uses; the state that it had before, None if that is what the site uses."""
         before: State | None = None
         for mechanism, round_ in self.rounds.items():
-            with named(mechanism, "in_use"):
+            with calling(mechanism, "in_use"):
                 state = mechanism.in_use(round_)
             if state is not None:
                 before = before or copied(model)
@@ -208,7 +207,7 @@ class Method:
         changed = False
         for mechanism, round_ in self.rounds.items():
             before = shapes(round_.model)
-            with named(mechanism, "finish"):
+            with calling(mechanism, "finish"):
                 did = mechanism.finish(round_)
             if not isinstance(did, bool):
                 raise StateError(f"{mechanism.name}: its finish gave {did!r}, not whether it changed the model")

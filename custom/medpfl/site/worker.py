@@ -28,7 +28,7 @@ from medpfl.site.contract import digest
 from medpfl.site.delivery import Delivery
 from medpfl.site.ending import Ending
 from medpfl.site.finishing import Finishing
-from medpfl.site.hooks import named
+from medpfl.site.hooks import calling
 from medpfl.site.method import Method, requested
 from medpfl.site.noise import noise_source
 from medpfl.site.outputs import require_outputs
@@ -153,7 +153,7 @@ class Site:
         x, _ = next(iter(self.data.training_batches(2, order)))
         model.eval()
         for part in picky:
-            with named(part, "suits"):
+            with calling(part, "suits"):
                 try:
                     part.suits(model, self.split, x)
                 except UserError as error:
