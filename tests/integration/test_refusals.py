@@ -176,7 +176,7 @@ def test_a_job_that_says_where_data_are(federation, tmp_path, monkeypatch, side)
     if side == "server":
         assert f"the job names its data by a path, '{sample}'; a job gives a name" in said
     else:
-        assert "north-hospital: the site cannot begin: UserError (its log says more)" in said
+        assert "(north-hospital, south-clinic: the site cannot begin: UserError (its log says more))" in said
         job = said.partition(": ")[0].removeprefix("job ")
         assert "names its data by a path" in (federation.kits / "north-hospital" / job / "log.txt").read_text()
 
