@@ -151,14 +151,18 @@ class Site:
             return
         order = self.chance.order(self.name, "try", "shuffle")
         x, _ = next(iter(self.data.training_batches(2, order)))
-        model.eval()
-        for part in picky:
-            with calling(part, "suits"):
-                try:
-                    part.suits(model, self.split, x)
-                except UserError as error:
-                    raise StateError(str(error)) from None
-        model.train()
+        try:
+            for part in picky:
+                with calling(part, "suits"):
+                    self._meet(part, model.eval(), x)
+        finally:
+            model.train()
+
+    def _meet(self, part: Mechanism, model: nn.Module, x: torch.Tensor) -> None:
+        try:
+            part.suits(model, self.split, x)
+        except UserError as error:  # says itself what does not suit
+            raise StateError(str(error)) from None
 
     def upward(self, task: str) -> list[tuple[str, Mechanism]]:
         """The channels in which something may leave with the answer to a task, with their mechanisms."""

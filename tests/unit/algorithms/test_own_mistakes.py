@@ -198,6 +198,18 @@ def test_so_are_the_hooks_of_a_mechanism_itself(monkeypatch, hook):
         run(tiny_config("fedprox"))
 
 
+@pytest.mark.parametrize(("raised", "told"), [(KeyError("x"), HookFailed), (UserError("too small"), StateError)])
+def test_a_network_that_was_shown_to_what_fails_is_in_training_afterwards(monkeypatch, raised, told):
+    def suits(*_):
+        raise raised
+
+    monkeypatch.setattr(Proximal, "suits", suits)
+    site, model = sites_of(Federation.of(tiny_config("fedprox")))["site-1"], Net()
+    with pytest.raises(told):
+        site._require_suited(model)
+    assert model.training
+
+
 @pytest.mark.parametrize(
     ("of_model", "words"),
     [
