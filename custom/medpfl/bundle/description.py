@@ -221,6 +221,7 @@ def readme(card: Mapping[str, Any], inputs: Inputs) -> str:
     python -m monai.bundle run --config_file configs/inference.json --bundle_root . --input_path PATH
 
 in this folder; PATH is {takes}. {prints}
+What cannot be used of a folder is left out; `left_out` says which, and why, and the command ends with 1.
 Needs MONAI, `fire` and medpfl {card["versions"]["medpfl"]}, whose transforms these are: the preprocessing is
 training's own. MONAI runs what a configuration says: use a bundle only if you trust who made it.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
+from medpfl.bundle.answered import PROBLEM, each, end, in_one_line
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
@@ -24,7 +24,8 @@ from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
 from medpfl.tasks.evaluation import predict, softmax
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from monai.data import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -34,31 +35,6 @@ _WANTED = {
     "picture": "a picture, or a folder of them",
     "series": "an .npy file of one window, or a folder of them",
 }
-
-
-def in_one_line(function: Callable[..., T]) -> Callable[..., T]:
-    """Ends MONAI's command with what the user can put right; in any other program the error goes its way.
-
-    MONAI wraps every exception that a configuration raises, and its command prints them all as tracebacks.
-    """
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> T:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            main = getattr(sys.modules["__main__"], "__spec__", None)
-            if main is None or main.name != "monai.bundle.__main__" or (cause := _user_error(error)) is None:
-                raise
-            sys.exit(f"medpfl: {cause}")
-
-    return call
-
-
-def _user_error(error: BaseException | None) -> UserError | None:
-    while error is not None and not isinstance(error, UserError):
-        error = error.__cause__
-    return error
 
 
 def network(code: Sequence[str] = (), blend: bool = False, sigmoid: bool = False, **arguments: Any) -> nn.Module:
@@ -110,10 +86,12 @@ def items(
             says how many.
 
     Returns:
-        For each, ``image`` (a file, or a series' files), ``kind`` and ``name``.
+        For each, ``image`` (a file, or a series' files), ``kind`` and ``name``, and of a scan that cannot be used
+        ``problem``, why.
 
     Raises:
-        UserError: nothing is there, or a series cannot be used; or a folder's pictures lie in folders inside it.
+        UserError: nothing is there; a file cannot be read that may belong to any of the series; or a folder's pictures
+            lie in folders inside it.
     """
     if not str(path):
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
@@ -199,12 +177,14 @@ def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
         if lost := next((file for file in folder.rest if file.what == "lost"), None):
             raise UserError(f"{lost.path}: {lost.reason}")
         volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]
-    for kind, name, _, volume in volumes:
-        if problem := next((p for p in volume.problems if p.level == "error"), None):
-            raise UserError(problem.message)
-        if kind == "dicom" and volume.modality != modality:
-            raise UserError(f"{name}: a series of modality {volume.modality}; the model takes {modality}")
-    return [{"image": [str(f) for f in files], "kind": kind, "name": name} for kind, name, files, _ in volumes]
+    found = []
+    for kind, name, files, volume in volumes:
+        problem = next((p.message for p in volume.problems if p.level == "error"), "")
+        if not problem and kind == "dicom" and volume.modality != modality:
+            problem = f"{name}: a series of modality {volume.modality}; the model takes {modality}"
+        item = {"image": [str(f) for f in files], "kind": kind, "name": name}
+        found.append(item | ({PROBLEM: problem} if problem else {}))
+    return found
 
 
 def require_place(file: Path) -> None:
@@ -241,7 +221,7 @@ class Classification:
     def __init__(
         self,
         network: nn.Module,
-        dataset: Sequence[Mapping[str, Any]],
+        dataset: Dataset,
         classes: Sequence[str],
         whole: bool,
         model: Mapping[str, str],
@@ -254,14 +234,19 @@ class Classification:
 
     @in_one_line
     def run(self) -> dict[str, Any]:
-        """Classifies, prints and writes; returns what it prints."""
+        """Classifies, prints and writes; returns what it prints.
+
+        Raises:
+            UserError: no item can be used, or the results' place cannot be written to.
+        """
         if self.output_path:
             require_place(Path(self.output_path))
-        found = {"model": self.model, "results": [self._classified(item) for item in self.dataset]}
+        found = {"model": self.model, **each(self.dataset.data, lambda n: self._classified(self.dataset[n]))}
         text = json.dumps(found, indent=1)
         print(text)
         if self.output_path:
             write_bytes(Path(self.output_path), (text + "\n").encode(), durable=False)
+        end(found)
         return found
 
     def _classified(self, item: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,19 +8,23 @@ import logging
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from medpfl.bundle.inference import in_one_line, require_folder
+from medpfl.bundle.answered import each, end, in_one_line
+from medpfl.bundle.inference import require_folder
 from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
 from medpfl.core.whole_file import write_bytes
 from medpfl.tasks.segmentation.judging import most_probable, predicted
+
+if TYPE_CHECKING:
+    from monai.data import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +48,7 @@ class Segmentation:
     def __init__(
         self,
         network: nn.Module,
-        dataset: Sequence[Mapping[str, Any]],
+        dataset: Dataset,
         classes: Sequence[str],
         window: Sequence[int] | None,
         fit: str,
@@ -60,13 +64,15 @@ class Segmentation:
         """Segments, prints and writes; returns what it prints.
 
         Raises:
-            UserError: a mask would overwrite a file of the images' folder, or another image's; nothing is written.
+            UserError: a mask would overwrite a file of the images' folder, or another image's; nothing is written. Or
+                no image can be used.
         """
         if self.output_path:
             self._require_no_overwriting()
             require_folder(Path(self.output_path), Path(self.output_path))
-        found = {"model": self.model, "results": [self._segmented(number) for number in range(len(self.dataset))]}
+        found = {"model": self.model, **each(self.dataset.data, self._segmented)}
         print(json.dumps(found, indent=1))
+        end(found)
         return found
 
     def labels(self, item: Mapping[str, Any]) -> Tensor:

@@ -102,6 +102,15 @@ def test_a_bundle_alone_is_enough_and_monais_command_runs_it(pictures, tmp_path)
     assert (array["name"], picture["name"]) == ("grey.npy", "grey.png")
     assert array["probabilities"] == picture["probabilities"]
     assert sum(picture["probabilities"].values()) == pytest.approx(1)
+    assert done.returncode == 0
+    (tmp_path / "in" / "torn.png").write_bytes((tmp_path / "in" / "grey.png").read_bytes()[:40])
+    done = subprocess.run(command, cwd=tmp_path / "moved", capture_output=True, text=True, timeout=200)
+    again = json.loads(done.stdout[done.stdout.index("{") :])
+    assert again["results"] == printed["results"]
+    assert [item["name"] for item in again["left_out"]] == ["torn.png"]
+    assert done.returncode == 1
+    said = "medpfl: 1 of 3 were left out; left_out in the answer says which, and why"
+    assert done.stderr.splitlines()[-1] == said
 
 
 @pytest.mark.slow
@@ -134,6 +143,24 @@ def test_what_is_wrong_is_said(pictures, tmp_path):
             cause = cause.__cause__
         assert isinstance(cause, UserError)
         assert words in str(cause)
+
+
+def test_a_picture_that_cannot_be_used_costs_the_others_nothing(pictures, tmp_path, caplog):
+    bundle, new = pictures[0] / "site-1" / "last" / "bundle", tmp_path / "new"
+    new.mkdir()
+    Image.new("L", (30, 28)).save(new / "wide.png")
+    (new / "text.png").write_text("no picture")
+    with pytest.raises(RuntimeError) as caught:
+        classified(bundle, new, tmp_path / "out.json")
+    assert str(caught.value.__cause__).endswith("\n1 more cannot be used either")
+    assert not (tmp_path / "out.json").exists()
+    Image.new("L", (28, 28), 90).save(new / "good.png")
+    together = classified(bundle, new, tmp_path / "out.json")
+    left_out = json.loads((tmp_path / "out.json").read_text())["left_out"]
+    assert [(item["name"], item["why"] in caplog.text) for item in left_out] == [("text.png", True), ("wide.png", True)]
+    assert "is 30x28 pixels; the model was trained on 28x28" in left_out[1]["why"]
+    assert classified(bundle, new / "good.png", tmp_path / "out.json") == together
+    assert "left_out" not in json.loads((tmp_path / "out.json").read_text())
 
 
 def test_the_network_is_as_the_metadata_say(pictures):

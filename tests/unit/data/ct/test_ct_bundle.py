@@ -1,6 +1,7 @@
 """A site's bundle gives a scan, as DICOM or as NIfTI, the probabilities that the site's own evaluation gives it."""
 
 import json
+import shutil
 
 import nibabel
 import numpy as np
@@ -81,6 +82,19 @@ def test_probabilities_are_those_of_the_evaluation(
     for path in (dicom, nifti):
         found = classified(place / "bundle", path, tmp_path / "out.json")
         assert found == pytest.approx(expected[1].tolist(), abs=1e-5), path
+
+    together, other = tmp_path / "several", scans[0].files[0].parent
+    shutil.copytree(dicom, together / "whole")
+    shutil.copytree(other, together / "torn")
+    whole, torn = (dcmread(next(f.glob("*.dcm"))).SeriesInstanceUID for f in (dicom, other))
+    for file in (together / "torn").glob("*.dcm"):
+        broken = dcmread(file)
+        broken.RescaleSlope = 0
+        broken.save_as(file)
+    assert classified(place / "bundle", together, tmp_path / "out.json") == found
+    answer = json.loads((tmp_path / "out.json").read_text())
+    assert [item["name"] for item in (*answer["results"], *answer["left_out"])] == [whole, torn]
+    assert str(together / "torn") in answer["left_out"][0]["why"]
 
 
 def classified(bundle, path, output):
