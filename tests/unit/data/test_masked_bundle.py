@@ -97,7 +97,7 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     assert found["ml"]["foreground"] == pytest.approx(voxels * 3 * 1.5 * 1.5 / 1000, abs=1e-3)
     save_nifti(image, np.zeros((22, 26, 9), np.float32), affine=affine)
     (tmp_path / "out" / "p1" / "scan_mask.nii.gz").unlink()
-    with pytest.raises(UserError, match="scan.nii.gz: every voxel has the value 0"):
+    with pytest.raises(UserError, match=r"scan\.nii\.gz: every voxel has the value 0"):
         made.parser.get_parsed_content("evaluator").run()
     assert not list((tmp_path / "out").rglob("*.nii.gz"))
     save_nifti(tmp_path / "new" / "p2" / "scan.nii.gz", values, affine=affine)

@@ -59,8 +59,12 @@ def test_what_may_be_left_out_is_a_warning(tmp_path):
     (tmp_path / "a" / "s0" / "003.dcm").unlink()
     centre = {"name": "a", "kind": "dicom", "folder": "a", "labels": "a/labels.csv"}
     manifest = {"schema": 1, "name": "n", "classes": ["0", "1"], "skip_broken": True, "centres": [centre]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"skip_broken": False}))
+    assert len(_words(tmp_path, "error")) == 1
+    assert '"skip_broken": true in a manifest.json' in _words(tmp_path, "note")[-1]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert _words(tmp_path, "error") == []
+    assert not any("skip_broken" in words for words in _words(tmp_path, "note"))
     assert "left out, as the manifest allows" in _words(tmp_path / "manifest.json", "warning")[0]
 
 

@@ -49,6 +49,10 @@ _DERIVED = (
     "this order of the classes is made of the labels, and the job's may differ: "
     "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
+_LEAVING = (
+    'no run begins while a scan cannot be used; with "skip_broken": true in a manifest.json, which names centres and '
+    "classes, it does without those scans"
+)
 _WHOLE_CHEST = 150.0
 """mm that a scan covers at least if it shows both lungs of an adult."""
 _MOST = 20
@@ -92,6 +96,7 @@ def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progre
     report += [Finding("warning", message) for message in unused]
     readings: dict[str, Reading] = {}
     marked: list[tuple[Scan, str]] = []
+    stopping = False
     for centre in manifest.centres:
         try:
             reading = readings[centre.name] = examine(manifest, centre.name, modality, progress)
@@ -102,9 +107,12 @@ def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progre
         report += capped(findings(reading, manifest.skip_broken), centre.name)
         odd_scans, hashes = _values(reading.scans, manifest.skip_broken, modality)
         report += capped(odd_scans, centre.name)
+        stopping |= bool(reading.broken) or any(one.level == "error" for one in odd_scans)
         marked += hashes
         odd = _odd(manifest, reading, modality) + _lacking(manifest, reading, centre.name)
         report += [Finding("warning", f"{centre.name}: {line}") for line in odd]
+    if stopping and not manifest.skip_broken:
+        report.append(Finding("note", _LEAVING))
     return Checked(report + _across(readings) + copies(marked, manifest.classes), readings, manifest)
 
 
