@@ -102,9 +102,11 @@ def test_review_refuses_what_may_rest_on_few_patients(tmp_path):
     config = make_config(algorithm="fedavg", sites=2, rounds=2, model="monai:DenseNet", model_args=dropping)
     [said] = review(export_job(config, tmp_path / "dropping")).refusals(HOSPITAL)
     assert said.startswith("dropout is 0.5 at most here")
-    assert any(
-        line.startswith("taken only where 20 patients or more, of each class,") for line in found.lines(HOSPITAL)
-    )
+    [taken] = [line for line in found.lines(HOSPITAL) if line.startswith("taken only where")]
+    assert taken.startswith("taken only where 20 patients or more, of each class,")
+    assert "; this site's were not counted: no data of that name can be read here" in taken
+    counted = replace(found, patients={"train": 1200, "validation": 1, "test": 1}).lines(HOSPITAL)
+    assert any(line.endswith("(policy: least_patients); this site has 1,200") for line in counted)
 
 
 def test_review_as_json_is_the_same(kit):

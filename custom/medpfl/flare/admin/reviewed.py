@@ -100,6 +100,12 @@ class Review:
     def _through(self) -> str:
         return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
 
+    @property
+    def _counted(self) -> str:
+        if self.patients is None:
+            return "this site's were not counted: no data of that name can be read here (`medpfl data check` says why)"
+        return f"this site has {self.patients['train']:,}"
+
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as can be told without looking at the data's images."""
         config, found = self.contract.config, []
@@ -218,7 +224,7 @@ class Review:
             of_each = ", of each class," if balances(config) else ""
             yield (
                 f"taken only where {policy.least_patients} patients or more{of_each} are trained on "
-                "(policy: least_patients)"
+                f"(policy: least_patients); {self._counted}"
             )
         yield f"measures leave {policy.measures} here"
         if self._verdict(policy):
