@@ -88,7 +88,7 @@ def test_choices_compose():
         ({"algorithm": "fedap", "sites": 2, "settings": {"pretrain_check": 1}}, "pretrain_check says how W moves"),
         (
             {"algorithm": "fedavg", "settings": {"learning_rate": 0.1}},
-            "it has: update_clip, update_noise, mu, lr, batch_size, momentum, nesterov, weight_decay",
+            "it has: mu, update_clip, update_noise, lr, batch_size, momentum, nesterov, weight_decay",
         ),
         ({"algorithm": "fedavg", "settings": {"lr": 0}}, "setting lr must be positive, got 0"),
         ({"algorithm": "fedavg", "settings": {"lr": -0.1}}, "setting lr must be positive"),

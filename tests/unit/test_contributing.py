@@ -137,6 +137,10 @@ def test_a_mechanism_that_would_do_nothing_is_refused(installed, monkeypatch, ch
             {"matrix": lambda self, run, state: None, "what": "", "common": True, "weighs_sites": True},
             "Mine says common = True and weighs_sites = True",
         ),
+        (
+            {"matrix": lambda self, run, state: None, "what": "", "newcomer": "the mean"},
+            "Mine has newcomer = 'the mean': use a Rule('what a joining site gets', 'why')",
+        ),
         ({"begn": lambda self, round_: None}, "Mine has 'begn', which nothing calls"),
     ],
 )

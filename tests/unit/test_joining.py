@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from joined_run import HELD_OUT, finished
@@ -12,8 +13,11 @@ from rich.console import Console
 from tiny import Net, config, images, plan_of, same
 from torch.utils.data import DataLoader, TensorDataset
 
+from medpfl import algorithms
 from medpfl.algorithms.fedap.statistics import named_statistics
+from medpfl.algorithms.mixing_kinds import MeasuredMixing, Weights
 from medpfl.config.run import make_config
+from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import named
@@ -77,6 +81,57 @@ def test_a_fedavg_newcomer_has_the_common_model(tmp_path):
     assert sum(found.row.values()) == pytest.approx(1)
     assert found.sent_bytes == 0
     assert found.received_bytes == serialised_bytes(state.shared["site-1"])
+
+
+class Nearest(MeasuredMixing):
+    """By the sites' means of what each has measured, and no more than its author has to say."""
+
+    name, what = "nearest", "the nearest site's"
+
+    def channels(self, run, model, split):
+        entries = {"mean": Entry((), (torch.float32,))}
+        return (Channel(self.name, True, entries, ("prepare", "statistics"), "a mean", once=True),)
+
+    def measured(self, channel, round_):
+        return {"mean": torch.zeros(())}
+
+    def received(self, run, state, fresh):
+        return Weights(np.eye(run.sites)), []
+
+    def matrix(self, run, state):
+        return Weights(np.eye(run.sites))
+
+    def row_of(self, kept, own):
+        near = np.array([1 / float(one["mean"]) for one in kept])
+        return near / near.sum()
+
+
+@pytest.fixture
+def nearest(monkeypatch):
+    """FedAvg, which can be run with that mixing under a cap on the others' weights."""
+    method = algorithms.Algorithm("near", "Near", "", "", mixing=Nearest)
+    known = (algorithms.algorithms, algorithms.mixings, algorithms.mechanisms)
+    monkeypatch.setattr(algorithms, "OWN", (*algorithms.OWN, method))
+    for one in known:
+        one.cache_clear()
+    yield config("fedavg", mixing="nearest", weight_cap=0.5)
+    monkeypatch.undo()
+    for one in known:
+        one.cache_clear()
+
+
+@pytest.mark.parametrize("weighs", [False, True])
+def test_a_mixing_of_ones_own_without_a_rule_or_a_share_of_its_own(nearest, monkeypatch, weighs):
+    """The cap is on what it weighs against each other, and takes no setting lambda for granted."""
+    monkeypatch.setattr(Nearest, "weighs_sites", weighs)
+    federation = Federation.of(nearest)
+    means = {name: {"mean": torch.tensor(m)} for name, m in zip(nearest.site_names, (1.0, 4.0, 4.0), strict=True)}
+    shared = {n: {k: torch.full_like(t, i) for k, t in federation.initial_shared.items()} for i, n in enumerate(means)}
+    server = after(federation, shared, kept={"nearest": means})
+    _, row = Welcome(plan_of(federation), server, federation.input_format(), 1).offer({"mean": torch.zeros(())})
+    assert list(row.values()) == pytest.approx([1 / 2, 1 / 4, 1 / 4] if weighs else [2 / 3, 1 / 6, 1 / 6])
+    results = joined_results(plan_of(federation), server, federation.model(), 1, {})
+    assert results["rules"]["shared"]["what"] == "the mean of the sites' models"
 
 
 def test_uniform_is_the_mean(tmp_path):

@@ -46,10 +46,10 @@ OWN += (DITTO, APFL, FEDREP, SCAFFOLD, FEDBABU, FEDCURV, FEDREG, VHL, FEDVSS, FE
 OWN += (FEDBLEND,)
 DEFAULT = FEDBLEND.name
 """What is run where no method is named."""
-FOR_ALL = (UpdatePrivacy, FineTuning)
+FOR_ALL = (FineTuning,)
 """Mechanisms that any method can have."""
-LAST = (LabelPrior,)
-"""Likewise, of what the others make of a model."""
+LAST = (LabelPrior, UpdatePrivacy)
+"""Likewise, of what the others make of a model, and of an update: nothing comes after the noise."""
 GROUP = "medpfl.methods"
 """Entry points of other packages: each an :class:`~medpfl.algorithms.base.Algorithm`."""
 

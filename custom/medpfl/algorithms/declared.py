@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Literal, get_args, get_origin
 
 from medpfl.algorithms.base import Algorithm
-from medpfl.algorithms.mechanism import Measuring, Mechanism
+from medpfl.algorithms.mechanism import Measuring, Mechanism, Rule
 from medpfl.algorithms.mixing_kinds import Mixing
 from medpfl.core.near import did_you_mean
 from medpfl.core.reasons import MECHANISM
@@ -90,6 +90,8 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
         return f"{said}: use a tuple of some of {', '.join(map(repr, _REPLACED))}, as ('train',)"
     if not isinstance(part.numbers, Mapping) or not all(map(_is_range, part.numbers.values())):
         return f"{name} has numbers = {part.numbers!r}: use a dictionary of (least, most) by name, the class's own"
+    if part.newcomer is not None and not isinstance(part.newcomer, Rule):
+        return f"{name} has newcomer = {part.newcomer!r}: use a Rule('what a joining site gets', 'why')"
     if misfit := _misfit(part):
         return f"{name}: {misfit}"
     if getattr(part, "common", False) and getattr(part, "weighs_sites", False):

@@ -73,11 +73,16 @@ class WeighsSites(MatrixMixing):
     settings_class = SelfWeight
     weighs_sites = True
 
+    @property
+    def own_share(self) -> float:
+        """lambda."""
+        return self.settings.lambda_
+
     def refuses(self, run: Run) -> str | None:
         """Too few sites, or a cap that the others' weights cannot keep."""
         if run.sites < 2:
             return f"mixing {self.name!r} weighs sites against each other and needs at least 2 of them"
-        others = 1 - self.settings.lambda_
+        others = 1 - self.own_share
         if (least := others / max(1, run.sites - 1)) > run.weight_cap * (1 + 1e-12):
             return (
                 f"weight_cap {run.weight_cap:g} is too small: {run.sites - 1} other sites weigh {others:g} in all "

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from medpfl.algorithms.mechanism import Measuring, Mechanism, Run, ServerParts
+from medpfl.algorithms.mechanism import Measuring, Mechanism, Rule, Run, ServerParts
 from medpfl.core.parameters import State
 from medpfl.core.server_state import ServerState
 
@@ -32,6 +32,11 @@ class Mixing(Mechanism, ABC):
     weighs_sites: ClassVar[bool] = False
     by_statistics: ClassVar[bool] = False
 
+    @property
+    def own_share(self) -> float:
+        """A site's own weight in its mix, where a setting says it."""
+        return 0.0
+
     @classmethod
     def applies(cls, personal: str) -> bool:
         """A mixing goes with any personal part, or refuses it in words."""
@@ -49,6 +54,8 @@ class Mixing(Mechanism, ABC):
 
 class MatrixMixing(Mixing):
     """A mixing by a matrix W."""
+
+    newcomer: ClassVar[Rule] = Rule("the mean of the sites' models", "it has no row in W")
 
     @abstractmethod
     def matrix(self, run: Run, state: ServerState) -> Weights:
@@ -79,6 +86,8 @@ class MeasuredMixing(MatrixMixing, Measuring):
 
 class CommonMixing(Mixing):
     """A mixing without a matrix, whose next state is common to all sites."""
+
+    newcomer: ClassVar[Rule] = Rule("the common model", "all sites have the same")
 
     @abstractmethod
     def mixed(self, updates: Sequence[State]) -> State:

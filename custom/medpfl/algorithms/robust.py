@@ -11,7 +11,7 @@ from math import ceil
 
 import torch
 
-from medpfl.algorithms.mechanism import Rule, Run
+from medpfl.algorithms.mechanism import Run
 from medpfl.algorithms.mixing_kinds import CommonMixing
 from medpfl.core.mixing import reckoned_in
 from medpfl.core.parameters import State
@@ -24,7 +24,6 @@ LEAST = 3
 class _Robust(CommonMixing):
     least_updates = LEAST
     common = True
-    newcomer = Rule("the common model", "all sites have the same")
 
     def refuses(self, run: Run) -> str | None:
         """Too few sites to outvote one."""

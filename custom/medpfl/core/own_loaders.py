@@ -30,7 +30,7 @@ class LabelOutside(LoaderError):
         super().__init__(OUTSIDE(outputs - 1, outputs))
 
 
-_LEFT_OUT = -100
+LEFT_OUT = -100
 """A label that torch's cross-entropy leaves out."""
 
 
@@ -40,8 +40,8 @@ def require_inside(labels: Tensor, outputs: int) -> None:
         return
     whole = labels if labels.dtype == torch.uint8 else labels.long()  # masks are large, and torch has no uint16's least
     least, most = (int(end) for end in whole.aminmax())
-    if least == _LEFT_OUT:
-        least = int(whole.where(whole != _LEFT_OUT, 0).min())
+    if least == LEFT_OUT:
+        least = int(whole.where(whole != LEFT_OUT, 0).min())
     if least < 0 or most >= outputs:
         raise LabelOutside(outputs)
 

@@ -58,6 +58,8 @@ def _problems(channel: Channel, part: Mechanism, others: dict[Channel, Mechanism
         task = f"the task {strange[0]!r}{did_you_mean(strange[0], _CARRYING)}" if strange else "no task"
         yield f"goes with {task}: there are {', '.join(_CARRYING)}"
     yield from _of_entries(channel)
+    if channel.to_server and channel.joined == "mean" and "train" not in channel.tasks:
+        yield "is joined 'mean', which is of a round's sites: give it the task 'train' too"
     if channel.joined not in get_args(Joined):
         yield f"is joined {channel.joined!r}: use {' or '.join(map(repr, get_args(Joined)))}"
 

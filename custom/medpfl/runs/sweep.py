@@ -91,7 +91,7 @@ class Sweep:
 
 
 def _range(text: str, item: str) -> list[Value]:
-    """Both ends and what lies between in steps; whole numbers need no step."""
+    """The lower end and what follows in steps up to the higher one; whole numbers need no step."""
     try:
         ends = [Decimal(part) for part in item.strip().split("..")]
         start, stop, step = ends if len(ends) == 3 else (*ends, Decimal(1))

@@ -115,10 +115,10 @@ class Welcome:
         return self._message("join", {**shared, **common, **first}, {"epochs": self.epochs}), weights
 
     def _capped(self, row: np.ndarray) -> np.ndarray:
-        """The row under the run's cap, which the others' larger weights raise: lambda is theirs too."""
+        """The row under the run's cap, of what a site leaves to others: a newcomer has no update of its own."""
         config = self.plan.config
-        of_others = 1 - float(config.all_settings["lambda"])
-        if config.weight_cap >= 1 or not of_others:
+        of_others = 1 - config.mixer.own_share
+        if not config.mixer.weighs_sites or config.weight_cap >= 1 or not of_others:
             return row
         return cap_others(row[None], [None], max(config.weight_cap / of_others, 1 / len(row)))[0]
 

@@ -19,9 +19,6 @@ from medpfl.server.state import Plan
 _WORDS = 500
 """Characters of a reason."""
 
-_ROUNDED = 0.005
-"""By how much a number that was rounded to two digits may have left its range."""
-
 _SECONDS: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Field(ge=0, le=MOST_SECONDS)])
 
 
@@ -158,12 +155,12 @@ def _check_verdict(plan: Plan, verdict: Mapping[str, Any]) -> None:
 
 
 def _check_numbers(known: Mapping[str, tuple[float, float]], numbers: Mapping[str, float]) -> None:
-    """What the method reports and nothing else; a careful site has rounded it."""
+    """What the method reports and nothing else."""
     for name, value in numbers.items():
         if name not in known:
             raise StateError(f"metric 'numbers': {name!r} is none of the method's")
         least, most = known[name]
-        if not least - _ROUNDED <= value <= most + _ROUNDED:
+        if not least <= value <= most:
             raise StateError(f"metric 'numbers.{name}': {value:g} is not between {least:g} and {most:g}")
 
 

@@ -9,6 +9,7 @@ each structure or label: of a rare one they would be a single case's, and say wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from medpfl.site.policy import SitePolicy
@@ -76,7 +77,7 @@ def chosen_by_few(policy: SitePolicy, judges: int) -> bool:
 
 
 def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
-    """An answer's numbers as the policy lets them leave.
+    """An answer's numbers as the policy lets them leave; those that left so already stay as they are.
 
     Args:
         metrics: of one answer, as :mod:`medpfl.core.answers` has them.
@@ -128,14 +129,14 @@ def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str,
         return None
     rounded = {k: _rounded_within(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
     rounded |= {k: [None] * len(v) for k, v in measures.items() if k.endswith(_EACH)}
-    return rounded | {"n": _tens(measures["n"], least=TENS)}
+    return rounded | {"n": _enough_in_tens(measures["n"], policy)}
 
 
 def _coarse_cases(selecting: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
     """Only where the validation measures leave too: their shares say more than whether one class has nearly all."""
     if selecting is None or policy.measures == "none" or selecting["cases"] < policy.least_patients:
         return None
-    return {"cases": _tens(selecting["cases"], least=TENS), "majority": selecting["majority"]}
+    return {"cases": _enough_in_tens(selecting["cases"], policy), "majority": selecting["majority"]}
 
 
 def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -155,6 +156,11 @@ def _rounded_within(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded_within(v) for name, v in value.items()}
     return _rounded(value)
+
+
+def _enough_in_tens(number: int, policy: SitePolicy) -> int:
+    """Enough it is afterwards too."""
+    return _tens(number, least=TENS * max(1, ceil(policy.least_patients / TENS)))
 
 
 def _tens(number: int, least: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
@@ -24,6 +25,9 @@ from medpfl.site.coarse import coarsened
 from medpfl.site.policy import OPEN, SitePolicy
 
 logger = logging.getLogger(__name__)
+
+_NONE = (1.0, 0.0)
+"""A range in which no number lies."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Gate:
     _said: set[str] = field(default_factory=set, repr=False)
 
     def passed(self, task: Task, update: Update) -> Update:
-        """A new answer with what may leave of this one.
+        """A new answer with what may leave of this one; all of an answer that has passed.
 
         Args:
             task: what it answers.
@@ -67,7 +71,7 @@ class Gate:
             logger.warning("%s: %s", _short(where), error.errors()[0]["msg"])
             raise StateError(words.METRIC_MAY_NOT_LEAVE(where)) from None
         for name, value in (found.get("numbers") or {}).items():
-            least, most = self.numbers.get(name, (1, 0))
+            least, most = self.numbers.get(name, _NONE)
             if not least <= value <= most:
                 if name in self.numbers:
                     logger.warning("%s is %r; by its mechanism's `numbers` it is %g to %g", name, value, least, most)
@@ -81,9 +85,16 @@ class Gate:
             site=update.site,
             round=int(update.round),
             tensors=self._tensors(task, update.tensors),
-            metrics=coarsened(found, self.policy),
+            metrics=self._within(coarsened(found, self.policy)),
             seconds=round(float(seconds), 3),
         )
+
+    def _within(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Rounded, a number may lie outside its range."""
+        if not (numbers := metrics.get("numbers")):
+            return metrics
+        within = {name: float(np.clip(value, *self.numbers[name])) for name, value in numbers.items()}
+        return metrics | {"numbers": within}
 
     def reason(self, text: str, more: frozenset[str] = frozenset()) -> str:
         """A reason of the list of words, or that the log says more; it passes :meth:`said` from then on.

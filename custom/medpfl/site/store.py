@@ -1,6 +1,6 @@
 """What a site keeps for itself between rounds: personal state and the models it may select at the end.
 
-Nothing here is ever sent.
+Nothing of it is sent, but for what left with noise, again, where the same is asked again.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from medpfl.core.own_loaders import LabelOutside
+from medpfl.core.own_loaders import LEFT_OUT, LabelOutside
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
 from medpfl.tasks.further import Drawn, draws, further, reliability, thresholds
@@ -121,8 +121,13 @@ class Classification(OfProbabilities):
             raise LabelOutside(output.shape[1]) from None
 
     def predict(self, model: nn.Module, data: SiteData, part: Part) -> Predictions:
-        """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes."""
+        """Probabilities (n, classes) and labels (n,); LabelOutside for one beyond the classes.
+
+        Training samples that the loss leaves out are not among them.
+        """
         probabilities, labels = predict(model, data, part)
+        if part == "train" and len(labels) and labels.min() == LEFT_OUT:
+            probabilities, labels = probabilities[labels != LEFT_OUT], labels[labels != LEFT_OUT]
         if len(labels) and not 0 <= labels.min() <= labels.max() < probabilities.shape[1]:
             raise LabelOutside(probabilities.shape[1])
         return probabilities, labels

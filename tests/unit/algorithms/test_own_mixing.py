@@ -125,6 +125,10 @@ def test_a_step_without_a_channel_is_said(counting, monkeypatch):
             "'validate': there are prepare, train, statistics, join",
         ),
         ((Channel("samples", True, COUNT, (), ""),), "goes with no task: there are prepare, train, statistics, join"),
+        (
+            (Channel("samples", True, COUNT, ("prepare",), "", joined="mean"),),
+            "is joined 'mean', which is of a round's sites: give it the task 'train' too",
+        ),
         ((Channel("samples", True, COUNT, ("train",), "", joined="sum"),), "is joined 'sum': use 'by site' or 'mean'"),
     ],
 )

@@ -5,8 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.update_privacy.update import clip_update, noised_update, protected_update
+from medpfl.core.messages import Message, Update
+from medpfl.engine.federation import Federation
+from medpfl.site.answer import answer
 from medpfl.site.noise import noise_source
+from medpfl.site.store import MemoryStore
 
 CONFIG = tiny.config("fedbn", settings={"update_clip": 1, "update_noise": 1})
 SECRET = bytes(range(32))
@@ -140,3 +145,19 @@ def test_a_run_with_noise_repeats_bit_for_bit_and_stays_finite():
         assert all(np.isfinite(t.numpy()).all() for t in model.values())
     quiet, quiet_sites = tiny.run(tiny.config("fedbn"))
     assert not tiny.same(models["site-1"], tiny.last_models(quiet, quiet_sites)["site-1"])
+
+
+def test_nothing_comes_after_the_noise(monkeypatch):
+    """Another mechanism's step out may lead far from what was received: what leaves is within the bound."""
+    fields = {"settings": {"update_clip": 1.0, "mu": 0.1, "prior": 1.0, "finetune_epochs": 1}}
+    made = tiny.config("fedavg", **fields)
+    assert made.parts[-1].name == "update_privacy"
+    far = {n: t + 9 for n, t in Federation.of(made).initial_shared.items()}
+    monkeypatch.setattr(Proximal, "leaving", lambda self, shared, round_: far)
+    federation = Federation.of(made)
+    site, model = federation.site("site-1", MemoryStore()), federation.model()
+    hello = {"split": federation.split.description()}
+    assert isinstance(answer(site, Message("prepare", 0, {}, hello), model), Update)
+    first = federation.initial_shared
+    sent = answer(site, Message("train", 1, first, {"best_round": 0}), model)
+    assert distance(sent.tensors, first) == pytest.approx(1, rel=1e-4)

@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import config, plan_of, sites_of
 
+from medpfl.core.messages import Update
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.engine.results import _notes
 from medpfl.site.coarse import coarsened, of_enough
+from medpfl.site.gate import Gate
 from medpfl.site.policy import HOSPITAL, OPEN
 from medpfl.tasks import TASKS
 
@@ -151,3 +155,27 @@ def test_a_run_says_that_no_site_told_what_selects_the_round():
     assert _notes(plan.config, state, {}) == [
         "No site told its AUC on validation images, so the last round is reported; accuracy they told (--select-by)."
     ]
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.floats(0, 1))
+def test_what_has_left_a_site_passes_the_last_filter_as_it_is(least, n, accuracy):
+    """A real site's answer goes through two gates: rounded to tens, enough cases were too few for the second."""
+    policy = HOSPITAL.model_copy(update={"least_patients": least, "verdict": True})
+    measured = {"n": n, "accuracy": accuracy}
+    metrics = {"validation": measured, "selecting": {"cases": n, "majority": True}, "validation_loss": 0.52}
+    metrics |= {"test": {"selected": measured, "last": None}, "samples": {"train": n, "validation": n}}
+    once = coarsened(metrics, policy)
+    assert coarsened(once, policy) == once
+    assert (once["validation"] is not None) == (n >= least) == ("validation_loss" in once)
+    assert (once["selecting"] is None) == (n < least)
+
+
+@given(st.floats(-2, 2), st.floats(0, 3), st.floats(0, 1))
+def test_a_rounded_number_stays_within_its_range(least, wide, share):
+    most = least + wide
+    value = min(least + share * wide, most)
+    gate = Gate({}, numbers={"share": (least, most)}, policy=HOSPITAL)
+    update = Update("site-1", 1, {}, {"train_loss": 1.0, "validation": None, "numbers": {"share": value}})
+    once = gate.passed("train", update)
+    assert least <= once.metrics["numbers"]["share"] <= most
+    assert gate.passed("train", once) == once

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from medpfl.core.own_loaders import LabelOutside
 from medpfl.core.site_data import ImageTensors, SiteLoaders
 from medpfl.tasks import TASKS
 from medpfl.tasks.selection import AUTO, in_words, seen, selection
@@ -122,3 +123,17 @@ def test_labels_without_a_class_are_no_error_where_they_are_counted(other):
     labels = torch.tensor([1] * 9 + [other])
     data = SiteLoaders((), [(torch.zeros(10, 1, 4, 4), labels)])
     assert seen(TASKS["classification"], data) == {"cases": 9 if other < 0 else 10, "majority": 1}
+
+
+def test_training_samples_that_the_loss_leaves_out_are_not_among_the_predictions():
+    """A model is also judged by what it was trained on, where it is fine-tuned."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    batch = (torch.rand(5, 1, 4, 4), torch.tensor([0, -100, 1, -100, 1]))
+    data = SiteLoaders([batch], [batch])
+    probabilities, labels = TASKS["classification"].predict(model, data, "train")
+    assert labels.tolist() == [0, 1, 1]
+    with torch.no_grad():
+        expected = model.eval()(batch[0]).softmax(1)[[0, 2, 4]]
+    assert probabilities == pytest.approx(expected.numpy())
+    with pytest.raises(LabelOutside):
+        TASKS["classification"].predict(model, data, "validation")
