@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from medpfl.cli.audit import audit
-from medpfl.cli.consoles import console, say
+from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.named_path import named_path
 from medpfl.cli.review import ledger, review
 from medpfl.core.errors import UserError
@@ -74,9 +75,10 @@ def init(
     known = read_site_manifest(kit / "local") | named
     for name in dict.fromkeys((*named, *(known if counts else ()), *([wanted.config.data] if wanted else ()))):
         described = wanted if wanted and wanted.config.data == name else None
-        found = _findings(known[name], described and described.config) if name in named else []
-        if name in known and all(finding.level != "error" for finding in found):
-            found += _enough(plan.policy, known[name], site_name(kit), described)
+        with aside.status(f"Reading {escape(name)}"):
+            found = _findings(known[name], described and described.config) if name in named else []
+            if name in known and all(finding.level != "error" for finding in found):
+                found += _enough(plan.policy, known[name], site_name(kit), described)
         if found:
             say(f"{name}: {known[name]}")
         usable &= print_findings(found, console)
