@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -114,3 +115,17 @@ def test_info_is_json(tmp_path):
     tensors, info = read_state(tmp_path / "state")
     assert tensors == {}
     assert json.dumps(info) == '{"x": 1.1, "nothing": null}'
+
+
+def test_writers_of_one_file_at_once_do_not_take_each_others_half(tmp_path):
+    """Processes of two containers that share a folder may have one number, as threads have."""
+    contents = [bytes([n]) * 200_000 for n in range(6)]
+
+    def write(content):
+        for _ in range(20):
+            write_bytes(tmp_path / "file", content, durable=False)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, contents))
+    assert (tmp_path / "file").read_bytes() in contents
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from medpfl.audit import batch_norm as bn
@@ -246,12 +248,20 @@ def _labels(attacked: Attacked, part: str) -> torch.Tensor:
 
 
 def _first(data: ImageTensors, samples: int) -> ImageTensors:
-    """The data with so many training samples."""
+    """The data with so many training samples, of as many people as there are: of fewer a policy lets nothing leave."""
+    whose = data.owners("train")
+    every = np.arange(data.samples("train"))
+    ones = np.unique(whose.cpu(), return_index=True)[1] if whose is not None else every
+    rest = np.setdiff1d(every, ones)
+    chosen = torch.from_numpy(np.sort(np.concatenate([np.sort(ones), rest])[:samples]))
 
-    def cut(by_part: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {part: t[:samples] if part == "train" else t for part, t in by_part.items()}
+    def cut(by_part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {part: t[chosen.to(t.device)] if part == "train" else t for part, t in by_part.items()}
 
-    return ImageTensors(cut(dict(data.images)), cut(dict(data.labels)), cut(dict(data.patients)))
+    def numbered(by_part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {part: t.unique(return_inverse=True)[1] if part == "train" else t for part, t in cut(by_part).items()}
+
+    return ImageTensors(cut(data.images), cut(data.labels), numbered(data.patients), numbered(data.persons))
 
 
 def _images(found: Recovered) -> str:

@@ -18,7 +18,8 @@ from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import read_state
 from medpfl.core.whole_file import write_bytes
-from medpfl.data.files import PICTURES
+from medpfl.data.files import PICTURES, files_below, is_nifti
+from medpfl.data.kinds.folders.xray import is_dicom
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
@@ -98,7 +99,7 @@ def items(
     if not (where := Path(path)).exists():
         raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
     found = {"scan": partial(_scans, modality=modality), "volume": _volumes, "series": _windows}.get(
-        kind, partial(_pictures, arrays=arrays)
+        kind, partial(_pictures, arrays=arrays, xrays=not (arrays or masks))
     )(where)
     if masks and where.is_dir():
         found = _without_masks(where, found)
@@ -143,15 +144,20 @@ def _inside(where: Path, kind: str, arrays: bool) -> Path | None:
     return next((d for d in folders if any(file.suffix.lower() in suffixes for file in d.iterdir())), None)
 
 
-def _pictures(where: Path, arrays: bool) -> list[dict[str, Any]]:
+def _pictures(where: Path, arrays: bool, xrays: bool) -> list[dict[str, Any]]:
     suffixes = _suffixes(arrays)
-    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() in suffixes)
-    return [{"image": str(file), "kind": "picture", "name": file.name} for file in files]
+    wanted = (f for f in _inside_of(where) if f.suffix.lower() in suffixes or (xrays and is_dicom(f)))
+    return [{"image": str(file), "kind": "picture", "name": file.name} for file in wanted]
 
 
 def _windows(where: Path) -> list[dict[str, Any]]:
-    files = [where] if where.is_file() else sorted(f for f in where.iterdir() if f.suffix.lower() == ".npy")
-    return [{"image": str(file), "kind": "series", "name": file.name} for file in files]
+    wanted = (file for file in _inside_of(where) if file.suffix.lower() == ".npy")
+    return [{"image": str(file), "kind": "series", "name": file.name} for file in wanted]
+
+
+def _inside_of(where: Path) -> list[Path]:
+    """A file, or those in a folder, without hidden ones, such as macOS leaves beside others."""
+    return [where] if where.is_file() else sorted(f for f in where.iterdir() if not f.name.startswith("."))
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:
@@ -160,11 +166,9 @@ def _volumes(where: Path) -> list[dict[str, Any]]:
 
 def _nifti(where: Path) -> list[tuple[str, Path]]:
     """The NIfTI files at a path, each with what tells it from the others: its path below the folder."""
-    from medpfl.data.files import is_nifti
-
     if where.is_file():
         return [(where.name, where)]
-    return [(str(file.relative_to(where)), file) for file in sorted(where.rglob("*")) if is_nifti(file.name)]
+    return [(str(file.relative_to(where)), file) for file in sorted(files_below(where)) if is_nifti(file.name)]
 
 
 def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
@@ -174,7 +178,7 @@ def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
     volumes = [("nifti", name, (file,), read_volume(file)) for name, file in _nifti(where)]
     if where.is_dir():
         folder = read_folder(where)
-        if lost := next((file for file in folder.rest if file.what == "lost"), None):
+        if lost := next((file for file in folder.strays if file.what == "lost"), None):
             raise UserError(f"{lost.path}: {lost.reason}")
         volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]
     found = []

@@ -21,6 +21,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
 from medpfl.core.whole_file import write_bytes
+from medpfl.data.files import nifti_stem
 from medpfl.tasks.segmentation.judging import most_probable, predicted
 
 if TYPE_CHECKING:
@@ -91,20 +92,18 @@ class Segmentation:
             logger.warning("%s: %s", source, words)
         if item["kind"] == "picture":
             mask = _unsquared(labels, _picture_size(source), self.fit)[0].numpy()
-            spacing = None
+            voxel = None
         else:
-            mask, spacing = self._on_the_images_grid(labels, item, source)
+            mask, voxel = self._on_the_images_grid(labels, item, source)
         sizes = np.bincount(mask.ravel(), minlength=len(self.classes))[1:]
-        unit = {"pixels" if spacing is None else "voxels": sizes.tolist()}
-        volume = {} if spacing is None else {"ml": [round(float(n * np.prod(spacing) / 1000), 3) for n in sizes]}
+        unit = {"pixels" if voxel is None else "voxels": sizes.tolist()}
+        volume = {} if voxel is None else {"ml": [round(float(n * voxel / 1000), 3) for n in sizes]}
         written = self._write(mask, item, source) if self.output_path else None
         columns = {key: dict(zip(self.classes[1:], values, strict=True)) for key, values in (unit | volume).items()}
         return {"name": item["name"], "mask": written, **columns}
 
-    def _on_the_images_grid(
-        self, labels: Tensor, item: Mapping[str, Any], source: Path
-    ) -> tuple[np.ndarray, tuple[float, ...]]:
-        """(X, Y, Z), and the voxel's edges in mm."""
+    def _on_the_images_grid(self, labels: Tensor, item: Mapping[str, Any], source: Path) -> tuple[np.ndarray, float]:
+        """(X, Y, Z), and a voxel's volume in mm³: by where it lies, as all else, and not by the header's pixdim."""
         import nibabel
         from monai.data import MetaTensor
         from monai.transforms import SpatialResample
@@ -118,7 +117,7 @@ class Segmentation:
         ours = MetaTensor(labels.permute(2, 1, 0)[None].float(), affine=affine)
         same = SpatialResample(mode="nearest", padding_mode="zeros", dtype=torch.float64)
         mask = same(ours, dst_affine=torch.as_tensor(header.affine), spatial_size=header.shape[:3])[0]
-        return mask.numpy().round().astype(np.uint8), tuple(map(float, header.header.get_zooms()[:3]))
+        return mask.numpy().round().astype(np.uint8), float(abs(np.linalg.det(header.affine[:3, :3])))
 
     def _require_no_overwriting(self) -> None:
         whose: dict[Path, Path] = {}
@@ -138,7 +137,7 @@ class Segmentation:
         place = Path(self.output_path) / Path(item["name"]).parent
         if item["kind"] == "picture":
             return place / f"{source.stem}_mask.png"
-        return place / f"{source.name.partition('.nii')[0]}_mask.nii.gz"
+        return place / f"{nifti_stem(source.name)}_mask.nii.gz"
 
     def _write(self, mask: np.ndarray, item: Mapping[str, Any], source: Path) -> str:
         file = self._file(item, source)

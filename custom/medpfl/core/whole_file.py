@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int | None = None) -> None:
@@ -23,7 +24,8 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int |
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "is no ordinary file; give the name of one", str(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Another container that shares the folder may have a process of the same number.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}.tmp")
     try:
         with _naming(path):
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode or 0o666), "wb") as file:

@@ -181,3 +181,19 @@ def test_a_walk_ends_with_the_run():
     far = {name: tensor + 1 for name, tensor in victim.known.initial_shared.items()}
     assert Foothold(line, victim.known).train_from(far) is None
     assert line.asked == 1 + 1 + 4  # refused, a greeting, four rounds
+
+
+def test_few_samples_are_of_many_people():
+    """A policy lets nothing of few patients leave: what is inverted must be of as many as there are."""
+    persons = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3])
+    images = torch.arange(8.0)[:, None, None, None].expand(8, 1, 4, 4)
+    parts = {"train": images, "test": images[:2]}
+    labels = {"train": torch.arange(8), "test": torch.arange(2)}
+    data = ImageTensors(parts, labels, {}, {"train": persons, "test": persons[:2]})
+    few = attempts._first(data, 3)
+    assert few.labels["train"].tolist() == [0, 3, 5]
+    assert few.images["train"][:, 0, 0, 0].tolist() == [0, 3, 5]
+    assert few.owners("train").tolist() == [0, 1, 2]
+    assert attempts._first(data, 6).labels["train"].tolist() == [0, 1, 2, 3, 5, 6]
+    assert attempts._first(replace(data, persons={}), 3).labels["train"].tolist() == [0, 1, 2]
+    assert few.samples("test") == 2

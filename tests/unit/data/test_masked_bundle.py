@@ -1,5 +1,7 @@
 """A segmentation's delivered bundle, run by MONAI on new images: masks with their geometry, equal to evaluation's."""
 
+import gzip
+
 import nibabel
 import numpy as np
 import pytest
@@ -95,6 +97,12 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     voxels = int((np.asarray(mask.dataobj) == 1).sum())
     assert found["voxels"] == {"foreground": voxels}
     assert found["ml"]["foreground"] == pytest.approx(voxels * 3 * 1.5 * 1.5 / 1000, abs=1e-3)
+    stored = gzip.decompress(image.read_bytes())
+    pixdim = np.full(3, 9, "<f4").tobytes()  # which says nothing of where voxels lie
+    image.write_bytes(gzip.compress(stored[:80] + pixdim + stored[92:]))
+    [again] = workflow(model, image, "").parser.get_parsed_content("evaluator").run()["results"]
+    assert again["ml"] == found["ml"]
+    (tmp_path / "new" / "p1" / "._scan.nii.gz").write_bytes(b"macOS")
     save_nifti(image, np.zeros((22, 26, 9), np.float32), affine=affine)
     (tmp_path / "out" / "p1" / "scan_mask.nii.gz").unlink()
     with pytest.raises(UserError, match=r"scan\.nii\.gz: every voxel has the value 0"):

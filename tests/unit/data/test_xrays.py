@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pydicom.data
 import pytest
+from monai.bundle import ConfigWorkflow
 from pictures import config
 from pydicom import dcmread
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
@@ -107,6 +108,18 @@ def test_a_run_learns_and_no_patient_leaves(tmp_path):
     assert results["data"]["sites"]["site-1"]["patients"] == 12
     seen = [f for f in (tmp_path / "run").rglob("*") if f.is_file() and b"secret-" in f.read_bytes()]
     assert seen == []
+    model = sorted((tmp_path / "run" / "state").glob("site-1/selected"))[0]
+    some = sorted((root / "north" / "ill").glob("*"))[:2]
+    (tmp_path / "new").mkdir()
+    for file in (*some, some[0].parent / "._hidden"):
+        (tmp_path / "new" / file.name).write_bytes(some[0].read_bytes())
+    made = ConfigWorkflow(
+        config_file=str(model / "bundle" / "configs" / "inference.json"), workflow_type="inference",
+        bundle_root=str(model / "bundle"), input_path=str(tmp_path / "new"),
+    )  # fmt: skip
+    made.initialize()
+    answers = made.parser.get_parsed_content("evaluator").run()["results"]
+    assert [answer["name"] for answer in answers] == [file.name for file in some]
 
 
 @pytest.mark.parametrize(

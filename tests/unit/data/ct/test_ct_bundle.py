@@ -95,6 +95,9 @@ def test_probabilities_are_those_of_the_evaluation(
     answer = json.loads((tmp_path / "out.json").read_text())
     assert [item["name"] for item in (*answer["results"], *answer["left_out"])] == [whole, torn]
     assert str(together / "torn") in answer["left_out"][0]["why"]
+    (together / "torn" / "._001.dcm").write_bytes(b"macOS")
+    next((together / "torn").glob("[!.]*.dcm")).write_bytes(b"")  # one of a series that is known
+    assert classified(place / "bundle", together, tmp_path / "out.json") == found
 
 
 def classified(bundle, path, output):

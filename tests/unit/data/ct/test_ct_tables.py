@@ -229,6 +229,30 @@ def test_sheared_nifti_is_noticed(tmp_path, lean, warned):
     assert not warned or "16.7 degrees off right angles (sheared)" in volume.problems[0].message
 
 
+def test_voxels_are_as_large_as_their_places_say_and_another_size_in_the_header_is_noticed(tmp_path):
+    """Converters that set the sform alone leave 1 mm in pixdim."""
+    place = np.diag([0.7, 0.7, 5.0, 1])
+    _nifti(tmp_path / "x.nii", place)
+    with open(tmp_path / "x.nii", "r+b") as file:
+        file.seek(80)  # pixdim[1:4]
+        file.write(np.ones(3, "<f4").tobytes())
+    volume = read_volume(tmp_path / "x.nii")
+    assert volume.spacing == pytest.approx((0.7, 0.7, 5))
+    assert [p.level for p in volume.problems] == ["warning"]
+    assert "voxels of 1, 1 and 1 mm (pixdim)" in volume.problems[0].message
+    assert "0.7, 0.7 and 5 mm, which is read" in volume.problems[0].message
+    assert not _nifti(tmp_path / "y.nii", place).problems
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_a_sign_that_python_takes_for_the_end_of_a_line_ends_no_row(tmp_path, sign):
+    uid = write_series(tmp_path / "s", chest(), patient="A")
+    other = write_series(tmp_path / "t", chest(seed=1), patient="B")
+    _table(tmp_path, [f"{uid},0,a text{sign}of two,P1", f'{other},1,"one{sign}cell",P2'], "series,label,note,patient")
+    assert _words(tmp_path) == []
+    assert any("2 patients, 2 scans that can be used" in words for words in _words(tmp_path, "ok"))
+
+
 def test_a_size_beyond_the_limit_is_refused_before_anything_is_read(tmp_path):
     path = tmp_path / "x.nii"
     _nifti(path, np.eye(4))

@@ -21,20 +21,26 @@ def incomplete(rest: Iterable[NoSlice], files: Collection[Path]) -> list[tuple[P
         rest: files that are no slices.
         files: all that are there.
     """
-    found = ((file.path, _lacking(file.path, files)) for file in rest if file.reason.startswith(_KIND))
+    indices = [file.path for file in rest if file.reason.startswith(_KIND)]
+    there = {str(file).lower() for file in files} if indices else set()
+    found = ((index, _lacking(index, there)) for index in indices)
     return [(index, words) for index, words in found if words]
 
 
-def _lacking(index: Path, files: Collection[Path]) -> str | None:
-    """None where all are there, or it cannot be read; media write its names in another case than some file systems."""
+def _lacking(index: Path, there: Collection[str]) -> str | None:
+    """None where all are there, or it cannot be read; media write its names in another case than some file systems.
+
+    Args:
+        index: the DICOMDIR.
+        there: the paths of all files, in lower case.
+    """
     try:
         with quiet():
             records = dcmread(index).DirectoryRecordSequence
             named = [_parts(record.ReferencedFileID) for record in records if record.get("ReferencedFileID")]
     except Exception:  # pydicom raises errors of many kinds on damaged files; without the index nothing is lost
         return None
-    there = {tuple(map(str.lower, file.relative_to(index.parent).parts)) for file in files if _is_below(file, index)}
-    gone = [parts for parts in named if tuple(map(str.lower, parts)) not in there]
+    gone = [parts for parts in named if str(index.parent.joinpath(*parts)).lower() not in there]
     if not gone:
         return None
     first = "/".join(gone[0])
@@ -43,7 +49,3 @@ def _lacking(index: Path, files: Collection[Path]) -> str | None:
 
 def _parts(name: object) -> list[str]:
     return [name] if isinstance(name, str) else [str(part) for part in name]
-
-
-def _is_below(file: Path, index: Path) -> bool:
-    return index.parent in file.parents

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def read_json(path: Path) -> Any:
 
 def _read_table(path: Path, asked: Columns) -> Rows:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         instead = spreadsheet(path.parent)
         raise UserError(f"{path}: there is no such file" + (f"; {instead}" if instead else "")) from None
@@ -174,7 +175,7 @@ def _read_table(path: Path, asked: Columns) -> Rows:
         raise UserError(f"{path}: not UTF-8 text: save the table as CSV in UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    table = _records(path, lines, delimiter_of(lines[0] if lines else ""))
+    table = _records(path, text, delimiter_of(text.partition("\n")[0]))
     names = columns(next(table, (1, []))[1])
     if names.count(asked.what) != 1:
         has = ", ".join(names) or "nothing"
@@ -197,10 +198,11 @@ def _read_table(path: Path, asked: Columns) -> Rows:
     return found
 
 
-def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The table's records with the lines that they begin in."""
     # Strict: otherwise a quotation mark that is never closed makes the rest of the table one cell, and nobody notices.
-    table = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    # Of a text its lines would be divided at signs too that a report may have within a cell (U+2028, U+0085).
+    table = csv.reader(StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     while True:
         line = table.line_num + 1
         try:

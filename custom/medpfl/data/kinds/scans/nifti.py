@@ -20,6 +20,8 @@ from medpfl.data.kinds.scans.geometry import TILT
 from medpfl.data.kinds.scans.limits import implausible
 
 _CHUNK = 1 << 22
+_SAME = 0.01
+"""By how much a header's two voxel sizes may differ, in parts of them."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ def read_volume(path: Path) -> Volume:
     if len(shape) > 3 and set(shape[3:]) == {1}:
         shape = shape[:3]
     if wrong := _no_volume(number, shape, affine, unit, zooms, spacing):
-        return replace(_wrong(path, wrong), spacing=zooms, shape=shape)
+        return replace(_wrong(path, wrong), spacing=spacing, shape=shape)
     if short := _cut_short(path, expected):
-        return replace(_wrong(path, short), spacing=zooms, shape=shape)
+        return replace(_wrong(path, short), spacing=spacing, shape=shape)
     problems = []
     if not oriented:
         problems.append(Finding("warning", f"{path}: does not say how it is oriented (sform and qform codes are 0)"))
@@ -69,7 +71,11 @@ def read_volume(path: Path) -> Volume:
             f"its axes are {lean:.1f} degrees off right angles (sheared): slices are moved back into line before use"
         )
         problems.append(Finding("warning", f"{path}: {message}"))
-    return Volume(path, zooms, shape, _coverage(affine, shape), tuple(problems))
+    if not np.allclose(zooms, spacing, rtol=_SAME, atol=0):
+        told, read = (f"{a:.3g}, {b:.3g} and {c:.3g} mm" for a, b, c in (zooms, spacing))
+        message = f"its header has voxels of {told} (pixdim), and its place in space (sform) {read}, which is read"
+        problems.append(Finding("warning", f"{path}: {message}"))
+    return Volume(path, spacing, shape, _coverage(affine, shape), tuple(problems))
 
 
 def _no_volume(
