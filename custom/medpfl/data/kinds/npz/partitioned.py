@@ -129,10 +129,12 @@ class PartitionedImages:
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`."""
-        aside = self.partition.holdout
-        chosen = np.sort(rng.permutation(aside)[:count])
         if self.dataset.volumes:
             raise UserError(f"--holdout: {self.config.data} has volumes, of which nothing is set aside")
+        aside = self.partition.holdout
+        if not len(aside):
+            raise UserError(f"--holdout {self.config.holdout}: too small a share, no image is set aside")
+        chosen = np.sort(rng.permutation(aside)[:count])
         shape = (self.dataset.channels, self._edge, self._edge)
         return gathered(len(chosen), shape, lambda rows: scale(self._pixels(chosen[rows])))
 
