@@ -129,6 +129,15 @@ class OfCentres(ABC):
         """Whose samples a part of a site's data has."""
         return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))[part])
 
+    def _in_patients(self, parts: Mapping[Part, Sequence[Sample]]) -> dict[str, int]:
+        """How many patients the parts of a site are of, and its validation: these judge what the site uses."""
+        every = [sample for samples in parts.values() for sample in samples]
+        return {"patients": self._people(every), "validation_patients": self._people(parts["validation"])}
+
+    def _people(self, samples: Sequence[Sample]) -> int:
+        """How many patients samples of a part are of."""
+        return len({sample.patient for sample in samples})
+
     def _all_here(self) -> bool:
         """Whether this machine has every centre's data, as in a simulation."""
         try:

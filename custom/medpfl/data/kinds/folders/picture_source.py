@@ -172,8 +172,7 @@ class Folders(OfCentres):
                 "classes": {str(c): n for c, n in enumerate(counts)},
                 **self._judged(parts),
                 "centre": centre,
-                "patients": len({picture.patient for part in parts.values() for picture in part}),
-                "validation_patients": len({picture.patient for picture in parts["validation"]}),
+                **self._in_patients(parts),
             }
         return {
             "name": self.layout.root.resolve().name,

@@ -203,7 +203,7 @@ class Masked(OfCentres):
                 **{part: len(parts[part]) for part in PARTS},
                 "classes": {str(label): number for label, number in enumerate(occurs.tolist())},
                 "centre": centre,
-                "patients": len({pair.patient for pair in chosen}),
+                **self._in_patients(parts),
                 "cases": len({(pair.patient, pair.case) for pair in chosen}),
             }
         return {

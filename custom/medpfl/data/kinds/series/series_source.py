@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -169,8 +169,7 @@ class TimeSeries(OfCentres):
                 "classes": {str(c): int(counts[c]) if c < len(counts) else 0 for c in range(len(self.classes))},
                 "judged_classes": judged_classes({part: labels[part] for part in JUDGED}, len(self.classes)),
                 "centre": centre,
-                "patients": self._people(window for part in PARTS for window in parts[part]),
-                "validation_patients": self._people(parts["validation"]),
+                **self._in_patients(parts),
             }
         divided = is_divided(tuple(self.data.windows()), self.config)
         return {
@@ -209,10 +208,11 @@ class TimeSeries(OfCentres):
         """All windows as networks see them, (n, C, T) float32."""
         return as_input(torch.from_numpy(self.data.values), self.reading.normalise, self.reading.divide)
 
-    def _people(self, windows: Iterable[Window]) -> int:
+    def _people(self, samples: Sequence[Window]) -> int:
+        """Windows stay together by recording; whose these are, the data may say."""
         if self._persons is None:
-            return len({window.patient for window in windows})
-        return len(self._persons[[window.row for window in windows]].unique())
+            return super()._people(samples)
+        return len(self._persons[[window.row for window in samples]].unique())
 
     @cached_property
     def _persons(self) -> Tensor | None:
