@@ -267,7 +267,12 @@ class RunConfig(RunFields):
     @property
     def site_names(self) -> list[str]:
         """:attr:`names` if they are given, else ``site-1`` to ``site-N``, FLARE's own names in a simulation."""
-        return list(self.names) or [f"site-{i + 1}" for i in range(self.sites)]
+        return list(self.places)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """By site its place in :attr:`site_names`."""
+        return {name: i for i, name in enumerate(self.names or [f"site-{i + 1}" for i in range(self.sites)])}
 
     @cached_property
     def numbers(self) -> dict[str, tuple[float, float]]:

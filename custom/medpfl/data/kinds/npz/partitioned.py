@@ -110,7 +110,7 @@ class PartitionedImages:
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""
-        training = [s for s in self.partition.sites if s.name in self.config.site_names]
+        training = [s for s in self.partition.sites if s.name in self.config.places]
         pooled = torch.cat([torch.as_tensor(s.train) for s in training])
         chosen = pooled[rows_to_pretrain_on(len(pooled), share, self.config.seed)].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
@@ -119,7 +119,7 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`: the last sites of the partition."""
         found = {}
         for site in self.partition.sites:
-            if site.name not in self.config.site_names:
+            if site.name not in self.config.places:
                 parts = {p: getattr(site, p) for p in PARTS}
                 if not divided:
                     every = np.sort(np.concatenate(list(parts.values())))
@@ -171,7 +171,7 @@ class PartitionedImages:
                 **self._judged(s),
             }
             for s in self.partition.sites
-            if s.name in self.config.site_names
+            if s.name in self.config.places
         }
         d = self.dataset
         held_out = {s.name: len(s) for s in self.partition.sites if s.name not in sites}
