@@ -30,7 +30,7 @@ from medpfl.site.ending import final_state
 from medpfl.site.rival import Rival
 from medpfl.site.store import MemoryStore, copied
 from medpfl.site.worker import Site
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.loop import train_plainly
 
 STEPS = 200
 """Of fine-tuning, for methods that have none."""
@@ -129,9 +129,8 @@ def trained_further(config: RunConfig, model: torch.nn.Module, data, order: torc
     """A model before and after some further steps, as the mechanism has it; it is left as it is after."""
     before = Candidate("received", 0, copied(model))
     part = FineTuning(FineTuningSettings(finetune_steps=STEPS))
-    torch.manual_seed(order.initial_seed())
-    objective = plain_objective(model, config.trainer.loss(config.learned.loss, data))
-    train_epochs(model, data, config.trainer, part.epochs(data, config.trainer), order, objective)
+    trainer = config.trainer
+    train_plainly(model, data, trainer, part.epochs(data, trainer), order, trainer.loss(config.learned.loss, data))
     return [before, Candidate("fine-tuned", 0, copied(model))]
 
 

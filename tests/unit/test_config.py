@@ -157,8 +157,9 @@ def test_a_configuration_cannot_be_changed():
 
 def test_sites_have_names_of_their_own():
     config = make_config(algorithm="fedavg", sites=2, names=("north", "south_2"))
-    assert config.site_names == ["north", "south_2"]
+    assert config.site_names == ["north", "south_2"] and config.places == {"north": 0, "south_2": 1}
     assert RunConfig(**json.loads(config.model_dump_json())) == config
+    assert config.model_copy(update={"names": (), "sites": 3}).site_names == ["site-1", "site-2", "site-3"]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from medpfl.algorithms.mechanism import Mechanism
 from medpfl.algorithms.mixing_kinds import Mixing
+from medpfl.core.gain import Use
 from medpfl.core.settings import Value
 
 
@@ -42,7 +42,7 @@ class Algorithm:
     under_sgd: Mapping[str, Value] = field(default_factory=dict)
     schedule: Mapping[str, Value] = field(default_factory=dict)
     training: Mapping[str, Value] = field(default_factory=dict)
-    use: Literal["received", "best", "blend"] = "received"
+    use: Use = "received"
 
     @property
     def shares_nothing(self) -> bool:

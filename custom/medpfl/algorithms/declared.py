@@ -12,15 +12,15 @@ from types import FunctionType
 from typing import Any, Literal, get_args, get_origin
 
 from medpfl.algorithms.base import Algorithm
-from medpfl.algorithms.mechanism import Measuring, Mechanism, Rule
+from medpfl.algorithms.mechanism import REPLACED, Measuring, Mechanism, Rule
 from medpfl.algorithms.mixing_kinds import Mixing
+from medpfl.core.gain import Use
 from medpfl.core.near import did_you_mean
 from medpfl.core.reasons import MECHANISM
 from medpfl.core.settings import Settings, checked, defaults, extra, named_fields
 from medpfl.training.settings import Training
 
-_REPLACED = ("forward", "train", "use")
-_USES = ("received", "best", "blend")
+_REPLACED, _USES = tuple(REPLACED), get_args(Use)
 _FORMS: tuple[tuple[str, Any, str], ...] = (
     ("personal", str, "a text, as 'nothing'"),
     ("mechanisms", tuple, "a tuple of classes, as (MyMechanism,)"),

@@ -6,12 +6,10 @@ local adaptation. arXiv 2002.04758, 2020. Any method can have it. The rounds are
 
 from __future__ import annotations
 
-import torch
-
 from medpfl.algorithms.mechanism import LocalRound, Mechanism
 from medpfl.core.settings import Settings, setting
 from medpfl.core.site_data import SiteData
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.loop import train_plainly
 from medpfl.training.trainer import Trainer
 
 
@@ -51,9 +49,6 @@ class FineTuning(Mechanism):
     def finish(self, round_: LocalRound) -> bool:
         """The same order and start for the same round, so that the same question has the same answer."""
         order = round_.order(f"fine-tuning of round {round_.message.round}")
-        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        objective = plain_objective(round_.model, round_.loss)
         trainer = round_.trainer.with_lr(self.settings.finetune_lr or round_.trainer.lr)
-        epochs = self.epochs(round_.data, trainer)
-        train_epochs(round_.model, round_.data, trainer, epochs, order, objective)
+        train_plainly(round_.model, round_.data, trainer, self.epochs(round_.data, trainer), order, round_.loss)
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -53,12 +53,12 @@ __all__ = [
     "Turn",
 ]
 
-
-_REPLACED = {
+REPLACED = {
     "forward": "the pass through the model",
     "train": "the epochs of a round",
     "use": "the model that a site uses",
 }
+"""What a mechanism can have in the place of the run's."""
 
 
 class Mechanism:
@@ -87,7 +87,7 @@ class Mechanism:
     newcomer: ClassVar[Rule | None] = None
     numbers: ClassVar[Mapping[str, tuple[float, float]]] = {}
     resists_forgetting: ClassVar[bool] = False
-    replaces: ClassVar[tuple[Literal["forward", "train", "use"], ...]] = ()
+    replaces: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[tuple[Reason, ...]] = ()
     lasts: ClassVar[bool] = False
 
@@ -121,7 +121,7 @@ class Mechanism:
         for what in self.replaces:
             both = [other.switch or other.name for other in others if what in other.replaces]
             if len(both) > 1:
-                return f"{' and '.join(both)} replace {_REPLACED[what]}, each in its own way: choose one"
+                return f"{' and '.join(both)} replace {REPLACED[what]}, each in its own way: choose one"
         return None
 
     def objective(self, run: Run) -> str:

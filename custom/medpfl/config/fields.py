@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 from pydantic_core import PydanticUndefined
 
+from medpfl.core.gain import Use
 from medpfl.core.settings import Value, extra
 
 DATA, METHOD, TRAINING = "Data", "Method", "Network and training"
@@ -148,7 +149,7 @@ class RunFields(BaseModel):
         TRAINING,
     )
     seed: int = option(0, "Seed of everything random.", TRAINING, ge=0)
-    use: Literal["received", "best", "blend"] | None = option(
+    use: Use | None = option(
         None,
         "What a site uses: received (as published), best (that or its own), blend (both together).",
         METHOD,

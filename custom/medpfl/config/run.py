@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from medpfl.algorithms.start import StartWeights
 from medpfl.config.fields import RunFields
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import UserError
+from medpfl.core.gain import Use
 from medpfl.core.measure import LOSS
 from medpfl.core.near import did_you_mean
 from medpfl.core.plain import plain_problem
@@ -217,7 +218,7 @@ class RunConfig(RunFields):
         return self.alone == "yes" and self.mixes
 
     @property
-    def resolved_use(self) -> Literal["received", "best", "blend"]:
+    def resolved_use(self) -> Use:
         """What a site uses, in force."""
         return (self.use or algorithm(self.algorithm).use) if self.has_rival else "received"
 
@@ -266,7 +267,12 @@ class RunConfig(RunFields):
     @property
     def site_names(self) -> list[str]:
         """:attr:`names` if they are given, else ``site-1`` to ``site-N``, FLARE's own names in a simulation."""
-        return list(self.names) or [f"site-{i + 1}" for i in range(self.sites)]
+        return list(self.places)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """By site its place in :attr:`site_names`."""
+        return {name: i for i, name in enumerate(self.names or [f"site-{i + 1}" for i in range(self.sites)])}
 
     @cached_property
     def numbers(self) -> dict[str, tuple[float, float]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+Use = Literal["received", "best", "blend"]
+"""What a site uses at the end (:mod:`medpfl.site.choice`)."""
 Verdict = Literal["gains", "no difference found", "loses"]
 
 ALONE = "alone"
@@ -25,7 +27,7 @@ MISSES_MORE = (
 CONTAINS_0 = "An interval that contains 0 means that no difference was found, not that there is none."
 
 
-def fewest_to_choose(use: str) -> int:
+def fewest_to_choose(use: Use) -> int:
     """Of so many independent cases some outcomes show at 5 % that one model is better.
 
     The signs of four that all agree do so by chance in a 16th. ``best`` divides its level by the models that it

@@ -105,7 +105,11 @@ def named(channel: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
     return {f"{channel}/{name}": value for name, value in tensors.items()}
 
 
+def in_channel(channel: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
+    """Those that travel in a channel, by the names under which they do."""
+    return {name: value for name, value in tensors.items() if name.startswith(f"{channel}/")}
+
+
 def of_channel(channel: str, tensors: Mapping[str, Value]) -> dict[str, Value]:
     """The reverse of :func:`named`: those of the channel alone."""
-    prefix = f"{channel}/"
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(f"{channel}/"): value for name, value in in_channel(channel, tensors).items()}

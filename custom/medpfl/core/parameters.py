@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import cast
@@ -246,8 +246,16 @@ def distance(before: State, after: State) -> float:
 
     Tensor by tensor, so that no more than one difference is held at a time; infinite where it overflows.
     """
-    squares = (torch.linalg.vector_norm(after[name] - t, dtype=torch.float64) ** 2 for name, t in before.items())
-    return sqrt(float(sum(squares)))
+    return _norm(after[name] - tensor for name, tensor in before.items())
+
+
+def length(state: State) -> float:
+    """Euclidean length of a state, over all of its tensors: its :func:`distance` from zeros."""
+    return _norm(state.values())
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sqrt(float(sum(torch.linalg.vector_norm(tensor, dtype=torch.float64) ** 2 for tensor in tensors)))
 
 
 def _frozen(tensor: Tensor) -> _Entry:

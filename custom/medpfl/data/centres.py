@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import Part
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
-from medpfl.data.patients import Sample, person
+from medpfl.data.patients import Sample, person, set_aside, split_patients
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -57,6 +58,11 @@ class Centres:
             )
         # Sites that are called like the centres are those, in whatever order they are given.
         return dict(zip(names, names if set(names) == set(training) else training, strict=True))
+
+    @property
+    def used(self) -> list[str]:
+        """Names of those that a run reads: its sites' and those that only test."""
+        return [*self.sites.values(), *self.held_out]
 
     def of(self, site: str) -> str:
         """A site's centre; a hospital's own folder has one, whatever the site is called."""
@@ -111,15 +117,36 @@ def as_sites(centres: Mapping[str, tuple[S, ...]], config: RunConfig) -> Mapping
     return divide_patients(samples, config.partition, config.site_names, config.seed)
 
 
-class OfCentres(ABC):
+class OfCentres(ABC, Generic[S]):
     """What sources of centres' data have in common."""
 
     config: RunConfig
     centres: Centres
 
+    @property
     @abstractmethod
-    def _parts(self, centre: str) -> Mapping[Part, Sequence[Sample]]:
+    def _divided(self) -> bool:
+        """Whether the centres are simulated sites that one centre is divided over."""
+
+    @abstractmethod
+    def _samples(self, centre: str) -> Sequence[S]:
+        """All of a centre."""
+
+    def _drawn(self, centre: str) -> dict[Part, list[S]]:
+        """A centre's samples, divided by patient."""
+        c = self.config
+        return split_patients(self._samples(centre), c.fractions, c.train_fraction, c.seed, centre)
+
+    def _parts(self, centre: str) -> Mapping[Part, Sequence[S]]:
         """A centre's samples by part, without what is set aside."""
+        return self._drawn(centre)
+
+    def _held_out(self, divided: bool) -> dict[str, Mapping[Part, Sequence[S]]]:
+        """Samples of the centres that take no part in training: all to test, or divided as a site's."""
+        return {
+            centre: self._parts(centre) if divided else {"train": [], "validation": [], "test": self._samples(centre)}
+            for centre in self.centres.held_out
+        }
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
@@ -128,6 +155,40 @@ class OfCentres(ABC):
     def patients(self, name: str, part: Part) -> frozenset[str]:
         """Whose samples a part of a site's data has."""
         return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))[part])
+
+    def _in_patients(self, parts: Mapping[Part, Sequence[S]]) -> dict[str, int]:
+        """How many patients the parts of a site are of, and its validation: these judge what the site uses."""
+        every = [sample for samples in parts.values() for sample in samples]
+        return {"patients": self._people(every), "validation_patients": self._people(parts["validation"])}
+
+    def _people(self, samples: Sequence[S]) -> int:
+        """How many patients samples are of."""
+        return len({sample.patient for sample in samples})
+
+    def _number(self, samples: Sequence[S]) -> int:
+        """How many samples results say that these are."""
+        return len(samples)
+
+    def _described_here(self, name: str, md5: str, classes: Sequence[str], sites: dict[str, Any]) -> dict[str, Any]:
+        """The ``data`` part of results.json where the centres are here; their own kind may say more."""
+        return {
+            "name": name,
+            "source": str(self.centres.root),
+            "md5": md5,
+            "classes": list(classes),
+            "partition": self.config.partition if self._divided else "natural",
+            "sites": sites,
+            "held_out": {centre: self._number(self._samples(centre)) for centre in self.centres.held_out},
+        }
+
+    def _md5(self, line: Callable[[S], str], key: Callable[[S], Any] | None = None) -> str:
+        """Of a line about each sample and its centre, in the samples' order or sorted by ``key``."""
+        lines = [
+            f"{centre}\t{line(sample)}"
+            for centre in self.centres.used
+            for sample in (sorted(self._samples(centre), key=key) if key else self._samples(centre))
+        ]
+        return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
 
     def _all_here(self) -> bool:
         """Whether this machine has every centre's data, as in a simulation."""
@@ -140,6 +201,19 @@ class OfCentres(ABC):
     def _classes(self) -> tuple[str, ...]:
         """The classes that the job names; empty where the data say them."""
         return named_classes(self.config.data_args)
+
+
+class SetsAside(OfCentres[S]):
+    """Sources of which a share of the training samples is set aside (``--holdout``)."""
+
+    def _parts(self, centre: str) -> Mapping[Part, Sequence[S]]:
+        return self._parts_and_aside(centre)[0]
+
+    def _aside(self, centre: str) -> list[S]:
+        return self._parts_and_aside(centre)[1]
+
+    def _parts_and_aside(self, centre: str) -> tuple[dict[Part, Sequence[S]], list[S]]:
+        return set_aside(self._drawn(centre), self.config.holdout, self.config.seed, centre)
 
 
 def held_out_centres(names: Sequence[str], root: Path, asked: int | str) -> list[str]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+from medpfl.core.errors import UserError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -12,3 +18,11 @@ class Finding:
 
     level: Literal["ok", "note", "warning", "error"]
     message: str
+
+
+def heed(findings: Iterable[Finding], where: str = "") -> None:
+    """Logs warnings; UserError for the first error, its message after ``where``."""
+    for finding in findings:
+        if finding.level == "error":
+            raise UserError(where + finding.message)
+        log.warning("%s", finding.message)

@@ -10,8 +10,8 @@ import torch
 
 from medpfl.config.run import RunConfig
 from medpfl.core.channels import Channel
-from medpfl.core.messages import Failure, Message, Update
-from medpfl.core.parameters import State, distance
+from medpfl.core.messages import Failure, Message, Update, in_channel
+from medpfl.core.parameters import State, distance, length
 
 LEAST = 3
 """Updates below which there is no majority to measure one by."""
@@ -48,11 +48,10 @@ def check_magnitudes(
         lambda u, share: _scale_back(sent[u.site].shared, u.tensors, share),
     )
     for name in (channel.name for channel in means):
-        lengths = [distance({k: torch.zeros_like(t) for k, t in _named(name, u)}, dict(_named(name, u))) for u in used]
         used, more = _limited(
             config,
             used,
-            lengths,
+            [length(in_channel(name, u.tensors)) for u in used],
             f"what it sent in {name} is {{}} times as large as the others' (median)",
             lambda u, share, name=name: _shrink(u, name, share, shares),
         )
@@ -61,12 +60,8 @@ def check_magnitudes(
 
 
 def _shrink(update: Update, channel: str, share: float, shares: Shares) -> None:
-    update.tensors.update({name: tensor * share for name, tensor in _named(channel, update)})
+    update.tensors.update({name: tensor * share for name, tensor in in_channel(channel, update.tensors).items()})
     shares.setdefault(update.site, {})[channel] = share
-
-
-def _named(channel: str, update: Update) -> list[tuple[str, torch.Tensor]]:
-    return [(name, tensor) for name, tensor in update.tensors.items() if name.startswith(f"{channel}/")]
 
 
 def _limited(

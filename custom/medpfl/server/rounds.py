@@ -82,7 +82,7 @@ def advance(plan: Plan, state: ServerState, replies: Sequence[Update | Failure],
     usable: list[Update] = []
     refused: list[Update] = []
     # The order of arrival must not decide the order of summation.
-    order = {site: i for i, site in enumerate(plan.config.site_names)}
+    order = plan.config.places
     for update in sorted((r for r in replies if isinstance(r, Update)), key=lambda u: order.get(u.site, len(order))):
         try:
             usable.append(check_update(plan, expected, update, usable))
@@ -179,7 +179,7 @@ def _asked(plan: Plan, task: str, state: ServerState, site: str) -> dict[str, li
 
 def _require_quorum(plan: Plan, phase: Phase, usable: Sequence[Update], failures: Sequence[Failure]) -> None:
     if len(usable) < plan.config.quorum:
-        place = {name: k for k, name in enumerate(plan.config.site_names)}
+        place = plan.config.places
         told: dict[str, list[str]] = {}
         for failure in sorted(failures, key=lambda f: place.get(f.site, len(place))):
             told.setdefault(failure.reason, []).append(failure.site)
@@ -248,7 +248,7 @@ def _finish_round(
             for u in updates
         },
     }
-    present = [config.site_names.index(u.site) for u in updates]
+    present = [config.places[u.site] for u in updates]
     of_updates = made_of_updates(config.mixer)
     weights = None if of_updates else mixing_matrix(plan, state, present)
     state, means = with_sent(plan, state, updates)

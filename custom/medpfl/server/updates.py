@@ -11,7 +11,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from torch import Tensor
 
 from medpfl.core.answers import MOST_SECONDS, answers
-from medpfl.core.messages import Message, Update
+from medpfl.core.messages import Message, Update, in_channel
 from medpfl.core.parameters import State, StateError
 from medpfl.core.statefile import serialised_bytes
 from medpfl.server.state import Plan
@@ -86,7 +86,7 @@ def _checked(
         if (channel := name.partition("/")[0]) not in asked and "/" in name:
             raise StateError(f"{channel} that were not asked for")
     for name, channel in asked.items():
-        if not (sent := {k: v for k, v in update.tensors.items() if k.startswith(f"{name}/")}):
+        if not (sent := in_channel(name, update.tensors)):
             raise StateError(f"the {name} that the method needs are missing")
         channel.check(sent)
     return replace(

@@ -14,7 +14,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.seeding import generator
 from medpfl.core.site_data import SiteData
 from medpfl.tasks.selection import seen, selection
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.loop import train_plainly
 
 
 def adapt(
@@ -48,12 +48,11 @@ def adapt(
     best, kept = 0, deepcopy(model.state_dict())
     for epoch in range(1, epochs + 1):
         order = generator(config.seed, name, "join", epoch, "shuffle")
-        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
         if one_epoch:
+            torch.manual_seed(order.initial_seed())  # as train_plainly has it
             one_epoch(order)
         else:
-            loss = config.trainer.loss(config.learned.loss, data)
-            train_epochs(model, data, config.trainer, 1, order, plain_objective(model, loss))
+            train_plainly(model, data, config.trainer, 1, order, config.trainer.loss(learned.loss, data))
         told = learned.validated(model, data, by)
         found.append(told["validation"])
         score = _score(told, config, by)

@@ -27,12 +27,12 @@ A case is what is independent: a patient, where it is known whose samples are, w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 from scipy.special import betainc
 
-Rule = Literal["received", "best", "blend"]
+from medpfl.core.gain import Use
+
 LEVEL = 0.05
 """Of the test."""
 _FEW = 300
@@ -51,7 +51,7 @@ _MORE = np.log(len(_SHARES))
 
 
 def chosen(
-    rule: Rule,
+    rule: Use,
     losses: Callable[[float], np.ndarray],
     train: float,
     others: int = 1,

@@ -241,8 +241,8 @@ class Ending:
             found["gain"] = self._gain(choices[tested["selected"]], alone, model)
         others = self._further(lambda part: alone.predictions(part, self.config, self.data, model))
         if others and more:
-            found["alone"] |= others.numbers()
-            found["gain"] |= more.gains(others, self.config.learned.signs)
+            found["alone"] = found["alone"].with_more(others.numbers())
+            found["gain"] = found["gain"].with_more(more.gains(others, self.config.learned.signs))
         return found
 
     def _gain(self, choice: Choice, alone: Candidate, model: nn.Module) -> Measured | None:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from medpfl.core.channels import Channel
-from medpfl.core.messages import Message, Update, named
+from medpfl.core.messages import Message, Update, in_channel, named
 from medpfl.core.parameters import State, StateError, distance
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint
@@ -215,9 +215,10 @@ class Guarded:
 
     def _require_channels(self, message: Message) -> None:
         """What comes besides the model is what the method has, when it has it, and as it has it."""
-        extra = {name: tensor for name, tensor in message.tensors.items() if "/" in name}
+        extra = {name for name in message.tensors if "/" in name}
         for channel in (c for c in self.channels if not c.to_server):
-            sent = {name: extra.pop(name) for name in list(extra) if name.startswith(f"{channel.name}/")}
+            sent = in_channel(channel.name, message.tensors)
+            extra -= sent.keys()
             early = message.task == "train" and message.round < channel.from_round
             if not sent:
                 continue

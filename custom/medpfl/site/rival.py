@@ -20,7 +20,7 @@ from medpfl.core.parameters import State
 from medpfl.core.seeding import Chance
 from medpfl.core.site_data import SiteData
 from medpfl.site.store import SiteStore, copied, keep_latest, usable
-from medpfl.training.loop import TrainingDiverged, plain_objective, train_epochs
+from medpfl.training.loop import TrainingDiverged, train_plainly
 from medpfl.training.memory import Memory
 
 logger = logging.getLogger(__name__)
@@ -69,10 +69,9 @@ class Rival:
         model.load_state_dict(state)
         memory = Memory(dict(self._left(earlier))) if trainer.keeps else None
         order = self.chance.order(self.name, round_, "shuffle")
-        torch.manual_seed(order.initial_seed())  # for layers like dropout, which draw from the global generator
-        objective = plain_objective(model, trainer.loss(config.learned.loss, self.data))
+        minimised = trainer.loss(config.learned.loss, self.data)
         try:
-            train_epochs(model, self.data, trainer, config.local_epochs, order, objective, memory=memory)
+            train_plainly(model, self.data, trainer, config.local_epochs, order, minimised, memory)
         except TrainingDiverged as error:
             logger.warning("%s, trained alone: %s", self.name, error)
             return

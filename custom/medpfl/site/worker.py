@@ -52,7 +52,7 @@ from medpfl.site.store import (
     usable,
 )
 from medpfl.tasks.selection import AUTO, seen, selection
-from medpfl.training.loop import plain_objective, train_epochs
+from medpfl.training.loop import train_plainly
 
 logger = logging.getLogger(__name__)
 
@@ -356,10 +356,9 @@ class Site:
         self.split.load_shared(model, start)
         self.split.load_personal(model, self.initial_personal)
         order = self.chance.order(self.name, 0, "first step")
-        torch.manual_seed(order.initial_seed())
         trainer = self.config.trainer  # at the full rate, whatever the schedule has in this round
-        objective = plain_objective(model, trainer.loss(self.config.learned.loss, self.data))
-        train_epochs(model, self.data, trainer, self.config.local_epochs, order, objective)
+        loss = trainer.loss(self.config.learned.loss, self.data)
+        train_plainly(model, self.data, trainer, self.config.local_epochs, order, loss)
         led = {name: tensor.cpu() for name, tensor in self.split.shared_state(model).items()}
         self._first_step = distance(start, led)
         return self._first_step

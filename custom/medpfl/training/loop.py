@@ -131,6 +131,20 @@ def train_epochs(
     return mean
 
 
+def train_plainly(
+    model: nn.Module,
+    data: SiteData,
+    trainer: Trainer,
+    epochs: int,
+    order: torch.Generator,
+    loss: Loss,
+    memory: Memory | None = None,
+) -> float:
+    """:func:`train_epochs` on a loss alone; layers like dropout draw from the global generator, seeded by the order."""
+    torch.manual_seed(order.initial_seed())
+    return train_epochs(model, data, trainer, epochs, order, plain_objective(model, loss), memory=memory)
+
+
 def require_finite(trained: Iterable[nn.Parameter], trainer: Trainer) -> None:
     """Raises TrainingDiverged if the last step led to weights that are NaN or infinite."""
     if not bool(torch.stack([p.detach().isfinite().all() for p in trained if p.requires_grad]).all()):

@@ -11,6 +11,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.data.public_images import fitted, public_images
 from medpfl.data.sites import open_source
+from medpfl.engine.federation import Federation
 
 FIELDS = {"model": "lenet5", "sites": 2, "rounds": 3, "local_epochs": 1, "train_fraction": 0.05, "device": "cpu"}
 
@@ -27,6 +28,13 @@ def test_holdout_images_belong_to_no_site():
     used = np.concatenate([np.concatenate([s.train, s.validation, s.test]) for s in source.partition.sites])
     assert not set(used) & set(source.partition.holdout)
     assert -1 <= start.min() < start.max() <= 1
+
+
+def test_a_holdout_of_no_image_ends_the_run_before_its_first_round():
+    settings = {"warmup": 1, "images": 6, "start": "holdout"}
+    run = make_config(algorithm="fedimpres", settings=settings, holdout=1e-6, **FIELDS)
+    with pytest.raises(UserError, match="start=holdout: --holdout 1e-06: too small a share, no image is set aside"):
+        Federation.of(run).plan()
 
 
 def test_padding_keeps_the_image_in_the_middle():

@@ -6,11 +6,12 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from masked import CPU, config, draw, write_picture, write_siblings, write_slices
+from masked import CPU, config, draw, write_datalist, write_picture, write_siblings, write_slices, write_volumes
 from PIL import Image
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages
+from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import PARTS, scale
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
@@ -20,6 +21,7 @@ from medpfl.data.kinds.masks.picture_pair import read_mask
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites, open_source
+from medpfl.engine.results import _notes
 
 
 @pytest.fixture
@@ -247,12 +249,32 @@ def test_what_a_result_says_of_them(brains):
     assert described["classes"] == ["background", "tumour"] and described["name"] == "brains"
     assert described["sites"]["site-2"] == {
         **{"train": 9, "validation": 0, "test": 6, "classes": {"0": 15, "1": 15}},
-        **{"centre": "south", "patients": 5, "cases": 5},
+        **{"centre": "south", "patients": 5, "validation_patients": 0, "cases": 5},
     }
     assert described["reading"] == {"dims": 2, "size": 128, "fit": "pad", "channels": 3, "values": None}
     first = described["md5"]
     write_picture(brains / "north/n0/8.png", brains / "north/n0/8_mask.png", 77, size=(41, 40))
     assert opened(brains).describe()["md5"] != first
+
+
+def test_volumes_of_few_patients_are_few_judges(home):
+    write_volumes(home / "files", sites=("a",), cases=8)
+    names = [f"files/a/STS_00{k}" for k in range(8)]
+    entries = [
+        {"image": f"{name}/image.nii.gz", "label": f"{name}/mask.nii.gz", "patient": k // 3}
+        for k, name in enumerate(names)
+    ]
+    file = write_datalist(home / "list.json", training=entries[6:], validation=entries[:6])
+    run = config(file, algorithm="fedbn", use="blend", alone="yes", sites=1, data_args={"patch": [4, 8, 8]})
+    described = open_source(run).describe()
+    of_site = described["sites"]["site-1"]
+    assert {key: of_site[key] for key in ("validation", "patients", "validation_patients", "cases")} == {
+        **{"validation": 6, "patients": 3, "validation_patients": 2, "cases": 8}
+    }
+    told = {"sites": {"site-1": {"validation": {"n": 6}}}}
+    final = {"site-1": {"test": {"selected": None}, "tested": {"selected": 1}}}
+    notes = _notes(run, ServerState(history=(told,), final=final), described)
+    assert any(note.startswith("Fewer than 5 validation patients chose what site-1 uses (") for note in notes)
 
 
 def test_pooling_and_what_has_no_meaning(brains):

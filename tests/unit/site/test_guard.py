@@ -20,7 +20,7 @@ from medpfl.site.policy import HOSPITAL, OPEN, SitePolicy
 from medpfl.site.seal import Seal
 from medpfl.site.store import DiskStore
 from medpfl.site.words import listed
-from medpfl.training.loop import train_epochs
+from medpfl.training.loop import train_plainly
 
 KEY = bytes(range(32))
 
@@ -113,7 +113,7 @@ def test_whoever_asks_how_far_a_first_round_leads_asks_for_a_round(tmp_path, mon
     policy, trained = SitePolicy(largest_jump=10, rounds=2), []
     guarded = Guarded(folder=tmp_path / "a", key=KEY, policy=policy).hello()
     start = guarded.federation.initial_shared
-    monkeypatch.setattr("medpfl.site.worker.train_epochs", lambda *args: trained.append(train_epochs(*args)))
+    monkeypatch.setattr("medpfl.site.worker.train_plainly", lambda *args: trained.append(train_plainly(*args)))
     for times in (1e3, 1e4):
         words = guarded.refused("train", 2, {k: times * t for k, t in start.items()})
         assert "more than 14.1421 times as far" in words
@@ -134,7 +134,7 @@ def test_how_far_a_first_round_leads_under_noise_is_of_the_contract_alone(monkey
     """Epsilon counts what leaves, and that a site with noise comes late is no reason to refuse it."""
     settings = {"update_clip": 0.05, "update_noise": 5.0}
     guarded = Guarded(policy=SitePolicy(largest_jump=10), settings=settings).hello()
-    monkeypatch.setattr("medpfl.site.worker.train_epochs", None)
+    monkeypatch.setattr("medpfl.site.worker.train_plainly", None)
     start = guarded.federation.initial_shared
     numbers = sum(t.numel() for t in start.values())
     length = guarded.site.party.first_step(start, guarded.model)

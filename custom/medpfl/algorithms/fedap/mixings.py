@@ -91,8 +91,8 @@ class _Similarity(WeighsSites, MeasuredMixing):
         known = {site: layers_of(tensors) for site, tensors in state.kept.get(STATISTICS, {}).items()}
         if not known:
             return None, []
-        names = [site for site in run.site_names if site in known]
-        where = [list(run.site_names).index(site) for site in names]
+        places = {site: i for i, site in enumerate(run.site_names) if site in known}
+        names, where = list(places), list(places.values())
         distances = np.full((run.sites, run.sites), np.nan)
         distances[np.ix_(where, where)] = wasserstein_distances([known[site] for site in names])
         told = []

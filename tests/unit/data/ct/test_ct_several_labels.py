@@ -56,7 +56,7 @@ def _config(data, **fields):
 
 def test_a_list_says_all_and_columns_may_leave_out(cohort):
     source = open_source(_config(cohort))
-    north, south = source._scans("north"), source._scans("south")
+    north, south = source._samples("north"), source._samples("south")
     assert source.manifest.classes == ("emphysema", "nodule")
     assert [scan.labels for scan in north[:4]] == [(0, 0), (1, 0), (1, 1), (0, 1)]
     assert [scan.labels for scan in south] == [
@@ -117,7 +117,7 @@ def test_the_check_counts_labels_and_what_is_not_known(cohort, tmp_path):
 def test_a_label_that_a_table_has_no_column_for_is_not_known_there(cohort):
     _in_columns(cohort / "west", ["1", "0"], "series,label: emphysema")
     source = open_source(_config(cohort, sites=3))
-    assert [scan.labels for scan in source._scans("west")] == [(1, -1), (0, -1)]
+    assert [scan.labels for scan in source._samples("west")] == [(1, -1), (0, -1)]
     assert any("west: emphysema 1, nodule 0 of 0 known" in f.message for f in check(cohort))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +16,13 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, scale
 from medpfl.data.arguments import read_arguments
-from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, held_out_centres, is_divided
+from medpfl.data.centres import Centres, SetsAside, as_sites, described_elsewhere, held_out_centres, is_divided
 from medpfl.data.files import files_below, unread_pictures
+from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, to_unit_range
 from medpfl.data.kinds.folders.layout import Layout, Picture, find_folder, read_layout
 from medpfl.data.kinds.folders.train_counts import FolderReading, require_countable, split_by_counts
 from medpfl.data.labels import require_fit
-from medpfl.data.patients import set_aside, split_patients
 from medpfl.data.people import people
 from medpfl.data.places import cache_folder
 from medpfl.data.split import rows_to_pretrain_on
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Folders(OfCentres):
+class Folders(SetsAside[Picture]):
     """The centres of a folder. In a simulation the first is site-1 and so on; a hospital's own has one centre.
 
     ``data_args`` are :class:`~medpfl.data.kinds.folders.train_counts.FolderReading`, the same at all sites, and
@@ -89,7 +88,7 @@ class Folders(OfCentres):
         """
         from medpfl.data.kinds.folders.repeats import repeated
 
-        chosen = [*self.centres.sites.values(), *self.centres.held_out]
+        chosen = self.centres.used
         for centre in self._whole.centres if self._divided else chosen:
             self._images(centre)
         pictures = {centre: self.layout.centres[centre] for centre in chosen}
@@ -98,10 +97,7 @@ class Folders(OfCentres):
         for words in self.layout.unread:
             log.warning("%s", words)
         told = people(pictures) if self.layout.people else []
-        for finding in told + repeated(pictures, self.layout.classes):
-            if finding.level == "error":
-                raise UserError(f"{self.layout.root}: {finding.message}")
-            log.warning("%s", finding.message)
+        heed(told + repeated(pictures, self.layout.classes), f"{self.layout.root}: ")
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -127,11 +123,7 @@ class Folders(OfCentres):
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.source.DataSource`."""
-        found = {}
-        for centre in self.centres.held_out:
-            whole = {"train": [], "validation": [], "test": self.layout.centres[centre]}
-            found[centre] = self._tensors(centre, self._parts(centre) if divided else whole, device)
-        return found
+        return {centre: self._tensors(centre, parts, device) for centre, parts in self._held_out(divided).items()}
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`: the pictures that every site sets aside."""
@@ -172,19 +164,10 @@ class Folders(OfCentres):
                 "classes": {str(c): n for c, n in enumerate(counts)},
                 **self._judged(parts),
                 "centre": centre,
-                "patients": len({picture.patient for part in parts.values() for picture in part}),
-                "validation_patients": len({picture.patient for picture in parts["validation"]}),
+                **self._in_patients(parts),
             }
-        return {
-            "name": self.layout.root.resolve().name,
-            "source": str(self.layout.root),
-            "md5": self.checksum(),
-            "classes": list(self.layout.classes),
-            "partition": self.config.partition if self._divided else "natural",
-            "sites": sites,
-            "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
-            **reading,
-        }
+        name = self.layout.root.resolve().name
+        return self._described_here(name, self.checksum(), self.layout.classes, sites) | reading
 
     def _judged(self, parts: Mapping[Part, Sequence[Picture]]) -> dict[str, Any]:
         if self.layout.several:
@@ -200,19 +183,14 @@ class Folders(OfCentres):
         size = shape["image_size"]
         return Inputs("picture", classes, shape["in_channels"], size, None, [read, to_unit_range()], settings)
 
-    def _parts(self, centre: str) -> dict[Part, Sequence[Picture]]:
-        return self._parts_and_aside(centre)[0]
+    def _samples(self, centre: str) -> tuple[Picture, ...]:
+        return self.layout.centres[centre]
 
-    def _aside(self, centre: str) -> list[Picture]:
-        return self._parts_and_aside(centre)[1]
-
-    def _parts_and_aside(self, centre: str) -> tuple[dict[Part, Sequence[Picture]], list[Picture]]:
-        c, pictures = self.config, self.layout.centres[centre]
-        if (counts := self.reading.train_counts.get(centre)) is not None:
-            drawn = split_by_counts(pictures, counts, c.fractions, c.seed, centre)
-        else:
-            drawn = split_patients(pictures, c.fractions, c.train_fraction, c.seed, centre)
-        return set_aside(drawn, c.holdout, c.seed, centre)
+    def _drawn(self, centre: str) -> dict[Part, list[Picture]]:
+        c = self.config
+        if (counts := self.reading.train_counts.get(centre)) is None:
+            return super()._drawn(centre)
+        return split_by_counts(self._samples(centre), counts, c.fractions, c.seed, centre)
 
     def _images(self, centre: str) -> Tensor:
         """Pictures of a folder's centre in the order of the layout, (n, C, H, W) uint8."""
@@ -250,12 +228,7 @@ class Folders(OfCentres):
 
     def checksum(self) -> str:
         """Of which file has which size and class at which centre."""
-        lines = [
-            f"{centre}\t{picture.id}\t{picture.target}\t{picture.file.stat().st_size}"
-            for centre in [*self.centres.sites.values(), *self.centres.held_out]
-            for picture in self.layout.centres[centre]
-        ]
-        return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+        return self._md5(lambda picture: f"{picture.id}\t{picture.target}\t{picture.file.stat().st_size}")
 
 
 def _numbers(pictures: Sequence[Picture]) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +14,7 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
+from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
@@ -34,7 +33,6 @@ from medpfl.data.kinds.masks.reading import (
 from medpfl.data.kinds.masks.tensors import require_alike, slices, volumes
 from medpfl.data.kinds.masks.volume_steps import steps
 from medpfl.data.kinds.npz.npz_file import file_md5
-from medpfl.data.patients import split_patients
 from medpfl.data.people import people
 from medpfl.data.places import cache_folder
 from medpfl.data.split import rows_to_pretrain_on
@@ -43,11 +41,8 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass
-class Masked(OfCentres):
+class Masked(OfCentres[Pair]):
     """The centres of images with masks. In a simulation the first is site-1 and so on; a hospital's own has one.
 
     ``data_args`` are :class:`~medpfl.data.kinds.masks.reading.Reading`, the same at all sites, and ``classes``, the
@@ -129,11 +124,8 @@ class Masked(OfCentres):
         Raises:
             UserError: one cannot be used, or a patient is in different parts at two sites.
         """
-        centres = [*self.centres.sites.values(), *self.centres.held_out]
-        for finding in people({centre: with_patients(self.layout.centres[centre]) for centre in centres}):
-            if finding.level == "error":
-                raise UserError(f"{self.layout.root}: {finding.message}")
-            log.warning("%s", finding.message)
+        centres = self.centres.used
+        heed(people({centre: with_patients(self._samples(centre)) for centre in centres}), f"{self.layout.root}: ")
         for centre in centres:
             self._decoded(centre)
 
@@ -158,11 +150,7 @@ class Masked(OfCentres):
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.source.DataSource`."""
-        found = {}
-        for centre in self.centres.held_out:
-            whole: dict[Part, list[Pair]] = {part: [] for part in PARTS} | {"test": list(self.layout.centres[centre])}
-            found[centre] = self._data(centre, self._parts(centre) if divided else whole, device)
-        return found
+        return {centre: self._data(centre, parts, device) for centre, parts in self._held_out(divided).items()}
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`; there are none."""
@@ -203,19 +191,10 @@ class Masked(OfCentres):
                 **{part: len(parts[part]) for part in PARTS},
                 "classes": {str(label): number for label, number in enumerate(occurs.tolist())},
                 "centre": centre,
-                "patients": len({pair.patient for pair in chosen}),
+                **self._in_patients(parts),
                 "cases": len({(pair.patient, pair.case) for pair in chosen}),
             }
-        return {
-            "name": self.layout.name,
-            "source": str(self.layout.root),
-            "md5": self.checksum(),
-            "classes": list(self.classes),
-            "partition": self.config.partition if self._divided else "natural",
-            "sites": sites,
-            "held_out": {centre: len(self.layout.centres[centre]) for centre in self.centres.held_out},
-            **reading,
-        }
+        return self._described_here(self.layout.name, self.checksum(), self.classes, sites) | reading
 
     def inputs(self) -> Inputs | None:
         """See :class:`medpfl.data.source.DataSource`; None of an npz file whose images are not square."""
@@ -251,13 +230,12 @@ class Masked(OfCentres):
             raise UserError(f"{self.layout.root}: images of {channels} channels; the job has {wanted}")
         return channels, tuple(size)
 
-    def _parts(self, centre: str) -> dict[Part, list[Pair]]:
-        c = self.config
-        return split_patients(self.layout.centres[centre], c.fractions, c.train_fraction, c.seed, centre)
+    def _samples(self, centre: str) -> tuple[Pair, ...]:
+        return self.layout.centres[centre]
 
     def _decoded(self, centre: str) -> dict[Pair, Decoded]:
         """All of a centre's images and masks."""
-        pairs = self.layout.centres[centre]
+        pairs = self._samples(centre)
         found = load_pairs(pairs, self.form, self.reading, len(self.classes), cache_folder() / "masks")
         require_alike(dict(zip(pairs, found, strict=True)), len(self.classes), self.reading)
         return dict(zip(pairs, found, strict=True))
@@ -277,9 +255,4 @@ class Masked(OfCentres):
         """Of an npz file; else of which files have which sizes at which centre."""
         if self.form == "arrays":
             return file_md5(self.layout.root)
-        lines = [
-            f"{centre}\t{pair.id}\t{pair.image.stat().st_size}\t{pair.mask.stat().st_size}"
-            for centre in [*self.centres.sites.values(), *self.centres.held_out]
-            for pair in self.layout.centres[centre]
-        ]
-        return hashlib.md5("\n".join(lines).encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
+        return self._md5(lambda pair: f"{pair.id}\t{pair.image.stat().st_size}\t{pair.mask.stat().st_size}")

@@ -110,7 +110,7 @@ class PartitionedImages:
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""
-        training = [s for s in self.partition.sites if s.name in self.config.site_names]
+        training = [s for s in self.partition.sites if s.name in self.config.places]
         pooled = torch.cat([torch.as_tensor(s.train) for s in training])
         chosen = pooled[rows_to_pretrain_on(len(pooled), share, self.config.seed)].numpy()
         return self._tensors({"train": chosen, "validation": chosen[:0], "test": chosen[:0]}, device)
@@ -119,7 +119,7 @@ class PartitionedImages:
         """See :class:`medpfl.data.source.DataSource`: the last sites of the partition."""
         found = {}
         for site in self.partition.sites:
-            if site.name not in self.config.site_names:
+            if site.name not in self.config.places:
                 parts = {p: getattr(site, p) for p in PARTS}
                 if not divided:
                     every = np.sort(np.concatenate(list(parts.values())))
@@ -129,10 +129,12 @@ class PartitionedImages:
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`."""
-        aside = self.partition.holdout
-        chosen = np.sort(rng.permutation(aside)[:count])
         if self.dataset.volumes:
             raise UserError(f"--holdout: {self.config.data} has volumes, of which nothing is set aside")
+        aside = self.partition.holdout
+        if not len(aside):
+            raise UserError(f"--holdout {self.config.holdout}: too small a share, no image is set aside")
+        chosen = np.sort(rng.permutation(aside)[:count])
         shape = (self.dataset.channels, self._edge, self._edge)
         return gathered(len(chosen), shape, lambda rows: scale(self._pixels(chosen[rows])))
 
@@ -169,7 +171,7 @@ class PartitionedImages:
                 **self._judged(s),
             }
             for s in self.partition.sites
-            if s.name in self.config.site_names
+            if s.name in self.config.places
         }
         d = self.dataset
         held_out = {s.name: len(s) for s in self.partition.sites if s.name not in sites}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData
 from medpfl.data.arguments import read_arguments
 from medpfl.data.centres import Centres, OfCentres, described_elsewhere, is_divided
+from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.scans.label_columns import several_labels
 from medpfl.data.kinds.scans.look import Look, crop_in_words
@@ -26,7 +26,6 @@ from medpfl.data.kinds.scans.scan import Scan
 from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.labels import counts, require_fit
 from medpfl.data.partition.by_patient import divide_patients
-from medpfl.data.patients import split_patients
 from medpfl.data.places import cache_folder
 from medpfl.data.uneven import JUDGED, judged_classes
 
@@ -42,7 +41,7 @@ _MOST = 5
 
 
 @dataclass
-class Scans(OfCentres):
+class Scans(OfCentres[Scan]):
     """The centres of a manifest. In a simulation the first is site-1 and so on; a hospital's own has one centre.
 
     ``data_args`` are :class:`~medpfl.data.kinds.scans.preprocessing.Preprocessing`, the same at all sites, and
@@ -93,18 +92,12 @@ class Scans(OfCentres):
             UserError: a scan cannot be used, is at two centres, or is there twice with different labels; or a patient
                 is in different parts at two.
         """
-        centres = [*self.centres.sites.values(), *self.centres.held_out]
-        for finding in shared({centre: self._scans(centre) for centre in centres}):
-            if finding.level == "error":
-                raise UserError(f"{self.manifest.root}: {finding.message}")
-            log.warning("%s", finding.message)
+        centres = self.centres.used
+        heed(shared({centre: self._samples(centre) for centre in centres}), f"{self.manifest.root}: ")
         for centre in centres:
             self._tell(centre)
         marked = [(scan, look.content) for centre in centres for scan, look in self._looks(centre)]
-        for finding in copies(marked, self.manifest.classes):
-            if finding.level == "error":
-                raise UserError(finding.message)
-            log.warning("%s", finding.message)
+        heed(copies(marked, self.manifest.classes))
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -122,11 +115,7 @@ class Scans(OfCentres):
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.source.DataSource`."""
-        found = {}
-        for centre in self.centres.held_out:
-            whole: dict[Part, list[Scan]] = {"train": [], "validation": [], "test": self._scans(centre)}
-            found[centre] = self._tensors(self._parts(centre) if divided else whole, device)
-        return found
+        return {centre: self._tensors(parts, device) for centre, parts in self._held_out(divided).items()}
 
     def fitting_classes(self, called: str) -> tuple[str, ...]:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -143,16 +132,16 @@ class Scans(OfCentres):
         Where the job names the classes and the centres are not all here, as on the server of real hospitals, no more
         than the job itself is known.
         """
+        preprocessing = {"preprocessing": self.preprocessing.model_dump(mode="json")}
         if self._classes and not self._all_here():
-            known = described_elsewhere(self.config.data, self._classes)
-            return known | {"preprocessing": self.preprocessing.model_dump(mode="json")}
+            return described_elsewhere(self.config.data, self._classes) | preprocessing
         sites = {}
         for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
             # A patient with scans of two classes is a case of each.
             targets = [target for _, target in {(s.patient, s.target) for part in parts.values() for s in part}]
             sites[name] = {
-                **{part: len({scan.patient for scan in scans}) for part, scans in parts.items()},
+                **{part: self._number(scans) for part, scans in parts.items()},
                 "classes": {str(c): n for c, n in enumerate(counts(targets, len(self.manifest.classes)))},
                 **self._judged(parts),
                 "centre": centre,
@@ -160,17 +149,12 @@ class Scans(OfCentres):
                 "scans": sum(map(len, parts.values())),
                 **self._cropped(centre),
             }
-        return {
-            "name": self.manifest.name,
-            "source": str(self.manifest.root),
-            "md5": self._checksum(),
-            "classes": list(self.manifest.classes),
-            "partition": self.config.partition if self._divided else "natural",
-            "sites": sites,
-            "held_out": {centre: len({s.patient for s in self._scans(centre)}) for centre in self.centres.held_out},
-            "phantom": self.manifest.phantom,
-            "preprocessing": self.preprocessing.model_dump(mode="json"),
-        }
+        md5 = self._md5(lambda scan: f"{scan.id}\t{scan.target}", key=lambda scan: scan.id)
+        described = self._described_here(self.manifest.name, md5, self.manifest.classes, sites)
+        return described | {"phantom": self.manifest.phantom} | preprocessing
+
+    def _number(self, samples: Sequence[Scan]) -> int:
+        return self._people(samples)
 
     def _judged(self, parts: Mapping[Part, Sequence[Scan]]) -> dict[str, Any]:
         if self._several:
@@ -204,7 +188,7 @@ class Scans(OfCentres):
     def _divided(self) -> bool:
         return is_divided([centre.name for centre in self.manifest.centres], self.config)
 
-    def _scans(self, centre: str) -> list[Scan]:
+    def _samples(self, centre: str) -> list[Scan]:
         if centre not in self._known and self._divided:
             c, (only,) = self.config, self.manifest.centres
             self._known |= divide_patients(self._read(only.name), c.partition, c.site_names, c.seed)
@@ -216,10 +200,6 @@ class Scans(OfCentres):
         from medpfl.data.kinds.scans.centre_scans import read_unless_known
 
         return read_unless_known(self.manifest, centre, self.preprocessing.modality)
-
-    def _parts(self, centre: str) -> dict[Part, list[Scan]]:
-        c = self.config
-        return split_patients(self._scans(centre), c.fractions, c.train_fraction, c.seed, centre)
 
     def _looks(self, centre: str) -> list[tuple[Scan, Look]]:
         """What was found in the scans that a run uses of a centre; each is read once for it, one at a time."""
@@ -287,12 +267,3 @@ class Scans(OfCentres):
             patients.repeat_interleave(repeats),
             persons.repeat_interleave(repeats),
         )
-
-    def _checksum(self) -> str:
-        """Of which scan has which label at which centre."""
-        lines = [
-            f"{centre}\t{scan.id}\t{scan.target}"
-            for centre in [*self.centres.sites.values(), *self.centres.held_out]
-            for scan in sorted(self._scans(centre), key=lambda scan: scan.id)
-        ]
-        return hashlib.md5("\n".join(lines).encode(), usedforsecurity=False).hexdigest()

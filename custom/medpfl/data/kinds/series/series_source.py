@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,11 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.gathered import gathered
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData
-from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
+from medpfl.data.centres import Centres, SetsAside, as_sites, described_elsewhere, is_divided
 from medpfl.data.inputs import Inputs
 from medpfl.data.kinds.series.reading import SeriesReading, as_input
 from medpfl.data.kinds.series.series_set import SeriesSet, Window
-from medpfl.data.patients import person, set_aside, split_patients
+from medpfl.data.patients import person
 from medpfl.data.split import rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TimeSeries(OfCentres):
+class TimeSeries(SetsAside[Window]):
     """The centres of time series. In a simulation the first is site-1 and so on; a hospital's own has one.
 
     With a partition all windows are taken together and divided over simulated sites, each patient's at one of them.
@@ -124,11 +124,7 @@ class TimeSeries(OfCentres):
         """See :class:`medpfl.data.source.DataSource`."""
         if self.opened is None:
             return {}
-        found = {}
-        for centre in self.centres.held_out:
-            whole: dict[Part, Sequence[Window]] = {"train": [], "validation": [], "test": self.windows[centre]}
-            found[centre] = self._tensors(self._parts(centre) if divided else whole, device)
-        return found
+        return {centre: self._tensors(parts, device) for centre, parts in self._held_out(divided).items()}
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`: the windows that every site sets aside, (k, C, T)."""
@@ -169,20 +165,9 @@ class TimeSeries(OfCentres):
                 "classes": {str(c): int(counts[c]) if c < len(counts) else 0 for c in range(len(self.classes))},
                 "judged_classes": judged_classes({part: labels[part] for part in JUDGED}, len(self.classes)),
                 "centre": centre,
-                "patients": self._people(window for part in PARTS for window in parts[part]),
-                "validation_patients": self._people(parts["validation"]),
+                **self._in_patients(parts),
             }
-        divided = is_divided(tuple(self.data.windows()), self.config)
-        return {
-            "name": self.data.name,
-            "source": str(self.data.source),
-            "md5": self.data.md5,
-            "classes": list(self.classes),
-            "partition": self.config.partition if divided else "natural",
-            "sites": sites,
-            "held_out": {centre: len(self.windows[centre]) for centre in self.centres.held_out},
-            **reading,
-        }
+        return self._described_here(self.data.name, self.data.md5, self.classes, sites) | reading
 
     def checksum(self) -> str | None:
         """Of the file or the files; None where they are not here."""
@@ -209,10 +194,11 @@ class TimeSeries(OfCentres):
         """All windows as networks see them, (n, C, T) float32."""
         return as_input(torch.from_numpy(self.data.values), self.reading.normalise, self.reading.divide)
 
-    def _people(self, windows: Iterable[Window]) -> int:
+    def _people(self, samples: Sequence[Window]) -> int:
+        """Windows stay together by recording; whose these are, the data may say."""
         if self._persons is None:
-            return len({window.patient for window in windows})
-        return len(self._persons[[window.row for window in windows]].unique())
+            return super()._people(samples)
+        return len(self._persons[[window.row for window in samples]].unique())
 
     @cached_property
     def _persons(self) -> Tensor | None:
@@ -221,16 +207,12 @@ class TimeSeries(OfCentres):
             return None
         return torch.from_numpy(np.unique([person(name) for name in self.data.persons], return_inverse=True)[1]).long()
 
-    def _parts(self, centre: str) -> dict[Part, Sequence[Window]]:
-        return self._parts_and_aside(centre)[0]
+    @property
+    def _divided(self) -> bool:
+        return is_divided(tuple(self.data.windows()), self.config)
 
-    def _aside(self, centre: str) -> list[Window]:
-        return self._parts_and_aside(centre)[1]
-
-    def _parts_and_aside(self, centre: str) -> tuple[dict[Part, Sequence[Window]], list[Window]]:
-        c = self.config
-        drawn = split_patients(self.windows[centre], c.fractions, c.train_fraction, c.seed, centre)
-        return set_aside(drawn, c.holdout, c.seed, centre)
+    def _samples(self, centre: str) -> tuple[Window, ...]:
+        return self.windows[centre]
 
     def _tensors(self, parts: Mapping[Part, Sequence[Window]], device: torch.device) -> ImageTensors:
         rows = {part: torch.tensor([window.row for window in parts[part]], dtype=torch.long) for part in PARTS}
