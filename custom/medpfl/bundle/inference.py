@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,25 +98,41 @@ def items(
         raise UserError(f"--input_path is missing: give {_WANTED[kind]}")
     if not (where := Path(path)).exists():
         raise UserError(f"--input_path {path}: there is no such file or folder; give {_WANTED[kind]}")
-    found = {"scan": partial(_scans, modality=modality), "volume": _volumes, "series": _windows}.get(
-        kind, partial(_pictures, arrays=arrays, xrays=not (arrays or masks))
-    )(where)
+    xrays = not (arrays or masks)
+    wanted = _is_window if kind == "series" else partial(_is_picture, arrays=arrays, xrays=xrays)
+    if kind == "scan":
+        found = _scans(where, modality)
+    else:
+        found = _volumes(where) if kind == "volume" else _files(where, kind, wanted)
     if masks and where.is_dir():
         found = _without_masks(where, found)
     if not found:
-        if kind in ("picture", "series") and (inside := _inside(where, kind, arrays)):
+        if kind in ("picture", "series") and (inside := next(filter(wanted, files_below(where)), None)):
             what = "pictures" if kind == "picture" else ".npy files"
             raise UserError(
-                f"--input_path {where}: its {what} lie in folders inside it: give one of those, e.g. {inside}"
+                f"--input_path {where}: its {what} lie in folders inside it: give one of those, e.g. {inside.parent}"
             )
-        pictures = f"picture ({', '.join(_suffixes(arrays))})"
+        pictures = f"picture ({', '.join((*PICTURES, *(['.npy'] * arrays), *(['DICOM'] * xrays)))})"
         what = {"scan": "DICOM series or NIfTI file", "volume": "NIfTI file", "series": ".npy file"}.get(kind, pictures)
         raise UserError(f"--input_path {where}: holds no {what}; give {_WANTED[kind]}")
     return found
 
 
-def _suffixes(arrays: bool) -> tuple[str, ...]:
-    return (*PICTURES, ".npy") if arrays else PICTURES
+def _is_picture(file: Path, arrays: bool, xrays: bool) -> bool:
+    suffix = file.suffix.lower()
+    return suffix in PICTURES or (arrays and suffix == ".npy") or (xrays and is_dicom(file))
+
+
+def _is_window(file: Path) -> bool:
+    return file.suffix.lower() == ".npy"
+
+
+def _files(where: Path, kind: str, wanted: Callable[[Path], bool]) -> list[dict[str, Any]]:
+    """A file, or those that are wanted in a folder but hidden ones, such as macOS leaves beside others."""
+    files = [where]
+    if where.is_dir():
+        files = sorted(file for file in where.iterdir() if not file.name.startswith(".") and wanted(file))
+    return [{"image": str(file), "kind": kind, "name": file.name} for file in files]
 
 
 def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -135,29 +151,6 @@ def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, A
         )
     logger.warning("%s: %s masks by their names are left out, %s first", where, f"{len(masks):,}", first)
     return kept
-
-
-def _inside(where: Path, kind: str, arrays: bool) -> Path | None:
-    """The first folder inside, with what was looked for, of one that has none itself."""
-    suffixes = _suffixes(arrays) if kind == "picture" else (".npy",)
-    folders = sorted(folder for folder in where.rglob("*") if folder.is_dir())
-    return next((d for d in folders if any(file.suffix.lower() in suffixes for file in d.iterdir())), None)
-
-
-def _pictures(where: Path, arrays: bool, xrays: bool) -> list[dict[str, Any]]:
-    suffixes = _suffixes(arrays)
-    wanted = (f for f in _inside_of(where) if f.suffix.lower() in suffixes or (xrays and is_dicom(f)))
-    return [{"image": str(file), "kind": "picture", "name": file.name} for file in wanted]
-
-
-def _windows(where: Path) -> list[dict[str, Any]]:
-    wanted = (file for file in _inside_of(where) if file.suffix.lower() == ".npy")
-    return [{"image": str(file), "kind": "series", "name": file.name} for file in wanted]
-
-
-def _inside_of(where: Path) -> list[Path]:
-    """A file, or those in a folder, without hidden ones, such as macOS leaves beside others."""
-    return [where] if where.is_file() else sorted(f for f in where.iterdir() if not f.name.startswith("."))
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:
