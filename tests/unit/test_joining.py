@@ -131,7 +131,7 @@ def test_a_mixing_of_ones_own_without_a_rule_or_a_share_of_its_own(nearest, monk
     _, row = Welcome(plan_of(federation), server, federation.input_format(), 1).offer({"mean": torch.zeros(())})
     assert list(row.values()) == pytest.approx([1 / 2, 1 / 4, 1 / 4] if weighs else [2 / 3, 1 / 6, 1 / 6])
     results = joined_results(plan_of(federation), server, federation.model(), 1, {})
-    assert results["rules"]["shared"]["what"] == "the mean of the sites' models"
+    assert results["rules"]["shared"]["what"] == "the sites' models by its own row of W"
 
 
 def test_uniform_is_the_mean(tmp_path):

@@ -69,6 +69,8 @@ class MatrixMixing(Mixing):
 class MeasuredMixing(MatrixMixing, Measuring):
     """A mixing whose W rests on what the sites measure."""
 
+    newcomer: ClassVar[Rule] = Rule("the sites' models by its own row of W", "it measures what they have measured")
+
     @abstractmethod
     def received(self, run: Run, state: ServerState, fresh: Sequence[str]) -> tuple[Any, list[tuple[str, str]]]:
         """W from what the sites have sent in the mixing's channel, and notes, each of a site.

@@ -1,4 +1,4 @@
-"""Every item of a folder gets its answer, and one that cannot be used costs the others nothing."""
+"""How a bundle's command goes on and ends: what cannot be used costs the rest nothing, and an error is one line."""
 
 from __future__ import annotations
 

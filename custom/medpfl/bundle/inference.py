@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,8 @@ from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import read_state
 from medpfl.core.whole_file import write_bytes
-from medpfl.data.files import PICTURES, files_below, is_nifti
-from medpfl.data.kinds.folders.xray import is_dicom
+from medpfl.data.files import PICTURES, is_nifti, is_special, walk
+from medpfl.data.kinds.folders.xray import is_dicom, person
 from medpfl.data.kinds.scans.preprocessing import Modality
 from medpfl.models import build_model, logits
 from medpfl.models.blend import Blend
@@ -107,7 +108,7 @@ def items(
     if masks and where.is_dir():
         found = _without_masks(where, found)
     if not found:
-        if kind in ("picture", "series") and (inside := next(filter(wanted, files_below(where)), None)):
+        if kind in ("picture", "series") and (inside := next(filter(wanted, walk(where, _pass)), None)):
             what = "pictures" if kind == "picture" else ".npy files"
             raise UserError(
                 f"--input_path {where}: its {what} lie in folders inside it: give one of those, e.g. {inside.parent}"
@@ -118,9 +119,14 @@ def items(
     return found
 
 
+def _pass(error: OSError) -> None:
+    """A folder that cannot be read holds nothing for this command."""
+
+
 def _is_picture(file: Path, arrays: bool, xrays: bool) -> bool:
-    suffix = file.suffix.lower()
-    return suffix in PICTURES or (arrays and suffix == ".npy") or (xrays and is_dicom(file))
+    if xrays and is_dicom(file):
+        return person(file) is not None  # else a report, or a medium's index
+    return file.suffix.lower() in (*PICTURES, *([".npy"] * arrays))
 
 
 def _is_window(file: Path) -> bool:
@@ -131,7 +137,8 @@ def _files(where: Path, kind: str, wanted: Callable[[Path], bool]) -> list[dict[
     """A file, or those that are wanted in a folder but hidden ones, such as macOS leaves beside others."""
     files = [where]
     if where.is_dir():
-        files = sorted(file for file in where.iterdir() if not file.name.startswith(".") and wanted(file))
+        there = (file for file in where.iterdir() if not (file.name.startswith(".") or is_special(file)))
+        files = sorted(filter(wanted, there))
     return [{"image": str(file), "kind": kind, "name": file.name} for file in files]
 
 
@@ -154,23 +161,33 @@ def _without_masks(where: Path, found: list[dict[str, Any]]) -> list[dict[str, A
 
 
 def _volumes(where: Path) -> list[dict[str, Any]]:
-    return [{"image": str(file), "kind": "volume", "name": name} for name, file in _nifti(where)]
+    closed: list[OSError] = []
+    found = [{"image": str(file), "kind": "volume", "name": name} for name, file in _nifti(where, closed.append)]
+    for error in closed:
+        name, problem = os.path.relpath(error.filename, where), f"{error.filename}: cannot be read: {error.strerror}"
+        found.append({"image": error.filename, "kind": "volume", "name": name, PROBLEM: problem})
+    return found
 
 
-def _nifti(where: Path) -> list[tuple[str, Path]]:
-    """The NIfTI files at a path, each with what tells it from the others: its path below the folder."""
+def _nifti(where: Path, closed: Callable[[OSError], None]) -> list[tuple[str, Path]]:
+    """The NIfTI files at a path, each with what tells it from the others: its path below the folder.
+
+    Args:
+        where: a file or a folder.
+        closed: is told of a folder inside that cannot be read.
+    """
     if where.is_file():
         return [(where.name, where)]
-    return [(str(file.relative_to(where)), file) for file in sorted(files_below(where)) if is_nifti(file.name)]
+    return [(str(file.relative_to(where)), file) for file in sorted(walk(where, closed)) if is_nifti(file.name)]
 
 
 def _scans(where: Path, modality: Modality) -> list[dict[str, Any]]:
     from medpfl.data.kinds.scans.nifti import read_volume
     from medpfl.data.kinds.scans.series import read_folder
 
-    volumes = [("nifti", name, (file,), read_volume(file)) for name, file in _nifti(where)]
+    volumes = [("nifti", name, (file,), read_volume(file)) for name, file in _nifti(where, _pass)]
     if where.is_dir():
-        folder = read_folder(where)
+        folder = read_folder(where)  # which says what cannot be read
         if lost := next((file for file in folder.strays if file.what == "lost"), None):
             raise UserError(f"{lost.path}: {lost.reason}")
         volumes += [("dicom", uid, series.files, series) for uid, series in sorted(folder.series.items())]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from medpfl.bundle.answered import each, end, in_one_line
+from medpfl.bundle.answered import PROBLEM, each, end, in_one_line
 from medpfl.bundle.inference import require_folder
 from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
@@ -72,9 +72,16 @@ class Segmentation:
             self._require_no_overwriting()
             require_folder(Path(self.output_path), Path(self.output_path))
         found = {"model": self.model, **each(self.dataset.data, self._segmented)}
+        self._tell_earlier([item["name"] for item in found.get("left_out", ())])
         print(json.dumps(found, indent=1))
         end(found)
         return found
+
+    def _tell_earlier(self, names: Sequence[str]) -> None:
+        """A mask of an earlier call beside this one's would look like its answer."""
+        for item in self.dataset.data if self.output_path else ():
+            if item["name"] in names and (file := self._file(item, Path(item["image"]))).exists():
+                logger.warning("%s is of an earlier call, and no answer of this one", file)
 
     def labels(self, item: Mapping[str, Any]) -> Tensor:
         """The classes of a preprocessed item on the network's grid, (D, H, W) or (k, H, W) uint8."""
@@ -122,6 +129,8 @@ class Segmentation:
     def _require_no_overwriting(self) -> None:
         whose: dict[Path, Path] = {}
         for item in self.dataset.data:
+            if PROBLEM in item:
+                continue
             source, name = Path(item["image"]), Path(item["name"])
             file = self._file(item, source)
             if (other := whose.setdefault(file, source)) != source:

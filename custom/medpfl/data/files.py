@@ -113,10 +113,11 @@ def walk(folder: Path, refuse: Callable[[OSError], None]) -> Iterator[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         there = (Path(where, name) for name in sorted(names) if not name.startswith("."))
-        yield from (path for path in there if not _is_special(path))
+        yield from (path for path in there if not is_special(path))
 
 
-def _is_special(path: Path) -> bool:
+def is_special(path: Path) -> bool:
+    """Whether a path is a pipe, a socket or a device."""
     try:
         mode = path.stat().st_mode
     except OSError:  # whoever reads it says why it cannot be

@@ -87,6 +87,8 @@ def save_checkpoint(
         if path.exists():
             os.replace(path, _previous(path))
         os.replace(fresh, path)
+        for unfinished in path.parent.glob(f".{fresh.name}.*.tmp"):  # a kill left it
+            unfinished.unlink()
     except OSError as error:
         raise UserError(
             f"{path}: the server cannot write its checkpoint ({error.strerror}); the run can be resumed from the last "

@@ -128,7 +128,7 @@ def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
     """How many cases the training data have: patients where they are known.
 
     Else as many as if each had as many samples as one of the validation data. Where every case is of one class those of
-    few classes count for more, as :func:`spread_evenly` has it.
+    few classes count for more, as :func:`spread_evenly` has it, and samples that the loss leaves out are none.
 
     Args:
         config: the run.
@@ -140,16 +140,16 @@ def training_cases(config: RunConfig, data: SiteData, validated: Any) -> float:
         found = float(len(known.unique()))
     else:
         found = data.samples("train") * len(config.learned.losses(validated)) / data.samples("validation")
-    return spread_evenly(found, training_classes(data, validated[0].shape[1])) if config.learned.one_class else found
-
-
-def training_classes(data: SiteData, classes: int) -> Tensor:
-    """How many training samples each class has, (classes,); of a loader without ``plain``, of what an epoch yields."""
+    if not config.learned.one_class:
+        return found
+    classes = validated[0].shape[1]
     try:
         labels = labels_of(data, "train").cpu()
-    except NotPlain:
-        return data.class_counts(classes).cpu()
-    return torch.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
+        counts, share = torch.bincount(labels[labels >= 0], minlength=classes)[:classes], (labels >= 0).double().mean()
+    except NotPlain:  # what an epoch yields
+        counts = data.class_counts(classes).cpu()
+        share = min(1.0, counts.sum() / data.samples("train"))
+    return spread_evenly(found * float(share), counts)
 
 
 def spread_evenly(cases_: float, counts: Tensor) -> float:

@@ -96,7 +96,7 @@ def make_key(local: Path) -> Path:
     file = local / FILE
     if file.exists():
         return file
-    whole = file.with_name(f".{FILE}.{os.getpid()}.new")
+    whole = file.with_name(f".{FILE}.{os.getpid()}-{secrets.token_hex(4)}.new")
     try:
         write_bytes(whole, (secrets.token_hex(_BYTES) + "\n").encode(), mode=0o600)
         try:

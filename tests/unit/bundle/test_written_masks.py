@@ -1,5 +1,7 @@
 """Where a bundle writes what it says of images, and what it calls them."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import nibabel
@@ -48,3 +50,25 @@ def test_scans_of_one_name_in_several_folders_are_told_apart(tmp_path, kind):
         nibabel.save(nibabel.Nifti1Image(np.zeros((16, 16, 8), np.int16), np.eye(4)), tmp_path / patient / "ct.nii.gz")
     assert [item["name"] for item in items(tmp_path, kind)] == ["p1/ct.nii.gz", "p2/ct.nii.gz"]
     assert [item["name"] for item in items(tmp_path / "p2" / "ct.nii.gz", kind)] == ["ct.nii.gz"]
+
+
+def test_a_folder_inside_that_cannot_be_read_is_named_beside_what_can(tmp_path, monkeypatch):
+    """As the lost+found of a mounted disk: its name says nothing of what is in it."""
+    for place in ("a.nii.gz", "closed/b.nii.gz"):
+        file = tmp_path / place
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    listed = os.scandir
+
+    def scandir(path):
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    found = items(tmp_path, "volume", masks=True)
+    assert [(item["name"], item.get("problem")) for item in found] == [
+        ("a.nii.gz", None),
+        ("closed", f"{tmp_path / 'closed'}: cannot be read: Permission denied"),
+    ]
+    Segmentation(None, SimpleNamespace(data=found), ["none", "lesion"], None, "pad", {}, "")._require_no_overwriting()

@@ -80,7 +80,7 @@ def test_what_a_folder_to_segment_lacks_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("dims", [3, 2])
-def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
+def test_a_volume_has_a_mask_on_its_grid(tmp_path, caplog, dims):
     arguments = {"dims": dims, "spacing": [3.0, 2.0, 2.0]} | ({"patch": [8, 8, 8]} if dims == 3 else {"size": 16})
     model = trained(tmp_path / "run", write_volumes(tmp_path / "data"), data_args=arguments)
     # Sagittal, upside down: what counts is where a voxel lies, not how it is stored.
@@ -113,6 +113,10 @@ def test_a_volume_has_a_mask_on_its_grid(tmp_path, dims):
     assert [item["name"] for item in answer["results"]] == ["p2/scan.nii.gz"]
     assert [item["name"] for item in answer["left_out"]] == ["p1/scan.nii.gz"]
     assert [file.parent.name for file in (tmp_path / "out").rglob("*.nii.gz")] == ["p2"]
+    save_nifti(tmp_path / "new" / "p2" / "scan.nii.gz", np.zeros((22, 26, 9), np.float32), affine=affine)
+    save_nifti(image, values, affine=affine)
+    workflow(model, tmp_path / "new", tmp_path / "out").parser.get_parsed_content("evaluator").run()
+    assert "p2/scan_mask.nii.gz is of an earlier call, and no answer of this one" in caplog.text
 
 
 @pytest.mark.parametrize("dims", [3, 2])

@@ -1,6 +1,8 @@
 """DICOM X-ray images as pictures: values by hand, real files, patients, what is refused."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from pydicom import dcmread
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from xrays import voi_lut, write_hospital, write_xray
 
+from medpfl.bundle.inference import items
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
@@ -118,8 +121,25 @@ def test_a_run_learns_and_no_patient_leaves(tmp_path):
         bundle_root=str(model / "bundle"), input_path=str(tmp_path / "new"),
     )  # fmt: skip
     made.initialize()
-    answers = made.parser.get_parsed_content("evaluator").run()["results"]
-    assert [answer["name"] for answer in answers] == [file.name for file in some]
+    answers = made.parser.get_parsed_content("evaluator").run()
+    assert [answer["name"] for answer in answers["results"]] == [file.name for file in some]
+    assert "left_out" not in answers
+
+
+def test_a_bundle_passes_over_what_training_does(tmp_path):
+    """Reports and a medium's index are no images, and a pipe would be waited for."""
+    write_xray(tmp_path / "cd" / "IMG" / "IM1", np.arange(480).reshape(24, 20))
+    for place in ("cd/IMG/SR1", "cd/PR1"):
+        report = dcmread(write_xray(tmp_path / place, [[1]], SOPClassUID="1.2.840.10008.5.1.4.1.1.88.11"))
+        for image in ("Rows", "Columns", "PixelData"):
+            delattr(report, image)
+        report.save_as(tmp_path / place)
+    shutil.copy(INSTALLED / "dicomdirtests" / "DICOMDIR", tmp_path / "cd")
+    os.mkfifo(tmp_path / "cd" / "IMG" / "pipe")
+    assert [item["name"] for item in items(tmp_path / "cd" / "IMG", "picture")] == ["IM1"]
+    with pytest.raises(UserError, match=r"its pictures lie in folders inside it: give one of those, e\.g\. .*IMG$"):
+        items(tmp_path / "cd", "picture")
+    assert person(tmp_path / "cd" / "DICOMDIR") is None  # so that training takes it for no picture either
 
 
 @pytest.mark.parametrize(

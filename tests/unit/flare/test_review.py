@@ -104,9 +104,11 @@ def test_review_refuses_what_may_rest_on_few_patients(tmp_path):
     assert said.startswith("dropout is 0.5 at most here")
     [taken] = [line for line in found.lines(HOSPITAL) if line.startswith("taken only where")]
     assert taken.startswith("taken only where 20 patients or more, of each class,")
-    assert "; this site's were not counted: no data of that name can be read here" in taken
+    assert "how many this site has" not in taken  # each image of a public set counts as a patient
+    [taken] = [line for line in replace(found, public=False).lines(HOSPITAL) if line.startswith("taken only where")]
+    assert taken.endswith("; how many this site has could not be told")
     counted = replace(found, patients={"train": 1200, "validation": 1, "test": 1}).lines(HOSPITAL)
-    assert any(line.endswith("(policy: least_patients); this site has 1,200") for line in counted)
+    assert any(line.endswith("(policy: least_patients); this site has 1,200 in all") for line in counted)
 
 
 def test_review_as_json_is_the_same(kit):

@@ -120,12 +120,12 @@ def test_a_loaders_training_cases_are_counted_in_what_is_read_plainly():
     assert training_cases(config(), plain, UNIFORM) == pytest.approx(18)
 
 
-def test_labels_that_a_loss_leaves_out_are_no_class():
+def test_labels_that_a_loss_leaves_out_are_no_class_and_their_samples_no_cases():
     labels = torch.tensor([0, 1, 2, -100, -100, -100])
     others = [DataLoader(TensorDataset(torch.rand(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)), batch_size=2)] * 2
     for shuffle in (False, True):
         train = DataLoader(TensorDataset(torch.rand(6, 1, 4, 4), labels), batch_size=2, shuffle=shuffle)
-        assert training_cases(config(), SiteLoaders(train, *others), UNIFORM) == pytest.approx(6)
+        assert training_cases(config(), SiteLoaders(train, *others), UNIFORM) == pytest.approx(3)
 
 
 def test_those_of_several_labels_each_count_as_they_are():

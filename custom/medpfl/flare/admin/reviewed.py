@@ -100,12 +100,6 @@ class Review:
     def _through(self) -> str:
         return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
 
-    @property
-    def _counted(self) -> str:
-        if self.patients is None:
-            return "this site's were not counted: no data of that name can be read here (`medpfl data check` says why)"
-        return f"this site has {self.patients['train']:,}"
-
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as can be told without looking at the data's images."""
         config, found = self.contract.config, []
@@ -222,9 +216,12 @@ class Review:
         yield f"in all, besides numbers: {size(self.bytes)}"
         if policy.least_patients and any(kind.tensors for kind in self.leaving):
             of_each = ", of each class," if balances(config) else ""
+            counted = f"; this site has {self.patients['train']:,} in all" if self.patients else ""
+            if not (self.patients or self.public):
+                counted = "; how many this site has could not be told"
             yield (
                 f"taken only where {policy.least_patients} patients or more{of_each} are trained on "
-                f"(policy: least_patients); {self._counted}"
+                f"(policy: least_patients){counted}"
             )
         yield f"measures leave {policy.measures} here"
         if self._verdict(policy):

@@ -15,6 +15,7 @@ from medpfl.data.check import check
 from medpfl.data.kinds.scans.centre_scans import read_centre
 from medpfl.data.kinds.scans.inventory import take_inventory
 from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
+from medpfl.data.kinds.scans.label_table import Columns, read_rows
 from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 
@@ -244,12 +245,18 @@ def test_voxels_are_as_large_as_their_places_say_and_another_size_in_the_header_
     assert not _nifti(tmp_path / "y.nii", place).problems
 
 
-@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+@pytest.mark.parametrize("sign", ["\n", "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
 def test_a_sign_that_python_takes_for_the_end_of_a_line_ends_no_row(tmp_path, sign):
     uid = write_series(tmp_path / "s", chest(), patient="A")
     other = write_series(tmp_path / "t", chest(seed=1), patient="B")
-    _table(tmp_path, [f"{uid},0,a text{sign}of two,P1", f'{other},1,"one{sign}cell",P2'], "series,label,note,patient")
+    rows = [f'{uid},not{sign}ill,"a text{sign}of two","P{sign} 1"'.replace(f"not{sign}ill", f'"not{sign}ill"')]
+    rows.append(f'{other},ill,"one{sign}cell",P2')
+    _table(tmp_path, rows, "series,label,note,patient")
     assert _words(tmp_path) == []
+    assert {row.patient: row.label for row in read_rows(tmp_path / "labels.csv", Columns()).rows} == {
+        "P 1": "not ill",
+        "P2": "ill",
+    }
     assert any("2 patients, 2 scans that can be used" in words for words in _words(tmp_path, "ok"))
 
 

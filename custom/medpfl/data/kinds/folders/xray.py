@@ -145,7 +145,7 @@ def read_head(file: Path) -> Head | None:
             return Head(
                 str(known.get("Modality") or ""),
                 composed(str(known.get("PatientID") or "").strip()),
-                UID(str(known.get("SOPClassUID") or "")).name,
+                UID(str(known.get("SOPClassUID") or known.file_meta.get("MediaStorageSOPClassUID") or "")).name,
                 int(known.get("Rows") or 0),
                 int(known.get("Columns") or 0),
                 " ".join(filter(None, (str(described).strip(), str(known.get("ViewPosition") or "")))),

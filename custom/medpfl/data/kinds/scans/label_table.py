@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
@@ -31,6 +32,9 @@ _OTHER_VOLUMES = {
     ".img": "Analyze or a NIfTI pair", ".mgh": "MGH", ".mgz": "MGH", ".mnc": "MINC", ".par": "PAR/REC",
     ".rec": "PAR/REC", ".head": "AFNI", ".brik": "AFNI", ".brik.gz": "AFNI", ".gipl": "GIPL", ".vtk": "VTK",
 }  # fmt: skip
+
+_LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+"""Where a cell's text begins a new line."""
 
 _SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
 
@@ -206,7 +210,7 @@ def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[
     while True:
         line = table.line_num + 1
         try:
-            yield line, next(table)
+            yield line, [_LINES.sub(" ", cell.strip()) for cell in next(table)]
         except StopIteration:
             return
         except csv.Error as error:

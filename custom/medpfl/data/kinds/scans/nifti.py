@@ -59,7 +59,7 @@ def read_volume(path: Path) -> Volume:
         return _wrong(path, f"cannot be read as NIfTI: {first_line(error)}")
     if len(shape) > 3 and set(shape[3:]) == {1}:
         shape = shape[:3]
-    if wrong := _no_volume(number, shape, affine, unit, zooms, spacing):
+    if wrong := _no_volume(number, shape, affine, unit, spacing):
         return replace(_wrong(path, wrong), spacing=spacing, shape=shape)
     if short := _cut_short(path, expected):
         return replace(_wrong(path, short), spacing=spacing, shape=shape)
@@ -83,7 +83,6 @@ def _no_volume(
     shape: tuple[int, ...],
     affine: np.ndarray,
     unit: str,
-    zooms: tuple[float, ...],
     spacing: tuple[float, ...],
 ) -> str | None:
     """What makes an intact file no volume that can be used."""
@@ -97,7 +96,7 @@ def _no_volume(
         return f"says that its voxels are measured in {length}; millimetres are read"
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
         return "its affine matrix gives the voxels no place in space"
-    return implausible(zooms, shape) or implausible(spacing, shape)
+    return implausible(spacing, shape)
 
 
 def _shear(affine: np.ndarray) -> float:
