@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from medpfl.data.finding import Finding
 from medpfl.data.patients import Sample, by_person, person
+
+_VISIT = "t|v|tp|fu|ses|session|scan|time|visit"
+_NUMBER_AT_END = re.compile(rf"(.+)[_-](?:[1-9]\d?|(?:{_VISIT})[_-]?\d{{1,2}})", re.IGNORECASE)
+"""Of a name as visits are numbered; 001 is rather a patient's number."""
 
 
 def people(centres: Mapping[str, Sequence[Sample]]) -> list[Finding]:
@@ -82,6 +87,20 @@ def _spellings(samples: Sequence[Sample]) -> list[list[str]]:
     for name in sorted({sample.patient for sample in samples}):
         names.setdefault(person(name), []).append(name)
     return list(names.values())
+
+
+def numbered(names: Iterable[str]) -> list[list[str]]:
+    """Names that differ in a number at the end alone, as those of visits do, unless all are called so.
+
+    >>> numbered(["a_1", "a_2", "b_t0", "b_t1", "c"])
+    [['a_1', 'a_2'], ['b_t0', 'b_t1']]
+    """
+    every = sorted(set(names))
+    by_stem: dict[str, list[str]] = {}
+    for name in every:
+        if found := _NUMBER_AT_END.fullmatch(name):
+            by_stem.setdefault(found[1], []).append(name)
+    return [alike for alike in by_stem.values() if 1 < len(alike) < len(every)]
 
 
 def some(what: str, names: Sequence[str]) -> str:

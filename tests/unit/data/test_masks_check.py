@@ -5,7 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from masked import CPU, config, save_nifti, volume, write_picture, write_siblings, write_slices, write_volumes
+from masked import (
+    CPU,
+    config,
+    save_nifti,
+    volume,
+    write_datalist,
+    write_picture,
+    write_siblings,
+    write_slices,
+    write_volumes,
+)
 from PIL import Image
 
 from medpfl.core.errors import UserError
@@ -93,6 +103,45 @@ def test_an_expression_for_the_patient_is_suggested_where_it_makes_sense_of_the_
     said = "all 6 pictures of a are one patient by patient='^([^_]+)_': is the expression right?"
     assert said in words(root, "warning", patient="^([^_]+)_")
     assert said in words(root / "a", "error", patient="^([^_]+)_")  # and there is nobody else to test on
+
+
+def write_visits(root, name):
+    for k in range(6):
+        for visit in range(2):
+            image = root / name.format(f"p{k:02d}", visit)
+            values, mask = volume(10 * k + visit)
+            save_nifti(image, values)
+            save_nifti(image.with_name(image.name.replace(".nii", "_mask.nii")), mask)
+    return root
+
+
+def test_volumes_of_which_nobody_says_whose_they_are_are_told(home):
+    root = write_visits(home / "visits", "{}_t{}.nii.gz")
+    warned = words(root, "warning")
+    assert "each image counts as its own patient, so images of one patient can be in training and in test" in warned
+    assert "--data-arg 'patient=^([^_]+)_' keeps them together" in warned
+    alike = "12 patients are called as another but for a number at the end, p00_t0 and p00_t1 first"
+    assert alike in words(root, "note") and "a folder for both keeps them together" in words(root, "note")
+    assert "counts as its own" not in words(root, "warning", patient="^([^_]+)_")
+    listed = [{"image": f"{f.name[:6]}.nii.gz", "label": f.name} for f in sorted(root.glob("*_mask.nii.gz"))]
+    file = write_datalist(root / "list.json", training=listed)
+    assert "an entry's `patient` says whose it is, or where files' names begin" in words(file, "warning")
+    assert alike in words(file, "note") and "one `patient` in both entries" in words(file, "note")
+    assert "visits: 12 volumes, 12 cases of 6 patients" in words(file, "ok", patient="^([^_]+)_")
+    write_datalist(file, training=[entry | {"patient": entry["image"][:3]} for entry in listed[:-1]] + listed[-1:])
+    assert f"of 1 of 12 images nobody says whose they are, {root / 'p05_t1.nii.gz'} first: each" in words(
+        file, "warning"
+    )
+    write_datalist(file, training=[entry | {"patient": entry["image"][:3]} for entry in listed])
+    assert "counts as its own" not in words(file, "warning")
+
+
+def test_folders_that_may_be_visits_are_told(home):
+    root = write_visits(home / "visits", "a/{}_{}/scan.nii.gz")
+    assert "counts as its own" not in words(root, "warning") and "for a number" not in words(root, "note")
+    for folder in sorted((root / "a").iterdir())[:2]:
+        folder.rename(folder.with_name("p00_v" + folder.name[-1]))
+    assert "a: 2 patients are called as another but for a number at the end, p00_v0 and" in words(root, "note")
 
 
 def test_all_that_is_wrong_is_listed_in_the_runs_words(home):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,10 @@ from medpfl.data.kinds.masks.look import Seen, look, look_at_row
 from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
+from medpfl.data.kinds.masks.pairs import stem, telling
 from medpfl.data.kinds.masks.reading import class_names
 from medpfl.data.patients import in_numbers, no_validation, split_patients
-from medpfl.data.people import people
+from medpfl.data.people import numbered, people
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
 _MOST = 20
@@ -86,10 +88,37 @@ def _head(source: Masked, data_args: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("note", _CLASSES)
     if layout.unlabelled:
         yield Finding("note", f"{layout.unlabelled:,} images without a mask that are for a public test are not used")
-    if source.form in ("pictures", "arrays") and all(pair.patient == pair.id for pair in pairs):
-        files = [[pair.image for pair in pairs] for pairs in layout.centres.values()]
-        remedy = _WHOSE if source.form == "arrays" else f"{keeping_together(files)} (in a job, the job says it)"
-        yield Finding("warning", f"{_PATIENTS}; {remedy}")
+    if own := [pair for pair in pairs if not pair.said]:
+        first = f"number {own[0].id} of {own[0].image}" if source.form == "arrays" else own[0].image
+        of_some = f"of {len(own):,} of {len(pairs):,} images nobody says whose they are, {first} first: "
+        yield Finding("warning", f"{of_some if len(own) < len(pairs) else ''}{_PATIENTS}; {_keeping(layout, own)}")
+    if source.form != "arrays" and not source.reading.patient:
+        yield from _numbered(layout)
+
+
+def _keeping(layout: Layout, own: Sequence[Pair]) -> str:
+    """What keeps a patient's images together, in words; ``own`` are those of which nobody says whose they are."""
+    if layout.form == "arrays":
+        return _WHOSE
+    files: dict[str, list[Path]] = {}
+    for pair in own:
+        files.setdefault(pair.centre, []).append(telling(pair.image))
+    entry = "an entry's `patient` says whose it is, or " if layout.root.is_file() else ""
+    return f"{entry}{keeping_together(files.values())} (in a job, the job says it)"
+
+
+def _numbered(layout: Layout) -> Iterator[Finding]:
+    """Patients by names of folders or files that may be visits of one."""
+    folder = layout.root.is_dir()
+    for centre, pairs in layout.centres.items():
+        named = {pair.patient if pair.said else stem(telling(pair.image)) for pair in pairs if folder or not pair.said}
+        if several := numbered(named):
+            remedy = "--data-arg patient, or a folder for both" if folder else "one `patient` in both entries"
+            yield Finding(
+                "note",
+                f"{centre}: {sum(map(len, several)):,} patients are called as another but for a number at the end, "
+                f"{several[0][0]} and {several[0][1]} first: if they are one person, {remedy} keeps them together",
+            )
 
 
 def _look(source: Masked, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:

@@ -15,8 +15,9 @@ from typing import Any
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import Part
 from medpfl.data.files import composed, is_nifti
+from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.masks.pair import Layout, Pair
-from medpfl.data.kinds.masks.pairs import is_image, stem
+from medpfl.data.kinds.masks.pairs import is_image, stem, telling
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.scans.label_table import read_json
 
@@ -39,8 +40,8 @@ def is_datalist(path: Path) -> bool:
 
 def _known(image: Path) -> str:
     """What an image is called: its file, or the folder of one that is called ``image``."""
-    named = stem(image)
-    return image.parent.name if named.lower() in ("image", "img") else named
+    named = telling(image)
+    return stem(image) if named == image else named.name
 
 
 def _placed(image: str, known: str) -> str:
@@ -73,12 +74,15 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         seen.add(image)
         known = _known(image)
         centre = _said(entry, "site") or path.parent.resolve().name
-        patient = _said(entry, "patient") or (known if len(lists[known]) == 1 else _placed(entry["image"], known))
-        case = entry["image"] if is_nifti(image) or "patient" not in entry else patient
+        whose = _said(entry, "patient")
+        if not whose and reading.patient:
+            whose = composed(patient_in(telling(image), reading.patient))
+        patient = whose or (known if len(lists[known]) == 1 else _placed(entry["image"], known))
+        case = patient if whose and not is_nifti(image) else entry["image"]
         if reading.fold is not None and part == "train":
             part = "test" if entry.get("fold") == reading.fold else "train"
         centres.setdefault(centre, []).append(
-            Pair(centre, patient, case, entry["image"], image, mask, part if given else None)
+            Pair(centre, patient, case, entry["image"], image, mask, part if given else None, said=bool(whose))
         )
     every = [pair for pairs in centres.values() for pair in pairs]
     if not every:

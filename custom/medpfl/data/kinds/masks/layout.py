@@ -150,4 +150,5 @@ def _pair(root: Path, found: Found, reading: Reading, own: bool) -> Pair:
     case = "/".join(inner) if inner else patient if reading.patient else ident
     if is_nifti(found.image):
         case = ident
-    return Pair(centre, patient, case, ident, root / found.image, root / found.mask)
+    said = bool(reading.patient or inner or not found.name)
+    return Pair(centre, patient, case, ident, root / found.image, root / found.mask, said=said)

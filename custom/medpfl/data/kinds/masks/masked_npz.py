@@ -74,7 +74,8 @@ def read_index(path: Path, official: bool) -> Layout:
                 name = f"{row:07d}"
                 centre = str(sites[row - start]) if sites is not None else path.stem
                 patient = str(patients[row - start]) if patients is not None else name
-                pair = Pair(centre, patient, patient, name, path, path, part if official else None)
+                split, said = part if official else None, patients is not None
+                pair = Pair(centre, patient, patient, name, path, path, split, said=said)
                 centres.setdefault(centre, []).append(pair)
             start += number
         classes = tuple(map(str, file["classes"])) if "classes" in file else ()

@@ -23,6 +23,7 @@ class Pair:
         mask: likewise; the same one for images in an npz file.
         split: the part that it is given to, or None.
         label: the same for all, since patients are divided whatever their masks show.
+        said: whether it is said whose it is: by a folder, an expression, a datalist or an array. Else its own name is.
     """
 
     centre: str
@@ -33,11 +34,12 @@ class Pair:
     mask: Path
     split: Part | None = None
     label: int = 0
+    said: bool = field(default=True, compare=False)
 
 
 def with_patients(pairs: Sequence[Pair]) -> list[Pair]:
-    """Those of which it is known whose they are."""
-    return [pair for pair in pairs if pair.patient != pair.id]
+    """Those of which it is said whose they are."""
+    return [pair for pair in pairs if pair.said]
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,11 @@ def stem(path: Path) -> str:
     return composed(nifti_stem(path.name) if is_nifti(path) else path.stem)
 
 
+def telling(image: Path) -> Path:
+    """What of an image's path tells it from others: the file, or the folder of one that is called ``image``."""
+    return image.parent if stem(image).lower() in ("image", "img") else image
+
+
 def holds_masks(folder: Path) -> bool:
     """Whether a folder has an image with a mask, by the names of its files; it ends at the first."""
     here: Path | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,11 +17,10 @@ from medpfl.data.kinds.scans.label_table import other_volume
 from medpfl.data.kinds.scans.nifti import Volume, read_volume
 from medpfl.data.kinds.scans.no_slice import NoSlice
 from medpfl.data.kinds.scans.series import Progress, Series, read_files
+from medpfl.data.people import numbered
 
 _NAMED = 5
 """Patients of whom nothing can be used that are named; the rest is counted."""
-_NUMBER_AT_END = re.compile(r"(.+)[_-][1-9]\d?")
-"""Of a name as visits are numbered; 001 is rather a patient's number."""
 
 
 def take_inventory(root: Path, progress: Progress | None = None) -> Inventory:
@@ -117,11 +115,7 @@ def _without(found: Sequence[Found]) -> list[str]:
 def _numbered(found: Sequence[Found]) -> list[str]:
     """Patients by files' names that differ in a number at the end alone, unless all are called so."""
     names = {one.patient for one in found if one.form in ("NIfTI", "picture") and not one.mask_of}
-    by_stem: dict[str, list[str]] = {}
-    for name in sorted(names):
-        if numbered := _NUMBER_AT_END.fullmatch(name):
-            by_stem.setdefault(numbered[1], []).append(name)
-    several = [alike for alike in by_stem.values() if 1 < len(alike) < len(names)]
+    several = numbered(names)
     if not several:
         return []
     return [
