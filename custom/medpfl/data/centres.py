@@ -14,7 +14,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.site_data import Part
 from medpfl.data.arguments import named_classes
 from medpfl.data.partition.by_patient import divide_patients
-from medpfl.data.patients import Sample, person, set_aside, split_patients
+from medpfl.data.patients import Sample, count_people, named_alike, person, set_aside, split_patients
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -142,11 +142,14 @@ class OfCentres(ABC, Generic[S]):
         return self._drawn(centre)
 
     def _held_out(self, divided: bool) -> dict[str, Mapping[Part, Sequence[S]]]:
-        """Samples of the centres that take no part in training: all to test, or divided as a site's."""
-        return {
-            centre: self._parts(centre) if divided else {"train": [], "validation": [], "test": self._samples(centre)}
-            for centre in self.centres.held_out
-        }
+        """Samples of the centres that take no part in training: all to test, or divided as a site's.
+
+        As in a division, a person has one name in them.
+        """
+        if divided:
+            return {centre: self._parts(centre) for centre in self.centres.held_out}
+        none: dict[Part, Sequence[S]] = {"train": [], "validation": []}
+        return {centre: {**none, "test": named_alike(self._samples(centre))} for centre in self.centres.held_out}
 
     def training_patients(self, name: str) -> frozenset[str]:
         """See :func:`medpfl.data.source.training_patients`."""
@@ -163,7 +166,7 @@ class OfCentres(ABC, Generic[S]):
 
     def _people(self, samples: Sequence[S]) -> int:
         """How many patients samples are of."""
-        return len({sample.patient for sample in samples})
+        return count_people(samples)
 
     def _number(self, samples: Sequence[S]) -> int:
         """How many samples results say that these are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Protocol, TypeVar
@@ -49,12 +49,28 @@ def person(name: str) -> str:
 
 def by_person(samples: Sequence[S]) -> dict[str, list[S]]:
     """Samples by patient; of names that are the same :func:`person` by the first of them."""
-    first: dict[str, str] = {}
-    called = {name: first.setdefault(person(name), name) for name in sorted({sample.patient for sample in samples})}
+    called = _called(samples)
     found: dict[str, list[S]] = {}
     for sample in samples:
         found.setdefault(called[sample.patient], []).append(sample)
     return found
+
+
+def named_alike(samples: Sequence[S]) -> list[S]:
+    """Samples in their order, each person's by the name that :func:`by_person` has."""
+    called = _called(samples)
+    return [_named(sample, called[sample.patient]) for sample in samples]
+
+
+def count_people(samples: Iterable[Sample]) -> int:
+    """How many people samples are of, whatever the spelling."""
+    return len({person(sample.patient) for sample in samples})
+
+
+def _called(samples: Iterable[Sample]) -> dict[str, str]:
+    """By a patient's name the first, in their order, of those that are the same person's."""
+    first: dict[str, str] = {}
+    return {name: first.setdefault(person(name), name) for name in sorted({sample.patient for sample in samples})}
 
 
 def split_patients(
@@ -133,7 +149,7 @@ def no_validation(samples: Sequence[S], parts: Mapping[Part, Sequence[S]], centr
         centre: its name.
         by: what divided them, in words.
     """
-    patients = len({sample.patient for sample in samples})
+    patients = count_people(samples)
     if parts["validation"] or patients < 2:
         return []
     follows = (

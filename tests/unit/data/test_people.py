@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from masked import write_picture
 from pictures import CPU, paint
 from PIL import Image
 from recordings import write_series
@@ -128,6 +129,34 @@ def test_whoever_counts_patients_counts_persons(home):
         of = source.site("site-1", CPU)
         assert sum(len(of.owners(part).unique()) for part in PARTS) == people_there
         assert len(training_patients(source, "site-1")) == len(of.owners("train").unique())
+
+
+def write_two_spellings(folder, kind):
+    """Twelve images of six people, each of whom is written in two ways."""
+    rows = ["picture,patient,label"]
+    for k in range(12):
+        patient = ("P{}", "p {}")[k % 2].format(k // 2)
+        if kind == "pictures":
+            paint(folder / f"{k}.png", (90, 90, 90), k)
+            rows.append(f"{k}.png,{patient},{'ab'[k // 6]}")
+        else:
+            write_picture(folder / patient / "1.png", folder / patient / "1_mask.png", k)
+    if kind == "pictures":
+        (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("kind", ["pictures", "masks"])
+def test_a_held_out_centre_has_the_people_that_a_division_has(home, kind):
+    for centre in ("north", "south"):
+        write_two_spellings(home / "eyes" / centre, kind)
+    how = {"model": "lenet5"} if kind == "pictures" else {"model": "unet", "task": "segmentation"}
+    fields = {"data": str(home / "eyes"), "sites": 1, "partition": "natural", "held_out": "south"} | how
+    source = open_source(make_config(algorithm="local", **fields))
+    whole, divided = (source.held_out(CPU, divided=divided)["south"] for divided in (False, True))
+    assert len(whole.owners("test")) == 12 and len(whole.owners("test").unique()) == 6
+    assert sum(len(divided.owners(part).unique()) for part in PARTS) == 6
+    said = [finding.message for finding in check(str(home / "eyes"))]
+    assert [message for message in said if message.startswith("south: 12 pictures") and "of 6 patients" in message]
 
 
 def test_pairs_that_meet_are_those_with_something_in_common_in_their_order():

@@ -20,7 +20,7 @@ from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.folders.train_counts import FolderReading
 from medpfl.data.labels import counted
-from medpfl.data.patients import in_numbers, no_validation, split_patients
+from medpfl.data.patients import count_people, in_numbers, no_validation, split_patients
 from medpfl.data.people import people
 from medpfl.data.uneven import of_a_site
 
@@ -86,7 +86,7 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     pictures = layout.centres[centre]
     counts = layout.counts(pictures)
     listed = counted([picture.target for picture in pictures], layout.classes, "picture")
-    people = len({picture.patient for picture in pictures})
+    people = count_people(pictures)
     whose = f" of {people:,} patients" if people < len(pictures) else ""
     found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
     alone = [p for p in pictures if p.patient == p.id and p.file.suffix.lower() in PICTURES]

@@ -16,7 +16,7 @@ import re2
 from pydantic import AfterValidator
 
 from medpfl.core.errors import UserError
-from medpfl.data.patients import Sample
+from medpfl.data.patients import Sample, count_people
 
 USUAL = "^([^_]+)_"
 """Of names that begin with the patient, up to the first underscore."""
@@ -114,7 +114,7 @@ def level_of_one(centres: Iterable[Collection[Sample]]) -> str:
     Args:
         centres: the samples of each.
     """
-    alone = [len({sample.patient for sample in samples}) == 1 for samples in centres if len(samples) > 1]
+    alone = [count_people(samples) == 1 for samples in centres if len(samples) > 1]
     return "error" if all(alone) else "warning"
 
 

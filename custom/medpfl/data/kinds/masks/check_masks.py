@@ -26,7 +26,7 @@ from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
 from medpfl.data.kinds.masks.pairs import stem, telling
 from medpfl.data.kinds.masks.reading import class_names
-from medpfl.data.patients import in_numbers, no_validation, split_patients
+from medpfl.data.patients import count_people, in_numbers, named_alike, no_validation, split_patients
 from medpfl.data.people import numbered, people
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
@@ -133,8 +133,8 @@ def _look(source: Masked, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:
 
 def _centre(source: Masked, centre: str, seen: Mapping[Pair, Seen | str]) -> Iterator[tuple[str, str]]:
     layout, noun = source.layout, _NOUNS[source.form]
-    patients = len({pair.patient for pair in seen})
-    cases = len({(pair.patient, pair.case) for pair in seen})
+    patients = count_people(seen)
+    cases = len({(pair.patient, pair.case) for pair in named_alike(list(seen))})
     good = [one for one in seen.values() if isinstance(one, Seen)]
     whose = f"{cases:,} case{'s' * (cases != 1)} of {patients:,} patient{'s' * (patients != 1)}"
     yield "ok", f"{len(seen):,} {noun}, {whose}"
@@ -217,7 +217,7 @@ def _split(layout: Layout, centre: str) -> Iterator[tuple[str, str]]:
     )
     yield "ok", f"{how}: {in_numbers(parts)}"
     yield from (("warning", words) for words in no_validation(layout.centres[centre], parts, centre, how[3:]))
-    if len({pair.patient for pair in layout.centres[centre]}) == 1:
+    if count_people(layout.centres[centre]) == 1:
         yield "warning", f"only one patient: nothing is left to test on; --held-out {centre}, or leave the site out"
 
 

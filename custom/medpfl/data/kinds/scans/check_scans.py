@@ -36,7 +36,7 @@ from medpfl.data.kinds.scans.series import Progress, Series
 from medpfl.data.kinds.scans.sharing import copies, shared
 from medpfl.data.kinds.scans.values import fingerprint, odd_values
 from medpfl.data.labels import counted, present
-from medpfl.data.patients import no_validation, split_patients
+from medpfl.data.patients import count_people, no_validation, split_patients
 from medpfl.data.uneven import of_a_site
 
 _FRACTIONS = RunConfig.model_fields["fractions"].default
@@ -118,7 +118,7 @@ def check_scans(path: str | Path, data_args: Mapping[str, Any], progress: Progre
 
 def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
     scans = reading.scans
-    lines = [f"{_count(_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
+    lines = [f"{_count(count_people(scans), 'patient')}, {_count(len(scans), 'scan')} that can be used"]
     if not scans:
         return lines
     lines.append(counted([scan.target for scan in scans], manifest.classes, "scan"))
@@ -126,7 +126,7 @@ def _contents(manifest: Manifest, reading: Reading, centre: str) -> list[str]:
         parts = Counter(scan.split for scan in scans)
         lines.append("split given: " + ", ".join(f"{part} {parts[part]:,}" for part in PARTS))
     elif drawn := _divided(reading, centre):
-        sizes = ", ".join(f"{part} {_people(drawn[part]):,}" for part in PARTS)
+        sizes = ", ".join(f"{part} {count_people(drawn[part]):,}" for part in PARTS)
         lines.append(f"patients by the default split ({_SHARES}): {sizes}")
     lines.append(f"scans cover {_range(round(source.coverage) for source in reading.sources)} mm from bottom to top")
     series = [source for source in reading.sources if isinstance(source, Series)]
@@ -192,8 +192,8 @@ def _odd(manifest: Manifest, reading: Reading, modality: Modality) -> list[str]:
     lines = []
     if scans and (absent := [name for name, those in zip(manifest.classes, holders, strict=True) if not those]):
         lines.append(f"no scan of class {', '.join(absent)}")
-    alone = len(scans) > 2 and _people(scans) == 1
-    single = [name for name, those in zip(manifest.classes, holders, strict=True) if _people(those) == 1]
+    alone = len(scans) > 2 and count_people(scans) == 1
+    single = [name for name, those in zip(manifest.classes, holders, strict=True) if count_people(those) == 1]
     if single and not alone:
         lines.append(f"only one patient of class {', '.join(single)}: cannot be in training and in test")
     low = _WHOLE_CHEST if modality == "CT" else 0.0
@@ -243,10 +243,6 @@ def _divided(reading: Reading, centre: str) -> dict[Part, list[Scan]]:
         return split_patients(reading.scans, _FRACTIONS, 1.0, 0, centre) if reading.scans else {}
     except UserError:  # A patient in two parts is an error of the table already.
         return {}
-
-
-def _people(scans: Iterable[Scan]) -> int:
-    return len({scan.patient for scan in scans})
 
 
 def _across(readings: dict[str, Reading]) -> list[Finding]:
