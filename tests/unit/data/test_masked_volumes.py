@@ -316,6 +316,14 @@ def test_files_called_alike_in_a_datalist_are_of_several_patients(home):
             "some images are NIfTI",
         ),
         ({"training": [{"image": "a.nii", "label": "b.nii"}]}, r"fold=3: .* has no entry of that fold"),
+        (
+            {"training": [{"image": "a.nii", "label": "b.nii"}], "Test": [{"image": "c.nii", "label": "d.nii"}]},
+            r"list\.json: 'Test' lists images with masks: call it one of training, validation, test, testing",
+        ),
+        (
+            {"training": [{"image": "a.nii", "label": "b.nii"}], "validation": [{"image": "c.nii"}]},
+            r"validation\[0\]: label: the path of one",
+        ),
     ],
 )
 def test_a_datalist_that_is_wrong_is_refused(home, lists, words):
@@ -323,6 +331,23 @@ def test_a_datalist_that_is_wrong_is_refused(home, lists, words):
         opened(
             write_datalist(home / "list.json", **lists), data_args=SMALL | {"fold": 3} if "fold" in words else SMALL
         ).prepare()
+
+
+def test_a_test_of_whatever_name_is_kept_and_its_images_without_masks_are_counted(home):
+    entries = [{"image": f"{k}.nii.gz", "label": f"{k}_m.nii.gz"} for k in range(5)]
+    lists = {"training": entries[:3], "testing": entries[3:4], "test": [*entries[4:], {"image": "5.nii.gz"}, "6.nii"]}
+    other = {
+        "labels": ["background", "tumour"],
+        "modality": {"0": "CT"},
+        "tags": [{"image": "1.nii.gz", "label": 3}],
+        "numTest": 3,
+    }
+    layout = read_datalist(write_datalist(home / "list.json", **lists, **other), Reading())
+    [pairs] = layout.centres.values()
+    assert [pair.split for pair in pairs] == ["train"] * 3 + ["test"] * 2 and layout.unlabelled == 2
+    unlabelled = {"training": entries, "testing": [{"image": ["5.nii.gz", "6.nii.gz"], "label": None}]}
+    [pairs] = read_datalist(write_datalist(home / "list.json", **unlabelled), Reading()).centres.values()
+    assert {pair.split for pair in pairs} == {None}  # a test without masks leaves the parts to be drawn
 
 
 def test_decathlon_folders_leave_unlabelled_test_images_out(home):

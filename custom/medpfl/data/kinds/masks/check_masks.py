@@ -87,7 +87,8 @@ def _head(source: Masked, data_args: Mapping[str, Any]) -> Iterator[Finding]:
     if not (class_names(data_args) or layout.classes):
         yield Finding("note", _CLASSES)
     if layout.unlabelled:
-        yield Finding("note", f"{layout.unlabelled:,} images without a mask that are for a public test are not used")
+        are = "image is" if layout.unlabelled == 1 else "images are"
+        yield Finding("note", f"{layout.unlabelled:,} {are} of a test without masks, and not used")
     if own := [pair for pair in pairs if not pair.said]:
         first = f"number {own[0].id} of {own[0].image}" if source.form == "arrays" else own[0].image
         of_some = f"of {len(own):,} of {len(pairs):,} images nobody says whose they are, {first} first: "

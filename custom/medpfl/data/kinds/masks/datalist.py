@@ -1,14 +1,14 @@
 """A MONAI datalist whose labels are masks, as the Medical Segmentation Decathlon has them.
 
 ``{"training": [{"image": "a.nii.gz", "label": "a_seg.nii.gz"}, ...], "validation": [...], "test": [...]}``; an entry
-may have ``patient``, ``site`` and ``fold``. Paths are relative to the file. Images of ``test`` without a label are not
-used. ``labels`` may name the classes by number.
+may have ``patient``, ``site`` and ``fold``. ``test`` may be called ``testing``; its images without a label are counted
+and not used. Paths are relative to the file. ``labels`` may name the classes by number.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,12 +19,10 @@ from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.masks.pair import Layout, Pair
 from medpfl.data.kinds.masks.pairs import is_image, stem, telling
 from medpfl.data.kinds.masks.reading import Reading
-from medpfl.data.kinds.scans.label_table import read_json
+from medpfl.data.kinds.scans.label_table import SECTIONS, read_json
 
 NAMES = ("datalist.json", "dataset.json")
 """What a datalist in a folder is called."""
-
-_PARTS: Mapping[str, Part] = {"training": "train", "validation": "validation", "test": "test"}
 
 
 def is_datalist(path: Path) -> bool:
@@ -53,14 +51,14 @@ def _placed(image: str, known: str) -> str:
 def read_datalist(path: Path, reading: Reading) -> Layout:
     """The pairs that a datalist names.
 
-    With a list ``validation``, or entries of ``test`` that have a mask, the parts are the file's; with ``reading.fold``
-    that fold of the training list tests and the others train. Else patients are divided.
+    With a list ``validation``, or entries of ``test`` or ``testing`` that have a mask, the parts are the file's; with
+    ``reading.fold`` that fold of the training list tests and the others train. Else patients are divided.
 
     Raises:
-        UserError: the file or an entry is wrong; it is named.
+        UserError: the file, a list's name or an entry is wrong; it is named.
     """
     content = read_json(path)
-    entries = list(_entries(path, content))
+    entries, unlabelled = _entries(path, content)
     given = reading.fold is not None or any(part != "train" for _, part, _ in entries)
     centres: dict[str, list[Pair]] = {}
     seen: set[Path] = set()
@@ -92,32 +90,50 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
         raise UserError(f"{path}: some images are NIfTI volumes and others are pictures: make two lists of them")
     if reading.fold is not None and all(pair.split != "test" for pair in every):
         raise UserError(f"--data-arg fold={reading.fold}: {path} has no entry of that fold")
-    unused = sum(isinstance(entry, str) for entry in content.get("test", []))
     return Layout(
         root=path,
         name=path.stem if path.name not in NAMES else path.parent.resolve().name,
         form="volumes" if all(volumes) else "pictures",
         centres={name: tuple(centres[name]) for name in sorted(centres)},
         classes=_classes(content.get("labels")),
-        unlabelled=unused,
+        unlabelled=unlabelled,
     )
 
 
-def _entries(path: Path, content: Any) -> Iterator[tuple[str, Part, dict[str, Any]]]:
-    for key, part in _PARTS.items():
-        listed = content.get(key, [])
+def _entries(path: Path, content: Any) -> tuple[list[tuple[str, Part, dict[str, Any]]], int]:
+    """Where each entry with a mask is, its part and itself; and how many images of tests have no mask."""
+    for key, listed in content.items():
+        if key not in SECTIONS and isinstance(listed, list) and any(_has_mask(entry) for entry in listed):
+            raise UserError(f"{path}: {key!r} lists images with masks: call it one of {', '.join(SECTIONS)}")
+    found: list[tuple[str, Part, dict[str, Any]]] = []
+    unlabelled = 0
+    for key, part in SECTIONS.items():
+        listed = content.get(key) or []
         if not isinstance(listed, list):
             raise UserError(f"{path}: {key}: a list of images with labels is needed")
         for number, entry in enumerate(listed):
             where = f"{path}: {key}[{number}]"
-            if key == "test" and isinstance(entry, str):
+            if part == "test" and _is_unlabelled(entry):
+                unlabelled += 1
                 continue
             if not isinstance(entry, dict):
                 raise UserError(f"{where}: image and label are needed")
             for name in ("image", "label"):
                 if not isinstance(entry.get(name), str) or not is_image(entry[name]):
                     raise UserError(f"{where}: {name}: the path of one picture or NIfTI file is needed")
-            yield where, part, entry
+            found.append((where, part, entry))
+    return found, unlabelled
+
+
+def _has_mask(entry: Any) -> bool:
+    return isinstance(entry, dict) and "image" in entry and is_image(str(entry.get("label")))
+
+
+def _is_unlabelled(entry: Any) -> bool:
+    """Whether it is an image alone: its path, as in the Decathlon, or as MONAI has it."""
+    if isinstance(entry, dict):
+        return "image" in entry and entry.get("label") in (None, "")
+    return isinstance(entry, str)
 
 
 def _said(entry: Mapping[str, Any], key: str) -> str:

@@ -36,7 +36,8 @@ _OTHER_VOLUMES = {
 _LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 """Where a cell's text begins a new line."""
 
-_SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
+SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
+"""The lists of a datalist."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,7 @@ def _no_class(label: str, classes: Sequence[str]) -> str | None:
 
 def _read_datalist(path: Path, asked: Columns) -> Rows:
     content = read_json(path)
-    sections = {s: content[s] for s in _SECTIONS if content.get(s)} if isinstance(content, dict) else {}
+    sections = {s: content[s] for s in SECTIONS if content.get(s)} if isinstance(content, dict) else {}
     if "training" not in sections:
         raise UserError(f'{path}: needs "training": [{{"image": ..., "label": ...}}, ...], as MONAI\'s datalists have')
     found = Rows()
@@ -282,7 +283,7 @@ def _read_datalist(path: Path, asked: Columns) -> Rows:
                 )
                 found.refused.append(item["image"])
                 continue
-            split = _SECTIONS[section] if len(sections) > 1 else ""
+            split = SECTIONS[section] if len(sections) > 1 else ""
             patient = item.get("patient")
             patient = "" if patient is None else str(patient).strip()
             said = {"series": item["image"], "label": str(label), "patient": patient, "split": split}
