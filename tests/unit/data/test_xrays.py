@@ -104,6 +104,21 @@ def test_patients_are_the_headers_and_stay_together(tmp_path):
     assert any("24 pictures of 12 patients: healthy 12, ill 12" in f.message for f in found)
 
 
+def test_a_centre_whose_patients_have_lost_their_ids_is_told(tmp_path):
+    root = write_hospital(tmp_path / "thorax")
+    said = "north: all pictures are of one patient: has PatientID been removed? a table can name the patients"
+    assert said not in [f.message for f in check(root)]
+    for file in sorted((root / "north").rglob("*")):
+        if file.is_file():
+            dataset = dcmread(file)
+            dataset.PatientID = "ANONYMOUS"
+            dataset.save_as(file)
+    found = [(f.level, f.message) for f in check(root)]
+    assert ("warning", said) in found
+    assert ("ok", "north: 24 pictures of 1 patient: healthy 12, ill 12") in found
+    assert not [message for _, message in found if message.startswith("south: all pictures")]
+
+
 def test_a_run_learns_and_no_patient_leaves(tmp_path):
     root = write_hospital(tmp_path / "thorax")
     run = config(root, sites=2, data_args={"channels": "grey"}, rounds=2)

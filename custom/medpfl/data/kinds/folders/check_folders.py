@@ -30,6 +30,7 @@ _ORDER = (
     "`medpfl data check PATH --data-arg classes=...` with the job's classes tells whether it does"
 )
 _PATIENTS = "each picture counts as its own patient, so pictures of one patient can be in training and in test"
+_ONE_PATIENT = "all pictures are of one patient: has PatientID been removed? a table can name the patients"
 _MOST = 20
 """Broken pictures that are listed for a centre; the rest is counted."""
 
@@ -87,15 +88,18 @@ def _centre(layout: Layout, centre: str, seen: Sequence[Seen], expression: str) 
     counts = layout.counts(pictures)
     listed = counted([picture.target for picture in pictures], layout.classes, "picture")
     people = count_people(pictures)
-    whose = f" of {people:,} patients" if people < len(pictures) else ""
-    found = [("ok", f"{len(pictures):,} pictures{whose}: {listed}")]
+    whose = f" of {people:,} patient{'s' * (people != 1)}" if people < len(pictures) else ""
+    found = [("ok", f"{len(pictures):,} picture{'s' * (len(pictures) != 1)}{whose}: {listed}")]
     alone = [p for p in pictures if p.patient == p.id and p.file.suffix.lower() in PICTURES]
     if layout.people and alone:
         words = f"{len(alone):,} of them have no patient, {alone[0].file} first: each counts as its own"
         found.append(("warning", words))
-    if expression and people == 1 < len(pictures):
-        level = level_of_one(layout.centres.values())
-        found.append((level, all_of_one(len(pictures), "pictures", centre, expression)))
+    if people == 1 < len(pictures):
+        if expression:
+            level = level_of_one(layout.centres.values())
+            found.append((level, all_of_one(len(pictures), "pictures", centre, expression)))
+        else:
+            found.append(("warning", _ONE_PATIENT))
     good = [what for what in seen if not isinstance(what, str)]
     if good:
         found.append(("ok", _sizes([size for size, *_ in good])))
