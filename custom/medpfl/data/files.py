@@ -14,10 +14,13 @@ from medpfl.core.errors import UserError
 NIFTI = (".nii", ".nii.gz")
 """How the names of NIfTI files end, in lower case."""
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+"""How the names of JPEG files end, in lower case; browsers on Windows save them as ``.jfif``."""
+
+PICTURES = (".png", *JPEG, ".jp2", ".bmp", ".tif", ".tiff", ".webp")
 """How the names of image files end, in lower case."""
 
-UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl")
+UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl", ".gif", ".pgm", ".ppm")
 """How those of images end that are not read."""
 
 DICOM = (".dcm", ".dicom", ".ima")

@@ -5,6 +5,7 @@ import re
 import shutil
 import unicodedata
 
+import numpy as np
 import pytest
 from pictures import CENTRES, CLASSES, EACH, config, paint
 
@@ -12,6 +13,7 @@ from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
+from medpfl.data.kinds.folders.picture_file import Reading, read_picture
 from medpfl.data.sites import open_source
 
 
@@ -141,6 +143,20 @@ def test_webp_is_read_and_heic_is_not_lost_without_a_word(fundus, caplog):
     assert warning.startswith("1 picture is not read (.heic), ") and "n8_left.heic first" in warning
     open_source(config(fundus)).prepare()
     assert "1 picture is not read (.heic)" in caplog.text
+
+
+@pytest.mark.parametrize(("ending", "form"), [("jfif", "JPEG"), ("jpe", "JPEG"), ("jp2", "JPEG2000")])
+def test_jpeg_by_its_less_common_names_is_read(fundus, ending, form):
+    picture = paint(fundus / "north" / "normal" / f"n7_left.{ending}", (90, 60, 30), 99, format=form)
+    assert ("ok", "north: 13 pictures: glaucoma 6, normal 7") in [(f.level, f.message) for f in check(fundus)]
+    mean = read_picture(picture, Reading(size=8)).mean(axis=(1, 2))
+    assert np.abs(mean - (90, 60, 30)).max() < 8
+
+
+@pytest.mark.parametrize("ending", ["gif", "pgm", "ppm"])
+def test_pictures_of_formats_that_are_not_read_are_told(fundus, ending):
+    paint(fundus / "north" / "normal" / f"n7_left.{ending}", (90, 90, 90), 99)
+    assert any(f.level == "warning" and f"1 picture is not read (.{ending})" in f.message for f in check(fundus))
 
 
 @pytest.mark.parametrize("where", ["", "north"])

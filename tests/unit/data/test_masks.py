@@ -13,6 +13,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages
 from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import PARTS, scale
+from medpfl.data.check import check
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
@@ -317,6 +318,19 @@ def test_a_masks_values_may_be_rounded_by_its_headers_scale():
 def test_a_mask_in_jpeg_is_refused_whatever_it_holds(tmp_path):
     """An empty one at quality 70 comes back as all 1, and was read as all structure."""
     write_picture(tmp_path / "1.png", tmp_path / "1_mask.png", 0)
-    Image.new("L", (48, 48)).save(tmp_path / "1_mask.jpg", quality=70)
-    with pytest.raises(UserError, match=r"1_mask\.jpg: a mask in JPEG, which changes values"):
-        read_mask(Pair("x", "p", "c", "1", tmp_path / "1.png", tmp_path / "1_mask.jpg"), Reading(), 2)
+    for name in ("1_mask.jpg", "1_mask.JFIF", "1_mask.jpe"):
+        Image.new("L", (48, 48)).save(tmp_path / name, format="JPEG", quality=70)
+        with pytest.raises(UserError, match=rf"{name}: a mask in JPEG, which changes values"):
+            read_mask(Pair("x", "p", "c", "1", tmp_path / "1.png", tmp_path / name), Reading(), 2)
+
+
+def test_images_and_masks_of_formats_that_are_not_read_are_told(brains, caplog):
+    (brains / "north" / "n0" / "extra.heic").write_bytes(b"ftypheic")
+    said = "1 picture is not read (.heic), "
+    assert any(f.level == "warning" and f.message.startswith(said) for f in check(str(brains)))
+    open_source(config(brains)).prepare()
+    assert said in caplog.text
+    mask = brains / "north" / "n0" / "8_mask.png"
+    mask.rename(mask.with_suffix(".gif"))
+    with pytest.raises(UserError, match=r"8\.png: the image has no mask .*; 2 pictures are not read \(\.gif, \.heic\)"):
+        open_source(config(brains)).prepare()

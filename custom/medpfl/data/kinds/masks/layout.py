@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from medpfl.core.errors import UserError
-from medpfl.data.files import files_below, is_nifti
+from medpfl.data.files import files_below, is_nifti, unread_pictures
 from medpfl.data.kinds.folders.patient_pattern import patient_in
 from medpfl.data.kinds.folders.table import tables
 from medpfl.data.kinds.masks.datalist import NAMES, is_datalist, read_datalist
@@ -81,6 +81,7 @@ def read_folder(root: Path, reading: Reading) -> Layout:
         if lacking:
             dicom = any(file.suffix.lower() == ".dcm" for file in every)
             hint = "; DICOM series are not read with masks: convert them to NIfTI" if dicom else ""
+            hint += f"; {unread}" if (unread := unread_pictures(every)) else ""
             more = f" (and {len(lacking) - 1:,} more)" if len(lacking) > 1 else ""
             raise UserError(
                 f"{root / lacking[0]}: the {what} of its own{more}: every image needs one mask; add it, or take "

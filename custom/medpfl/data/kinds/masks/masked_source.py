@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
+from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs
@@ -39,6 +41,8 @@ from medpfl.data.split import rows_to_pretrain_on
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -126,8 +130,15 @@ class Masked(OfCentres[Pair]):
         """
         centres = self.centres.used
         heed(people({centre: with_patients(self._samples(centre)) for centre in centres}), f"{self.layout.root}: ")
+        if words := self.unread():
+            log.warning("%s", words)
         for centre in centres:
             self._decoded(centre)
+
+    def unread(self) -> str | None:
+        """What images lie in the folder that are not read, in words; None if there are none, or a list says which."""
+        root = self.layout.root
+        return unread_pictures(files_below(root)) if root.is_dir() else None
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from medpfl.core.errors import UserError, first_line
+from medpfl.data.files import JPEG
 from medpfl.data.kinds.folders.picture_file import Reading as PictureReading
 from medpfl.data.kinds.folders.picture_file import exif_turn, picture_size, read_picture, squared
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
@@ -55,7 +56,7 @@ def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     """A pair's mask; UserError, see :func:`read_pair`. Of the picture no more than the head is read."""
     from PIL import Image, ImageOps
 
-    if pair.mask.suffix.lower() in (".jpg", ".jpeg"):
+    if pair.mask.suffix.lower() in JPEG:
         raise UserError(f"{pair.mask}: a mask in JPEG, which changes values (0 may become 1): store masks as PNG")
     try:
         with Image.open(pair.mask) as opened:
