@@ -333,6 +333,28 @@ def test_a_datalist_that_is_wrong_is_refused(home, lists, words):
         ).prepare()
 
 
+def test_files_called_alike_at_two_sites_and_in_several_folds_are_of_several_patients(home):
+    entries = []
+    for k, site in enumerate("AB"):
+        for number in range(4):
+            values, mask = volume(10 * k + number)
+            names = {"image": f"{site}/00{number}.nii.gz", "label": f"{site}/00{number}_m.nii.gz"}
+            save_nifti(home / names["image"], values)
+            save_nifti(home / names["label"], mask)
+            entries.append(names | {"site": site, "fold": (k + number) % 2})
+    source = opened(write_datalist(home / "list.json", training=entries), data_args=SMALL | {"fold": 0})
+    source.prepare()
+    assert {site: [p.id for p in source._parts(site)["test"]] for site in "AB"} == {
+        "A": ["A/000.nii.gz", "A/002.nii.gz"],
+        "B": ["B/001.nii.gz", "B/003.nii.gz"],
+    }
+    assert {pair.patient for pair in source.layout.centres["A"]} == {"000", "001", "002", "003"}
+    [pairs] = read_datalist(
+        write_datalist(home / "one.json", training=[entry | {"site": "A"} for entry in entries]), Reading(fold=0)
+    ).centres.values()
+    assert {pair.patient for pair in pairs if pair.split == "test"} == {"A/000", "B/001", "A/002", "B/003"}
+
+
 def test_a_test_of_whatever_name_is_kept_and_its_images_without_masks_are_counted(home):
     entries = [{"image": f"{k}.nii.gz", "label": f"{k}_m.nii.gz"} for k in range(5)]
     lists = {"training": entries[:3], "testing": entries[3:4], "test": [*entries[4:], {"image": "5.nii.gz"}, "6.nii"]}

@@ -43,7 +43,7 @@ def _known(image: Path) -> str:
 
 
 def _placed(image: str, known: str) -> str:
-    """The same with the folders above it, where such stand in several lists: those are of different patients."""
+    """The same with the folders above it, where such are in several parts of a site: those are different patients'."""
     folder = PurePosixPath(image).parent
     return (folder if folder.name == known else folder / known).as_posix()
 
@@ -60,25 +60,26 @@ def read_datalist(path: Path, reading: Reading) -> Layout:
     content = read_json(path)
     entries, unlabelled = _entries(path, content)
     given = reading.fold is not None or any(part != "train" for _, part, _ in entries)
+    if reading.fold is not None:
+        entries = [(where, _of_fold(part, entry, reading.fold), entry) for where, part, entry in entries]
+    own = path.parent.resolve().name
+    parts: dict[tuple[str, str], set[Part]] = defaultdict(set)
+    for _, part, entry in entries:
+        parts[_said(entry, "site") or own, _known(path.parent / entry["image"])].add(part)
     centres: dict[str, list[Pair]] = {}
     seen: set[Path] = set()
-    lists = defaultdict(set)
-    for _, part, entry in entries:
-        lists[_known(path.parent / entry["image"])].add(part)
     for where, part, entry in entries:
         image, mask = (path.parent / entry[key] for key in ("image", "label"))
         if image in seen:
             raise UserError(f"{where}: {entry['image']} is listed twice")
         seen.add(image)
         known = _known(image)
-        centre = _said(entry, "site") or path.parent.resolve().name
+        centre = _said(entry, "site") or own
         whose = _said(entry, "patient")
         if not whose and reading.patient:
             whose = composed(patient_in(telling(image), reading.patient))
-        patient = whose or (known if len(lists[known]) == 1 else _placed(entry["image"], known))
+        patient = whose or (known if len(parts[centre, known]) == 1 else _placed(entry["image"], known))
         case = patient if whose and not is_nifti(image) else entry["image"]
-        if reading.fold is not None and part == "train":
-            part = "test" if entry.get("fold") == reading.fold else "train"
         centres.setdefault(centre, []).append(
             Pair(centre, patient, case, entry["image"], image, mask, part if given else None, said=bool(whose))
         )
@@ -134,6 +135,11 @@ def _is_unlabelled(entry: Any) -> bool:
     if isinstance(entry, dict):
         return "image" in entry and entry.get("label") in (None, "")
     return isinstance(entry, str)
+
+
+def _of_fold(part: Part, entry: Mapping[str, Any], fold: int) -> Part:
+    """The part of an entry where a fold of the training list tests."""
+    return "test" if part == "train" and entry.get("fold") == fold else part
 
 
 def _said(entry: Mapping[str, Any], key: str) -> str:
