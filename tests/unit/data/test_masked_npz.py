@@ -9,7 +9,9 @@ from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.function.own_data import OwnData
+from medpfl.data.kinds.masks import masked_source
 from medpfl.data.kinds.masks.mask_kind import MaskKind
+from medpfl.data.kinds.masks.masked_npz import read_arrays
 from medpfl.data.kinds.npz.catalog import MASKED_IMAGES, MASKED_SAMPLE, rows
 from medpfl.data.kinds.npz.npz_kind import NpzKind
 from medpfl.data.kinds.registry import kind_of
@@ -53,6 +55,20 @@ def test_sites_and_patients_are_the_files(write_masked):
     drawn = {draw(k, (20, 24))[1].tobytes() for k in range(6, 12)}
     assert {mask.numpy().tobytes() for mask in cases[0].mask} <= drawn
     assert source.inputs() is None  # not square: how a file would become such an image is not said
+
+
+@pytest.mark.parametrize(("partition", "sites", "read"), [("iid", 3, 1), ("natural", 2, 1 + 1 + 2)])
+def test_a_file_is_not_read_whole_for_each_site(write_masked, monkeypatch, partition, sites, read):
+    file = write_masked(**({"train_sites": None} if partition == "iid" else {}))
+    whole = []
+    monkeypatch.setattr(masked_source, "read_arrays", lambda path: whole.append(path) or read_arrays(path))
+    source = open_source(config(file, partition=partition, sites=sites))
+    source.prepare()
+    source.describe()
+    masks = [mask for name in source.config.site_names for part in source.site(name, CPU).labels.values()
+             for mask in part]  # fmt: skip
+    assert len(whole) == read  # a site that is one of many in a file keeps none of the others' images
+    assert {mask.numpy().tobytes() for mask in masks} == {draw(k, (20, 24))[1].tobytes() for k in range(12)}
 
 
 def test_official_parts_are_kept(write_masked):

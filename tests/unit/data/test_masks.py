@@ -14,11 +14,13 @@ from medpfl.core.masked_data import MaskedImages
 from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import PARTS, scale
 from medpfl.data.check import check
+from medpfl.data.kinds.masks import cache
+from medpfl.data.kinds.masks.cache import load_pairs
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.layout import read_folder
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.masks.pair import Pair
-from medpfl.data.kinds.masks.picture_pair import read_mask
+from medpfl.data.kinds.masks.picture_pair import read_mask, read_pair
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites, open_source
@@ -243,6 +245,20 @@ def test_what_was_decoded_is_not_decoded_again_until_a_file_changes(brains, home
     write_picture(brains / "north/n0/8.png", brains / "north/n0/8_mask.png", 77)
     opened(brains).prepare()
     assert len(list((home / "cache" / "medpfl" / "masks").iterdir())) == 3
+
+
+def test_a_centres_pictures_are_decoded_once_however_it_is_divided(home, monkeypatch):
+    root = write_slices(home / "brains", sites=("north",), patients=12, slices=2)
+    decoded = []
+    monkeypatch.setattr(cache, "read_pair", lambda pair, *how: decoded.append(pair) or read_pair(pair, *how))
+    for seed, sites in ((0, 4), (1, 4), (2, 4), (0, 2), (0, 5)):
+        source = opened(root / "north", sites=sites, seed=seed, partition="iid", data_args={"folders": "patients"})
+        source.prepare()
+        data = source.site("site-1", CPU)
+    assert len(decoded) == 24 and len(list((home / "cache" / "medpfl" / "masks").iterdir())) == 1
+    rows = {mask.numpy().tobytes() for part in PARTS for mask in data.labels[part]}
+    own = load_pairs(source.layout.centres["site-1"], "pictures", source.reading, 2, home / "apart")
+    assert rows == {one.mask[0].numpy().tobytes() for one in own}  # those of that site
 
 
 def test_what_a_result_says_of_them(brains):

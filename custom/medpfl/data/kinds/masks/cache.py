@@ -17,7 +17,7 @@ from medpfl.core.masked_data import Spacing
 from medpfl.core.version import version
 from medpfl.data.decoded_cache import Made, kept, key_of
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
-from medpfl.data.kinds.masks.masked_npz import read_arrays
+from medpfl.data.kinds.masks.masked_npz import Arrays
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.picture_pair import read_pair
 from medpfl.data.kinds.masks.reading import Form, Reading
@@ -51,7 +51,7 @@ class Decoded:
 def load_pairs(pairs: Sequence[Pair], form: Form, reading: Reading, count: int, cache: Path) -> list[Decoded]:
     """Reads images and masks, from the cache if they are in it as they are now (path, size, time of change).
 
-    Pictures of a site are one file of the cache, volumes one each; an npz file is read as it is.
+    Pictures of a site are one file of the cache, volumes one each. Images of an npz file: :func:`rows_of`.
 
     Args:
         pairs: of one site.
@@ -63,8 +63,6 @@ def load_pairs(pairs: Sequence[Pair], form: Form, reading: Reading, count: int, 
     Raises:
         UserError: an image or a mask cannot be used, by name, or the cache cannot be written.
     """
-    if form == "arrays":
-        return _arrays(pairs, reading, count)
     if form == "pictures":
         tensors, info = kept(cache, _key(pairs, reading, count), lambda: _pictures(pairs, reading, count))
         images, masks = tensors["images"], tensors["masks"]
@@ -98,18 +96,27 @@ def _volume(pair: Pair, reading: Reading, count: int) -> Made:
     return {"image": volume.image, "mask": volume.mask}, info
 
 
-def _arrays(pairs: Sequence[Pair], reading: Reading, count: int) -> list[Decoded]:
+def rows_of(arrays: Arrays, pairs: Sequence[Pair], reading: Reading, count: int) -> list[Decoded]:
+    """Images and masks of an npz file.
+
+    Args:
+        arrays: all of the file's.
+        pairs: of one site.
+        reading: how.
+        count: number of classes.
+
+    Raises:
+        UserError: a mask has other values; the file is named.
+    """
     if not pairs:
         return []
-    file = pairs[0].image
-    arrays = read_arrays(file)
     rows = np.array([int(pair.id) for pair in pairs])
     images = torch.from_numpy(arrays.images[rows])
     raw = arrays.masks[rows]
     try:
         masks = torch.from_numpy(to_classes(raw, values_in(raw), count, reading.values))
     except ValueError as error:
-        raise UserError(f"{file}: the mask {error}") from None
+        raise UserError(f"{pairs[0].image}: the mask {error}") from None
     spacings = [None] * len(rows) if arrays.spacing is None else [tuple(mm) for mm in arrays.spacing[rows].tolist()]
     return [
         Decoded(images[row : row + 1], masks[row : row + 1], spacing, values_in(raw[row]))

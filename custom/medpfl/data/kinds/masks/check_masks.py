@@ -21,7 +21,7 @@ from medpfl.data.kinds.folders.patient_pattern import all_of_one, keeping_togeth
 from medpfl.data.kinds.folders.repeats import repeated
 from medpfl.data.kinds.masks.classes_of import require_one_structure
 from medpfl.data.kinds.masks.look import Seen, look, look_at_row
-from medpfl.data.kinds.masks.masked_npz import read_arrays
+from medpfl.data.kinds.masks.masked_npz import Arrays, read_arrays
 from medpfl.data.kinds.masks.masked_source import Masked
 from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
 from medpfl.data.kinds.masks.pairs import stem, telling
@@ -61,7 +61,8 @@ def check_masks(data: str, data_args: Mapping[str, Any]) -> list[Finding]:
     _ = source.reading  # likewise
     report = list(_head(source, data_args))
     try:
-        seen = {centre: _look(source, pairs) for centre, pairs in layout.centres.items()}
+        arrays = read_arrays(layout.root) if source.form == "arrays" else None
+        seen = {centre: _look(source, arrays, pairs) for centre, pairs in layout.centres.items()}
     except UserError as error:
         return [*report, Finding("error", str(error))]
     for centre, found in seen.items():
@@ -124,10 +125,9 @@ def _numbered(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def _look(source: Masked, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:
+def _look(source: Masked, arrays: Arrays | None, pairs: Sequence[Pair]) -> dict[Pair, Seen | str]:
     count, reading = len(source.classes), source.reading
-    if source.form == "arrays":
-        arrays = read_arrays(source.layout.root)
+    if arrays is not None:
         return {pair: look_at_row(pair, arrays, reading, count) for pair in pairs}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda pair: look(pair, source.form, reading, count), pairs)

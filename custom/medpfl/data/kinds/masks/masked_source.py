@@ -18,9 +18,9 @@ from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewher
 from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
-from medpfl.data.kinds.masks.cache import Decoded, load_pairs
+from medpfl.data.kinds.masks.cache import Decoded, load_pairs, rows_of
 from medpfl.data.kinds.masks.layout import find_masked, open_layout
-from medpfl.data.kinds.masks.masked_npz import image_shape
+from medpfl.data.kinds.masks.masked_npz import Arrays, image_shape, read_arrays
 from medpfl.data.kinds.masks.pair import Layout, Pair, with_patients
 from medpfl.data.kinds.masks.picture_pair import picture_reading
 from medpfl.data.kinds.masks.reading import (
@@ -132,8 +132,9 @@ class Masked(OfCentres[Pair]):
         heed(people({centre: with_patients(self._samples(centre)) for centre in centres}), f"{self.layout.root}: ")
         if words := self.unread():
             log.warning("%s", words)
+        arrays = self._file()
         for centre in centres:
-            self._decoded(centre)
+            self._decoded(centre, arrays)
 
     def unread(self) -> str | None:
         """What images lie in the folder that are not read, in words; None if there are none, or a list says which."""
@@ -146,7 +147,7 @@ class Masked(OfCentres[Pair]):
         parts = self._parts(centre)
         if not parts["train"]:
             raise UserError(f"{self.layout.root}: {centre}: no image is left to train on; raise the share of training")
-        return self._data(centre, parts, device)
+        return self._made(parts, self._decoded(centre, self._file()), device)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -154,14 +155,19 @@ class Masked(OfCentres[Pair]):
             raise NotInOnePlace("hospitals' images are not pooled")
         every = [pair for centre in self.centres.sites.values() for pair in self._parts(centre)["train"]]
         chosen = {every[row] for row in rows_to_pretrain_on(len(every), share, self.config.seed).tolist()}
-        decoded = {pair: one for centre in self.centres.sites.values() for pair, one in self._decoded(centre).items()}
+        decoded: dict[Pair, Decoded] = {}
+        arrays = self._file()
+        for centre in self.centres.sites.values():
+            decoded |= self._decoded(centre, arrays)
         return self._made(
             {"train": [pair for pair in every if pair in chosen], "validation": [], "test": []}, decoded, device
         )
 
     def held_out(self, device: torch.device, *, divided: bool = False) -> dict[str, SiteData]:
         """See :class:`medpfl.data.source.DataSource`."""
-        return {centre: self._data(centre, parts, device) for centre, parts in self._held_out(divided).items()}
+        held_out = self._held_out(divided)
+        arrays = self._file() if held_out else None
+        return {centre: self._made(parts, self._decoded(centre, arrays), device) for centre, parts in held_out.items()}
 
     def set_aside(self, count: int, rng: np.random.Generator) -> Tensor:
         """See :class:`medpfl.data.source.DataSource`; there are none."""
@@ -190,11 +196,11 @@ class Masked(OfCentres[Pair]):
         reading = {"reading": settings_of(self.form, self.reading)}
         if not self.here or not self._all_here():
             return described_elsewhere(self.config.data, self.classes) | reading
-        sites = {}
+        sites, arrays = {}, self._file()
         for name, centre in self.centres.sites.items():
             parts = self._parts(centre)
             chosen = [pair for part in PARTS for pair in parts[part]]
-            decoded = self._decoded(centre)
+            decoded = self._decoded(centre, arrays)
             occurs = torch.zeros(len(self.classes), dtype=torch.int64)
             for pair in chosen:
                 occurs += torch.bincount(decoded[pair].mask.flatten(), minlength=len(occurs)) > 0
@@ -244,15 +250,40 @@ class Masked(OfCentres[Pair]):
     def _samples(self, centre: str) -> tuple[Pair, ...]:
         return self.layout.centres[centre]
 
-    def _decoded(self, centre: str) -> dict[Pair, Decoded]:
-        """All of a centre's images and masks."""
+    def _decoded(self, centre: str, arrays: Arrays | None) -> dict[Pair, Decoded]:
+        """All of a centre's images and masks; ``arrays`` are :meth:`_file`'s."""
         pairs = self._samples(centre)
-        found = load_pairs(pairs, self.form, self.reading, len(self.classes), cache_folder() / "masks")
-        require_alike(dict(zip(pairs, found, strict=True)), len(self.classes), self.reading)
-        return dict(zip(pairs, found, strict=True))
+        if arrays is not None:
+            found = rows_of(arrays, pairs, self.reading, len(self.classes))
+        elif self._divided and self.form == "pictures":
+            found = [self._divided_pictures[pair.id] for pair in pairs]
+        else:  # a volume is a file of the cache by itself, and a site keeps its own alone
+            found = self._loaded(pairs)
+        decoded = dict(zip(pairs, found, strict=True))
+        require_alike(decoded, len(self.classes), self.reading)
+        return decoded
 
-    def _data(self, centre: str, parts: Mapping[Part, Sequence[Pair]], device: torch.device) -> SiteData:
-        return self._made(parts, self._decoded(centre), device)
+    def _loaded(self, pairs: Sequence[Pair]) -> list[Decoded]:
+        return load_pairs(pairs, self.form, self.reading, len(self.classes), cache_folder() / "masks")
+
+    @cached_property
+    def _divided_pictures(self) -> dict[str, Decoded]:
+        """By id those of the one centre that is divided: one file of the cache, whatever the partition; read once."""
+        (pairs,) = self._whole.centres.values()
+        return {pair.id: one for pair, one in zip(pairs, self._loaded(pairs), strict=True)}
+
+    def _file(self) -> Arrays | None:
+        """What an npz file holds; None of other forms.
+
+        It is kept where one centre is divided. Where a site is one centre of many, that would be the others' too.
+        """
+        if self.form != "arrays":
+            return None
+        return self._divided_arrays if self._divided else read_arrays(self.layout.root)
+
+    @cached_property
+    def _divided_arrays(self) -> Arrays:
+        return read_arrays(self.layout.root)
 
     def _made(
         self, parts: Mapping[Part, Sequence[Pair]], decoded: Mapping[Pair, Decoded], device: torch.device
