@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from medpfl.config.run import make_config
+from medpfl.data.sites import open_source
 
 CPU = torch.device("cpu")
 TINY = {"rounds": 1, "local_epochs": 1, "settings": {"batch_size": 4}, "device": "cpu"}
@@ -97,3 +98,11 @@ def config(data, **fields):
         "task": "segmentation",
     } | TINY
     return make_config(data=str(data), **(defaults | fields))
+
+
+SMALL = {"patch": [4, 8, 8]}
+
+
+def opened(data, **fields):
+    """The source of a run of small volumes."""
+    return open_source(config(data, **({"data_args": SMALL} | fields)))
