@@ -17,10 +17,10 @@ NIFTI = (".nii", ".nii.gz")
 JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 """How the names of JPEG files end, in lower case; browsers on Windows save them as ``.jfif``."""
 
-PICTURES = (".png", *JPEG, ".jp2", ".bmp", ".tif", ".tiff", ".webp")
+PICTURES = (".png", *JPEG, ".jp2", ".bmp", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 """How the names of image files end, in lower case."""
 
-UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl", ".gif", ".pgm", ".ppm")
+UNREAD_PICTURES = (".heic", ".heif", ".avif", ".jxl", ".gif")
 """How those of images end that are not read."""
 
 DICOM = (".dcm", ".dicom", ".ima")

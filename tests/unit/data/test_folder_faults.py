@@ -13,7 +13,7 @@ from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
-from medpfl.data.kinds.folders.picture_file import Reading, read_picture
+from medpfl.data.kinds.folders.picture_file import Reading, read_picture, upright
 from medpfl.data.sites import open_source
 
 
@@ -145,18 +145,24 @@ def test_webp_is_read_and_heic_is_not_lost_without_a_word(fundus, caplog):
     assert "1 picture is not read (.heic)" in caplog.text
 
 
-@pytest.mark.parametrize(("ending", "form"), [("jfif", "JPEG"), ("jpe", "JPEG"), ("jp2", "JPEG2000")])
-def test_jpeg_by_its_less_common_names_is_read(fundus, ending, form):
+@pytest.mark.parametrize(("ending", "form"), [("jfif", "JPEG"), ("jpe", "JPEG"), ("jp2", "JPEG2000"), ("ppm", "PPM")])
+def test_pictures_of_less_common_names_are_read(fundus, ending, form):
     picture = paint(fundus / "north" / "normal" / f"n7_left.{ending}", (90, 60, 30), 99, format=form)
     assert ("ok", "north: 13 pictures: glaucoma 6, normal 7") in [(f.level, f.message) for f in check(fundus)]
     mean = read_picture(picture, Reading(size=8)).mean(axis=(1, 2))
     assert np.abs(mean - (90, 60, 30)).max() < 8
 
 
-@pytest.mark.parametrize("ending", ["gif", "pgm", "ppm"])
-def test_pictures_of_formats_that_are_not_read_are_told(fundus, ending):
-    paint(fundus / "north" / "normal" / f"n7_left.{ending}", (90, 90, 90), 99)
-    assert any(f.level == "warning" and f"1 picture is not read (.{ending})" in f.message for f in check(fundus))
+def test_a_grey_map_is_read_by_the_range_that_it_says(tmp_path):
+    """As mammograms have them: 12 bits are brought to 8."""
+    file = tmp_path / "m.pgm"
+    file.write_bytes(b"P5\n2 2\n4095\n" + np.array([0, 1000, 2000, 4095], ">u2").tobytes())
+    assert np.asarray(upright(file, "L")).tolist() == [[0, 62], [125, 255]]  # 255 x 1000 / 4095 = 62.3 and 124.5
+
+
+def test_pictures_of_formats_that_are_not_read_are_told(fundus):
+    paint(fundus / "north" / "normal" / "n7_left.gif", (90, 90, 90), 99)
+    assert any(f.level == "warning" and "1 picture is not read (.gif)" in f.message for f in check(fundus))
 
 
 @pytest.mark.parametrize("where", ["", "north"])
