@@ -25,13 +25,17 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
     Raises:
         UserError: the run has options that such data do not have, or a task that they have no labels for.
     """
+    kind = kind_of(config.data, config.data_args) if own is None else kind_of(str(own), {})
+    if config.holdout and not kind.sets_aside:
+        raise UserError(f"--holdout {config.holdout:g}: of {kind.form} nothing is set aside; leave it out")
     if own is not None:
         if config.partition == "natural":
-            return kind_of(str(own), {}).at_site(config, own)
+            return kind.at_site(config, own)
         config = config.model_copy(update={"data": str(own)})
-        if isinstance(kind := kind_of(str(own), {}), CentreKind):  # a hospital's own patients are never divided
+        if isinstance(kind, CentreKind):  # a hospital's own patients are never divided
             return kind.source(config.model_copy(update={"partition": "natural"}))
-    if (kind := kind_of(config.data, config.data_args)).is_here(config.data):
+        kind = kind_of(config.data, config.data_args)
+    if kind.is_here(config.data):
         task_for(config.data, config.data_args, config.task)
     return kind.source(config)
 

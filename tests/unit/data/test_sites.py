@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from masked import config as masks_config
+from masked import write_volumes
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import NotInOnePlace, UserError
@@ -307,3 +309,10 @@ def test_masks_that_are_not_here_need_words_of_what_they_are(data_args):
     assert task_for("brain", {"classes": "background,tumour", "dims": 2}, "segmentation") == "segmentation"
     with pytest.raises(UserError, match="--task segmentation: bloodmnist has one class an image"):
         task_for("bloodmnist", {}, "segmentation")
+
+
+def test_a_holdout_of_what_nothing_is_set_aside_of_is_refused(tmp_path):
+    volumes = masks_config(write_volumes(tmp_path / "mr"), holdout=0.1)
+    for run, words in ((volumes, "images with masks"), (tiny.config(holdout=0.1), "data that a function reads")):
+        with pytest.raises(UserError, match=f"--holdout 0.1: of {words} nothing is set aside; leave it out"):
+            open_source(run)

@@ -23,11 +23,13 @@ class Kind(ABC):
         name: short, of its own.
         form: what lies at a hospital, in messages, e.g. ``pictures in folders``.
         also_takes: names of the kinds that a site may have too where a job takes this one.
+        sets_aside: a share of the training samples can be set aside (``--holdout``).
     """
 
     name: ClassVar[str]
     form: ClassVar[str]
     also_takes: ClassVar[tuple[str, ...]] = ()
+    sets_aside: ClassVar[bool] = False
 
     @abstractmethod
     def is_here(self, data: str) -> bool:

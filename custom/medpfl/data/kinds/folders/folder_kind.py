@@ -36,6 +36,7 @@ class FolderKind(CentreKind):
     noun = "pictures"
     divisible = True
     also_takes = ("npz",)
+    sets_aside = True
 
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`.

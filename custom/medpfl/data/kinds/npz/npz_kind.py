@@ -30,6 +30,7 @@ class NpzKind(Kind):
 
     name = "npz"
     form = "images in one npz file"
+    sets_aside = True
 
     def is_here(self, data: str) -> bool:
         """See :class:`~medpfl.data.kinds.kind.Kind`: only a path is a sign of it."""

@@ -27,6 +27,7 @@ class SeriesKind(CentreKind):
     name: ClassVar[str] = "series"
     title = "time series"
     form = "time series in npz files"
+    sets_aside = True
     noun = "series"
     divisible = True
     also_takes: ClassVar[tuple[str, ...]] = ("pamap2",)
