@@ -90,8 +90,8 @@ def _head(source: Masked, data_args: Mapping[str, Any]) -> Iterator[Finding]:
     if layout.unlabelled:
         are = "image is" if layout.unlabelled == 1 else "images are"
         yield Finding("note", f"{layout.unlabelled:,} {are} of a test without masks, and not used")
-    if unread := source.unread():
-        yield Finding("warning", unread)
+    if layout.unread:
+        yield Finding("warning", layout.unread)
     if own := [pair for pair in pairs if not pair.said]:
         first = f"number {own[0].id} of {own[0].image}" if source.form == "arrays" else own[0].image
         of_some = f"of {len(own):,} of {len(pairs):,} images nobody says whose they are, {first} first: "

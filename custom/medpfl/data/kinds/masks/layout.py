@@ -76,12 +76,12 @@ def read_folder(root: Path, reading: Reading) -> Layout:
     """
     every = files_below(root)
     paths = [file.relative_to(root) for file in every if is_image(file)]
-    made = pair(paths)
+    made, unread = pair(paths), unread_pictures(every)
     for lacking, what in ((made.without_mask, "image has no mask"), (made.without_image, "mask has no image")):
         if lacking:
             dicom = any(file.suffix.lower() == ".dcm" for file in every)
             hint = "; DICOM series are not read with masks: convert them to NIfTI" if dicom else ""
-            hint += f"; {unread}" if (unread := unread_pictures(every)) else ""
+            hint += f"; {unread}" if unread else ""
             more = f" (and {len(lacking) - 1:,} more)" if len(lacking) > 1 else ""
             raise UserError(
                 f"{root / lacking[0]}: the {what} of its own{more}: every image needs one mask; add it, or take "
@@ -106,6 +106,7 @@ def read_folder(root: Path, reading: Reading) -> Layout:
         form="volumes" if volume else "pictures",
         centres={name: tuple(centres[name]) for name in sorted(centres)},
         unlabelled=len(made.unlabelled),
+        unread=unread,
     )
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.site_data import PARTS, Part, SiteData
 from medpfl.data.centres import Centres, OfCentres, as_sites, described_elsewhere, is_divided
-from medpfl.data.files import files_below, unread_pictures
 from medpfl.data.finding import heed
 from medpfl.data.inputs import Inputs, stored_images, to_unit_range
 from medpfl.data.kinds.masks.cache import Decoded, load_pairs, rows_of
@@ -130,16 +129,11 @@ class Masked(OfCentres[Pair]):
         """
         centres = self.centres.used
         heed(people({centre: with_patients(self._samples(centre)) for centre in centres}), f"{self.layout.root}: ")
-        if words := self.unread():
-            log.warning("%s", words)
+        if self.layout.unread:
+            log.warning("%s", self.layout.unread)
         arrays = self._file()
         for centre in centres:
             self._decoded(centre, arrays)
-
-    def unread(self) -> str | None:
-        """What images lie in the folder that are not read, in words; None if there are none, or a list says which."""
-        root = self.layout.root
-        return unread_pictures(files_below(root)) if root.is_dir() else None
 
     def site(self, name: str, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

@@ -53,6 +53,7 @@ class Layout:
         centres: the pairs of each, by patient and id; centres by name.
         classes: as the data name them; empty where they do not.
         unlabelled: images that come without masks by agreement, and are not used.
+        unread: what images lie in a folder that are not read, in words; None if there are none, or a list says which.
     """
 
     root: Path
@@ -61,3 +62,4 @@ class Layout:
     centres: Mapping[str, tuple[Pair, ...]]
     classes: tuple[str, ...] = ()
     unlabelled: int = 0
+    unread: str | None = None
