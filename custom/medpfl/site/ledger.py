@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ _NAMES = 1000
 _TAIL = 1 << 16
 """Bytes in which the last entry is looked for first."""
 _RUN = ("data", "contract", "experiment", "run")
+_Sort = tuple[str, str, str, int, str]
+"""Of an entry: the data's name, whose case does not count, contract, experiment, run and task."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Served:
     known: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ledger:
     """The ledger of one site.
 
@@ -61,6 +64,8 @@ class Ledger:
 
     folder: Path
     seal: Seal
+    _counts: Counter[_Sort] = field(default_factory=Counter, init=False, repr=False)
+    _counted: tuple[int, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def file(self) -> Path:
@@ -107,6 +112,7 @@ class Ledger:
 
     def _append(self, entry: dict[str, Any], update: Update) -> None:
         count, last = self._head()
+        known = self._counted is not None and self._counted == self._state_of_file()
         numbers = json.dumps(update.metrics, sort_keys=True)
         names = sorted(update.tensors)
         more = [f"and {len(names) - _NAMES} more"] if len(names) > _NAMES else []
@@ -126,6 +132,9 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
         self._write_head(count + 1, json.loads(line)["seal"])
+        if known:
+            self._counts[_sort(content)] += 1
+            self._counted = self._state_of_file()
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All entries, verified one after the other.
@@ -162,22 +171,31 @@ class Ledger:
         Raises:
             SealBroken: the ledger is not as the site wrote it.
         """
-        runs: set[tuple[str, str, int]] = set()
-        rounds = 0
-        for entry in self.entries() if verify else self._unverified():
-            if entry["data"].casefold() == data.casefold():
-                runs.add((entry["contract"], entry["experiment"], entry["run"]))
-                rounds += entry["task"] == "train"
-        asked = (contract, experiment, run)
-        return Served(len(runs - {asked}), rounds, asked in runs)
+        counts = Counter(map(_sort, self.entries())) if verify else self._unverified()
+        found = {sort: n for sort, n in counts.items() if sort[0] == data.casefold()}
+        runs, asked = {sort[1:4] for sort in found}, (contract, experiment, run)
+        return Served(len(runs - {asked}), sum(n for sort, n in found.items() if sort[4] == "train"), asked in runs)
 
-    def _unverified(self) -> Iterator[dict[str, Any]]:
-        for number, line in enumerate(self._lines(), 1):
-            try:
-                entry = json.loads(line)
-                yield {name: entry[name] for name in (*_RUN, "task")}
-            except (ValueError, KeyError, TypeError):
-                raise SealBroken(f"{self.file}, line {number}: it is no entry") from None
+    def _unverified(self) -> Mapping[_Sort, int]:
+        """How many entries there are of each sort; the file is read where it is not as this process left it."""
+        state = self._state_of_file()
+        if state is None or state != self._counted:
+            counts: Counter[_Sort] = Counter()
+            for number, line in enumerate(self._lines(), 1):
+                try:
+                    counts[_sort(json.loads(line))] += 1
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    raise SealBroken(f"{self.file}, line {number}: it is no entry") from None
+            self._counts, self._counted = counts, state  # of before: what came meanwhile is read the next time
+        return self._counts
+
+    def _state_of_file(self) -> tuple[int, ...] | None:
+        """What changes with each change of the entries, whoever makes it; None if they are not there."""
+        try:
+            found = self.file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns  # unlike mtime, not for anybody to set
 
     def _at_one_moment(self) -> tuple[list[bytes], tuple[int, str]]:
         """The lines and the head that fits them: other jobs of the site write, and a reader need not be able to."""
@@ -256,6 +274,10 @@ class Ledger:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with kernel_lock(self.folder / "ledger.lock", mode=0o600):
             yield
+
+
+def _sort(entry: Mapping[str, Any]) -> _Sort:
+    return (entry["data"].casefold(), entry["contract"], entry["experiment"], entry["run"], entry["task"])
 
 
 def _text(content: dict[str, Any]) -> str:

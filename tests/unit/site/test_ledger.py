@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import time
 
 import pytest
 import torch
@@ -238,6 +239,51 @@ def test_what_a_data_set_has_served(tmp_path):
     assert found.served("ct", "c", "e", 1) == Served(experiments=3, rounds=3, known=True)
     assert found.served("ct", "c", "g", 1) == Served(experiments=4, rounds=3, known=False)
     assert found.served("mr", "c", "e", 1) == Served(experiments=0, rounds=1, known=True)
+
+
+def test_what_this_process_has_read_and_written_is_not_read_again(tmp_path, monkeypatch):
+    """Of ten thousand entries it takes a second in each round, and more memory than a site may have left."""
+    found = filled(tmp_path)
+    assert found.served("ct", "c", "e", 1, verify=False) == Served(0, 4, True)
+    monkeypatch.setattr(Ledger, "_lines", lambda _: pytest.fail("the ledger was read"))
+    for rounds in (5, 6):
+        found.append(entry(experiment="f"), update())
+        assert found.served("CT", "c", "e", 1, verify=False) == Served(1, rounds, True)
+
+
+def test_what_others_have_written_or_changed_is_read(tmp_path):
+    found, other = filled(tmp_path), ledger(tmp_path)
+
+    def served():
+        return found.served("ct", "c", "e", 1, verify=False).rounds
+
+    assert served() == 4
+    other.append(entry(), update())
+    assert served() == 5
+    other.append(entry(), update())
+    found.append(entry(), update())  # which is not to hide the other's
+    assert served() == 7
+    whole = found.file.read_bytes()
+    found.file.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    assert served() == 3
+    with pytest.raises(SealBroken, match="not the one that its head names"):
+        found.append(entry(), update())
+    found.file.write_bytes(b"{" + whole)
+    with pytest.raises(SealBroken, match="line 1: it is no entry"):
+        served()
+    found.file.unlink()
+    assert served() == 0
+    with pytest.raises(SealBroken, match="it is gone"):
+        found.append(entry(), update())
+
+
+def test_a_change_that_keeps_the_length_is_read(tmp_path):
+    found = filled(tmp_path)
+    assert found.served("ct", "c", "e", 1, verify=False).rounds == 4
+    time.sleep(0.05)  # a file system's clock has ticks
+    found.file.write_bytes(found.file.read_bytes().replace(b'"task": "train"', b'"task"; "train"', 1))
+    with pytest.raises(SealBroken, match="line 1: it is no entry"):
+        found.served("ct", "c", "e", 1, verify=False)
 
 
 def test_data_are_opened_once_for_a_run_and_for_no_more_runs_than_they_may_serve(tmp_path):
