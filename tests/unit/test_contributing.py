@@ -92,6 +92,11 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
         algorithms.algorithms()
 
 
+SHOWN = r"BoundedGradients: its shown must take \(self, state\): too many positional arguments"
+FINISH = r"its finish must take \(self, round_\): missing a required argument: 'model'"
+IS_ON = r"its is_on must take \(cls, values\): missing a required argument: 'values'"
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -110,6 +115,18 @@ def test_a_method_that_would_not_be_what_it_says_is_refused(installed, monkeypat
             (": float = setting(0.0", ": float = setting('much'"),
             "by default its setting gradient_bound must be a number",
         ),
+        (('name = "', 'shown = {"bound": 1}\n    name = "'), "its shown must be a method, not {'bound': 1}"),
+        (
+            ("    def refuses(self, run)", "    shown = property(str)\n\n    def refuses(self, run)"),
+            "its shown must be a",
+        ),
+        (("    def refuses(self, run)", "    def shown(self): ...\n\n    def refuses(self, run)"), SHOWN),
+        (
+            ("    def refuses(self, run)", "    def finish(self, round_, model): ...\n\n    def refuses(self, run)"),
+            FINISH,
+        ),
+        (("    def refuses(self, run)", "    def is_on(self, values): ...\n\n    def refuses(self, run)"), IS_ON),
+        (('name = "', 'card = dict\n    name = "'), r"its card must take \(self, data, classes\): no signature found"),
         ((": float = setting(0.0", ": list = setting([]"), "'gradient_bound' is <class 'list'>: use float, int, str"),
         (('symbol="G"', 'symbol="mu"'), "the symbol 'mu' of its setting 'gradient_bound' is the name of another"),
         (('symbol="G"', 'symbol="lr"'), "the symbol 'lr' of its setting 'gradient_bound' is the name of another"),
@@ -180,6 +197,23 @@ def test_a_mechanism_is_not_called_as_a_mixing_is(installed, monkeypatch):
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
     with pytest.raises(UserError, match="are both called 'samples': give the other package's another name"):
         mechanisms()
+
+
+def test_what_a_mechanism_shows_stands_in_the_place_of_nothing_that_results_have(installed, monkeypatch):
+    code = re.sub(r'^    name = "\w+"', '    name = "status"', EXAMPLES["fedbounded"], count=1, flags=re.MULTILINE)
+    shows = code.replace("    def refuses(", "    def shown(self, state):\n        return {}\n\n    def refuses(")
+    monkeypatch.setitem(EXAMPLES, "fedbounded", shows)
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    with pytest.raises(UserError, match="fedbounded_example:BoundedGradients: the name 'status' is taken"):
+        mechanisms()
+
+
+def test_the_names_that_results_have_are_those_of_their_page():
+    """Impression is what a mechanism shows."""
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    rows = page.partition("## Fields of results.json")[2].partition("\n\nA value that")[0].splitlines()
+    names = {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1] if row else "")}
+    assert names - {"impression", "last", "worst", "std", "counted"} == algorithms._OF_RESULTS
 
 
 def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):

@@ -53,7 +53,7 @@ LAST = (LabelPrior, UpdatePrivacy)
 GROUP = "medpfl.methods"
 """Entry points of other packages: each an :class:`~medpfl.algorithms.base.Algorithm`."""
 
-Thing = TypeVar("Thing", bound=type)
+Thing = TypeVar("Thing", bound=type[Mechanism])
 
 
 @cache
@@ -119,13 +119,19 @@ RESERVED |= {"alone", "alone_best", "alone_loss", "alone_finished", "alone_optim
 :mod:`medpfl.site.start`): no part of a method is called so."""
 _OF_A_ROUND = {"round", "seconds", "participants", "sites"}
 """Nor as what the record of a round has beside what parts report."""
+_OF_RESULTS = {"schema", "status", "algorithm", "title", "measures", "choices", "further", "each_round", "heads"}
+_OF_RESULTS |= {"init", "privacy", "pretrained", "config", "environment", "data", "rounds", "selected_round"}
+_OF_RESULTS |= {"selected_rounds", "selection", "final", "reference", "verdict", "mixing", "traffic", "seconds"}
+_OF_RESULTS |= {"unanswered", "failures", "notes", "detail", "running_statistics", "new", "forgetting"}
+"""Nor, where it shows something at the end, as what results have beside that."""
 
 
 def _by_name(things: tuple[Thing, ...]) -> dict[str, Thing]:
     """UserError if two have one name: another package's would stand in for this one's in every method."""
     found: dict[str, Thing] = {}
     for thing in things:
-        if thing.name in RESERVED | _OF_A_ROUND:
+        shows = thing.shown is not Mechanism.shown
+        if thing.name in RESERVED | _OF_A_ROUND | (_OF_RESULTS if shows else set()):
             raise UserError(f"{thing.__module__}:{thing.__name__}: the name {thing.name!r} is taken; give it another")
         if (other := found.setdefault(thing.name, thing)) is not thing:
             both = " and ".join(f"{t.__module__}:{t.__name__}" for t in (other, thing))

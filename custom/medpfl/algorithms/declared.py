@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from inspect import getfile, getmembers, isfunction, signature
+from inspect import getattr_static, getfile, getmembers, isfunction, signature
 from pathlib import Path
 from string import Formatter
 from types import FunctionType
 from typing import Any, Literal, get_args, get_origin
 
+from medpfl.algorithms import mechanism, mixing_kinds
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import REPLACED, Measuring, Mechanism, Rule
 from medpfl.algorithms.mixing_kinds import Mixing
@@ -92,12 +93,12 @@ def _of_part(part: type[Mechanism], own: Sequence[Algorithm]) -> str:
         return f"{name} has numbers = {part.numbers!r}: use a dictionary of (least, most) by name, the class's own"
     if part.newcomer is not None and not isinstance(part.newcomer, Rule):
         return f"{name} has newcomer = {part.newcomer!r}: use a Rule('what a joining site gets', 'why')"
+    if lacking := getattr(part, "__abstractmethods__", None):
+        return f"{name} lacks {', '.join(sorted(lacking))}"
     if misfit := _misfit(part):
         return f"{name}: {misfit}"
     if getattr(part, "common", False) and getattr(part, "weighs_sites", False):
         return f"{name} says common = True and weighs_sites = True: the cap on others' weights gives each site its own"
-    if lacking := getattr(part, "__abstractmethods__", None):
-        return f"{name} lacks {', '.join(sorted(lacking))}"
     for each, field in named_fields(part.settings_class).items():
         if field.is_required():
             return f"{name}: its setting {each!r} has no default: say setting(DEFAULT, 'what it is')"
@@ -114,16 +115,28 @@ def _is_range(said: Any) -> bool:
 
 
 def _misfit(part: type[Mechanism]) -> str:
-    """Why a mixing's matrix cannot be called; empty if it can."""
-    if not isfunction(made := getattr(part, "matrix", None)):
-        return ""
-    of = signature(made)
-    more = {"updates": None} if "updates" in of.parameters else {}
-    try:
-        of.bind(None, None, None, **more)
-    except TypeError as error:
-        return f"its matrix must take (self, run, state), and 'updates' if it is made of this round's: {error}"
+    """Which of its hooks cannot be called as a run calls it, some only at its end; empty if all can."""
+    made = object.__new__(part)
+    for name, hook in _hooks(part).items():
+        of_class, own = isinstance(hook, classmethod), getattr_static(part, name)
+        whose, *given = signature(hook.__func__ if of_class else hook).parameters
+        found = None if isinstance(own, property) else getattr(part if of_class else made, name)
+        if not callable(found):
+            return f"its {name} must be a method, not {own!r}"
+        try:
+            taken = signature(found)
+            taken.bind(*given, **({"updates": None} if name == "matrix" and "updates" in taken.parameters else {}))
+        except (TypeError, ValueError) as error:
+            more = ", and 'updates' if it is made of this round's" if name == "matrix" else ""
+            return f"its {name} must take ({', '.join([whose, *given])}){more}: {error}"
     return ""
+
+
+def _hooks(part: type[Mechanism]) -> dict[str, FunctionType | classmethod]:
+    """What a run calls of a mechanism, as this package defines it."""
+    ours = [kind for kind in part.__mro__ if kind.__module__ in (mechanism.__name__, mixing_kinds.__name__)]
+    members = {name: member for kind in reversed(ours) for name, member in vars(kind).items() if name[0] != "_"}
+    return {name: member for name, member in members.items() if isinstance(member, FunctionType | classmethod)}
 
 
 def _is_plain(annotation: Any) -> bool:

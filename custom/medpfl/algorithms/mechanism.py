@@ -209,7 +209,7 @@ class Mechanism:
         """
 
     def shown(self, state: ServerState) -> dict[str, Any] | None:
-        """What results have under its name, at the end."""
+        """What results have under its name, at the end. It is asked before the first round too, to see that it can."""
 
 
 class Measuring(Mechanism, ABC):

@@ -138,17 +138,25 @@ def _heads(plan: Plan) -> dict[str, Any] | None:
 
 
 def _shown(plan: Plan, state: ServerState) -> dict[str, dict[str, Any] | None]:
-    """What mechanisms show at the end, under their names; None while the run goes on, and of those it has not."""
-    there = {part.name: part for part in plan.config.parts}
+    """What mechanisms show at the end, under their names; None while the run goes on, and of those it has not.
+
+    They are asked before the first round too: a mistake at the end would cost the whole run.
+    """
     kinds: dict[str, type[Mechanism]] = {**mixings(), **mechanisms()}
-    showing = [name for name, kind in kinds.items() if kind.shown is not Mechanism.shown]
+    shown: dict[str, Any] = {name: None for name, kind in kinds.items() if kind.shown is not Mechanism.shown}
     done = state.phase == "done"
-    return {name: _what_is_shown(there[name], state) if done and name in there else None for name in showing}
+    for part in plan.config.parts if done or not state.round else ():
+        if part.name in shown:
+            found = _what_is_shown(part, state)
+            shown[part.name] = found if done else None
+    return shown
 
 
 def _what_is_shown(part: Mechanism, state: ServerState) -> dict[str, Any] | None:
     with asking(part, "its shown"):
         found = part.shown(state)
+    if found is not None and not isinstance(found, Mapping):
+        raise UserError(f"{part.name}: its shown gave {type(found).__name__}, not a dictionary or None")
     require_json(found, f"{part.name}: what its shown gives")
     return found
 

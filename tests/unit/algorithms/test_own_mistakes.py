@@ -325,15 +325,39 @@ def test_what_is_said_in_words_is_a_text(monkeypatch, hook):
         ("notes", "a note", "its notes gave 'a note', not a list of texts"),
         ("shown", {"x": torch.ones(1)}, "what its shown gives: .*Tensor is not JSON"),
         ("shown", broken, "its shown failed .*KeyError"),
+        ("shown", [1], "its shown gave list, not a dictionary or None"),
     ],
 )
-def test_what_results_are_told_is_looked_at(monkeypatch, hook, gives, words):
-    monkeypatch.setattr(Proximal, hook, gives if callable(gives) else lambda *_: gives)
+@pytest.mark.parametrize("at_end", [False, True])
+def test_what_results_are_told_is_looked_at_before_the_first_round_and_at_the_end(
+    monkeypatch, hook, gives, words, at_end
+):
+    def hooked(self, *of):
+        return None if hook == "shown" and at_end and not of[-1].round else gives(*of) if callable(gives) else gives
+
+    monkeypatch.setattr(Proximal, hook, hooked)
     federation = Federation.of(tiny_config("fedprox"))
-    plan = federation.plan()
-    state = run_in_process(plan, sites_of(federation), federation.model, workers=1)
-    with pytest.raises(UserError, match=f"proximal: {words}"):
+    plan, rounds = federation.plan(), []
+
+    def after_step(state):
+        rounds.append(state.round)
         build_results(plan, state, env="inprocess", data={}, seconds={})
+
+    with pytest.raises(UserError, match=f"proximal: {words}"):
+        run_in_process(plan, sites_of(federation), federation.model, workers=1, after_step=after_step)
+    assert (rounds[-1] > 0) is (hook == "shown" and at_end)
+
+
+def test_what_is_shown_stands_in_the_results_at_the_end_alone(monkeypatch):
+    monkeypatch.setattr(Proximal, "shown", lambda self, state: {"rounds": state.round})
+    federation = Federation.of(tiny_config("fedprox"))
+    plan, shown = federation.plan(), []
+
+    def after_step(state):
+        shown.append(build_results(plan, state, env="inprocess", data={}, seconds={})["proximal"])
+
+    run_in_process(plan, sites_of(federation), federation.model, workers=1, after_step=after_step)
+    assert shown == [None] * (len(shown) - 1) + [{"rounds": plan.config.rounds}]
 
 
 def test_a_module_for_a_method_is_answered_with_where_methods_are_found():
