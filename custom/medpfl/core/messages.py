@@ -97,6 +97,17 @@ class NotAsked(Failure):
     """Of a site that the question did not reach."""
 
 
+@dataclass(frozen=True)
+class Withheld(Failure):
+    """Of a site whose reason may hold what must not leave it.
+
+    Attributes:
+        told: what leaves in its place.
+    """
+
+    told: str
+
+
 Value = TypeVar("Value")
 
 

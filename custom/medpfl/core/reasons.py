@@ -1,7 +1,7 @@
 """A reason for which a site does not answer: one object says it, and knows it again where it would leave the site.
 
-What varies in a reason is a site's name, the name of a tensor of the run's model, a number of at most six digits, or
-one of a few listed words. Which reasons may leave is said in :mod:`medpfl.site.words`.
+What varies in a reason is a site's name, the name of a tensor of the run's model or of one of its mechanisms, a number
+of at most six digits, or one of a few listed words. Which reasons may leave is said in :mod:`medpfl.site.words`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _KINDS = {
     "error": "|".join(sorted(_ERRORS)),
     "system": "|".join(sorted({re.escape(os.strerror(code)) for code in range(1, 134)})),
     "hash": "[0-9a-f]{12}",
-    "mechanism": MECHANISM,
+    "mechanism": f"({MECHANISM})",
     "hook": "loss|begin|adapts|forward|term|beside|before_step|after_step|train|end|leaving|measured|in_use|finish"
     "|card|suits",
     "method": "[a-z][a-z-]{0,40}",
     "model": "[A-Za-z0-9_:.-]{1,60}",
     "metric": "'[a-z_.0-9]{1,40}'",
 }
-"""What may stand in a slot, as a regular expression; its groups are names of the run's entries."""
+"""What may stand in a slot, as a regular expression; its groups are names of the run's entries and mechanisms."""
 _QUOTED = ("name", "metric")
 _SLOT = re.compile(r"\{([^}]+)\}")
 
@@ -65,7 +65,7 @@ class Reason:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Of all that it can say; what its groups match must be among the names of the run's entries."""
+        """Of all that it can say; what its groups match must be names of the run's entries or mechanisms."""
         pieces = _SLOT.split(self.text)
         pieces[::2] = map(re.escape, pieces[::2])
         pieces[1::2] = (f"(?:{_expression(slot)})" for slot in pieces[1::2])

@@ -258,7 +258,7 @@ class Federation:
         shared = {} if joining else {name: (tuple(t.shape), t.dtype) for name, t in self.initial_shared.items()}
         tasks = {"statistics", "join"} if joining else {"prepare", "train"}
         channels = [c for c in self.channels if c.to_server and tasks & set(c.tasks)]
-        words = [name for c in channels for name in (c.name, *c.named)]
+        words = [name for c in channels for name in (c.name, *c.named)] + [part.name for part in self.config.parts]
         names = frozenset([*shared, *words, *self.split.personal_names, *self.split.description()])
         learned = self.config.learned
         return Gate(shared, channels, self.config.numbers, learned.schema, learned.spans, policy, names)

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from medpfl.core.errors import first_line
-from medpfl.core.messages import Failure, Message, Update
+from medpfl.core.messages import Failure, Message, Update, Withheld
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.core.reasons import error_name
 from medpfl.core.site_data import SiteData
 from medpfl.site import words
-from medpfl.site.hooks import HookFailed
+from medpfl.site.hooks import HookFailed, WrongForm
 from medpfl.site.store import StateNotKept
 from medpfl.training.loop import TrainingDiverged
 
@@ -57,10 +57,13 @@ def answer(site: Party, message: Message, model: nn.Module) -> Update | Failure:
     """The site's answer, or in words why there is none: a site's error must not end the others' run.
 
     Only this package's own messages travel. The text of any other error may name files or patients: it goes to the
-    site's log, and only the error's type leaves.
+    site's log, and only the error's type leaves; of a mistake of a mechanism's form its name and the hook's.
     """
     try:
         return site.handle(message, model)
+    except WrongForm as error:
+        told = words.WRONG_FORM(error.hook, error.mechanism, message.task)
+        return Withheld(site.name, message.round, str(error), told)
     except (StateError, StateNotKept, TrainingDiverged, LoaderError) as error:
         return Failure(site.name, message.round, str(error))
     except torch.OutOfMemoryError as error:

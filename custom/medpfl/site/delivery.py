@@ -19,14 +19,14 @@ from medpfl.bundle.verdict import page
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
-from medpfl.core.parameters import State, StateError
+from medpfl.core.parameters import State
 from medpfl.core.plain import require_json
 from medpfl.core.site_data import SiteData
 from medpfl.core.statefile import fingerprint, write_state
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.inputs import Inputs
 from medpfl.models.blend import is_blend
-from medpfl.site.hooks import calling
+from medpfl.site.hooks import WrongForm, calling
 from medpfl.tasks.task import Task
 
 Which = Literal["selected", "last"]
@@ -66,11 +66,11 @@ class Delivery:
             with calling(part, "card"):
                 said = part.card(data, self.inputs.classes)
             if not isinstance(said, Mapping):
-                raise StateError(f"{part.name}: its card gave {said!r}, not a dictionary")
+                raise WrongForm(part.name, "card", f"its card gave {said!r}, not a dictionary")
             try:
-                require_json(said, f"{part.name}: its card")
+                require_json(said, "its card")
             except UserError as error:
-                raise StateError(str(error)) from None
+                raise WrongForm(part.name, "card", str(error)) from None
             found |= said
         return found
 

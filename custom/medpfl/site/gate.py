@@ -41,7 +41,7 @@ class Gate:
         measures: schema of what is learned from one model's predictions on one part.
         gains: measures of which a difference to training alone is told, and the most that it can be.
         policy: the site's.
-        entries: what reasons may name: the model's tensors, and the lines that describe them.
+        entries: what reasons may name: the model's tensors, the lines that describe them, and the run's mechanisms.
     """
 
     shared: Mapping[str, tuple[tuple[int, ...], torch.dtype]]

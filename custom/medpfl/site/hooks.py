@@ -1,7 +1,7 @@
 """What a mechanism gives at a site, looked at: another package's may fail, or give something else than is asked.
 
-A mistake of form has the mechanism's name and what would be right. An error of its code ends as :class:`HookFailed`,
-whose words may leave the site, and with the whole of it in the site's log.
+A mistake of form ends as :class:`WrongForm`, which says what would be right, an error of its code as
+:class:`HookFailed`. What leaves the site of either has the names of the mechanism and its hook; the site's log has all.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from numbers import Real
 from traceback import walk_tb
@@ -47,6 +48,19 @@ class HookFailed(Exception):
         self.mechanism, self.hook, self.error = mechanism, hook, error
 
 
+class WrongForm(StateError):
+    """What a mechanism gave is not as it must be.
+
+    Attributes:
+        mechanism: its name.
+        hook: that gave it.
+    """
+
+    def __init__(self, mechanism: str, hook: str, said: str):
+        super().__init__(f"{mechanism}: {said}")
+        self.mechanism, self.hook = mechanism, hook
+
+
 @contextmanager
 def calling(mechanism: Mechanism, hook: str) -> Iterator[None]:
     """HookFailed in place of an error of a mechanism's code; one of the network's stays what it is."""
@@ -78,43 +92,44 @@ def checked_part(mechanism: Mechanism, hook: str, part: Part) -> Part:
         part: as it gave it.
 
     Raises:
-        StateError: it is no part, has something that cannot be called, or replaces what it does not say it replaces.
+        WrongForm: it is no part, has something that cannot be called, or replaces what it does not say it replaces.
     """
     name = mechanism.name
     if not isinstance(part, Part):
-        raise StateError(f"{name}: its {hook} gave {_kind(part)}, not a Part")
+        raise WrongForm(name, hook, f"its {hook} gave {_kind(part)}, not a Part")
     for what in _CALLED:
         if (call := getattr(part, what)) is not None and not callable(call):
-            raise StateError(f"{name}: its Part has {_kind(call)} as {what}, not a function")
+            raise WrongForm(name, hook, f"its Part has {_kind(call)} as {what}, not a function")
     for what in ("forward", "train"):
         if getattr(part, what) and what not in mechanism.replaces:
-            raise StateError(f"{name}: its Part has {what!r}, in the place of the run's: say replaces = ({what!r},)")
+            said = f"its Part has {what!r}, in the place of the run's: say replaces = ({what!r},)"
+            raise WrongForm(name, hook, said)
     if not isinstance(part.beside, Sequence) or not all(isinstance(each, Beside) for each in part.beside):
-        raise StateError(f"{name}: its Part has {_kind(part.beside)} as beside, not a sequence of Beside")
+        raise WrongForm(name, hook, f"its Part has {_kind(part.beside)} as beside, not a sequence of Beside")
     for each in part.beside:
         if not _is_number(each.weight):
-            raise StateError(f"{name}: its samples beside weigh {_kind(each.weight)}, not a finite number")
+            raise WrongForm(name, hook, f"its samples beside weigh {_kind(each.weight)}, not a finite number")
     calls = {what: _named(mechanism, what, call) for what in _CALLED if (call := getattr(part, what))}
     if "forward" in calls:
         calls["forward"] = _Forward(mechanism, calls["forward"])
     if "term" in calls:
-        calls["term"] = CheckedTerm(name, calls["term"])
+        calls["term"] = CheckedTerm(name, "term", calls["term"])
     return replace(part, beside=[_checked_beside(mechanism, each) for each in part.beside], **calls)
 
 
 def _checked_beside(mechanism: Mechanism, beside: Beside) -> Beside:
     name = mechanism.name
-    term = beside.term and CheckedTerm(name, _named(mechanism, "beside", beside.term))
+    term = beside.term and CheckedTerm(name, "beside", _named(mechanism, "beside", beside.term))
     return replace(beside, made=_Made(name, _named(mechanism, "beside", beside.made)), term=term)
 
 
 def checked_loss(mechanism: Mechanism, made: Loss) -> Loss:
     """A loss that a mechanism made of another one."""
     if not callable(made):
-        raise StateError(f"{mechanism.name}: its loss gave {_kind(made)}, not a function of logits and labels")
+        raise WrongForm(mechanism.name, "loss", f"its loss gave {_kind(made)}, not a function of logits and labels")
 
     def loss(scores: Tensor, labels: Tensor) -> Tensor:
-        return _scalar(made(scores, labels), f"{mechanism.name}: its loss")
+        return _scalar(made(scores, labels), mechanism.name, "loss", "its loss")
 
     return _named(mechanism, "loss", loss)
 
@@ -129,42 +144,42 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
     """
     name = mechanism.name
     if not isinstance(outcome, Outcome):
-        raise StateError(f"{name}: its end gave {_kind(outcome)}, not an Outcome")
+        raise WrongForm(name, "end", f"its end gave {_kind(outcome)}, not an Outcome")
     for what in ("sends", "numbers"):
         if not isinstance(found := getattr(outcome, what), Mapping):
-            raise StateError(f"{name}: its Outcome has {_kind(found)} as {what}, not a dictionary")
+            raise WrongForm(name, "end", f"its Outcome has {_kind(found)} as {what}, not a dictionary")
     if strange := next((each for each in outcome.sends if each not in channels), None):
-        raise StateError(f"{name} sends in {strange!r}, which is none of its channels to the server")
+        raise WrongForm(name, "end", f"it sends in {strange!r}, which is none of its channels to the server")
     for channel, tensors in outcome.sends.items():
-        require_tensors(tensors, f"{name}: what it sends in {channel}")
+        require_tensors_of(mechanism, "end", tensors, f"what it sends in {channel}")
     if outcome.state is not None:
-        require_tensors(outcome.state, f"{name}: its state")
-        _require_finite(outcome.state, f"{name}: its state")
+        require_tensors_of(mechanism, "end", outcome.state, "its state")
+        _require_finite(outcome.state, name, "end", "its state")
     return outcome
 
 
 def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State:
     """The whole state that a site uses, as a mechanism gave it."""
-    what = f"{mechanism.name}: what its in_use gave"
-    require_tensors(state, what)
-    own = model.state_dict()
+    wrong, what, own = partial(WrongForm, mechanism.name, "in_use"), "what its in_use gave", model.state_dict()
+    require_tensors_of(mechanism, "in_use", state, what)
     for name, tensor in own.items():
         if name not in state:
-            raise StateError(f"{what} lacks {name!r}: it must be the whole state, of {len(own)} tensors")
+            raise wrong(f"{what} lacks {name!r}: it must be the whole state, of {len(own)} tensors")
         if state[name].shape != tensor.shape:
-            raise StateError(f"{what} has {name!r} of shape {list(state[name].shape)}, not {list(tensor.shape)}")
+            raise wrong(f"{what} has {name!r} of shape {list(state[name].shape)}, not {list(tensor.shape)}")
     if extra := next((name for name in state if name not in own), None):
-        raise StateError(f"{what} has {extra!r}, which the network has not")
-    _require_finite(state, what)
+        raise wrong(f"{what} has {extra!r}, which the network has not")
+    _require_finite(state, mechanism.name, "in_use", what)
     return state
 
 
 def checked_leaving(mechanism: Mechanism, before: State, leaving: State) -> State:
     """The shared state on its way out, after a mechanism's step."""
-    what = f"{mechanism.name}: what its leaving gave"
-    require_tensors(leaving, what)
+    what = "what its leaving gave"
+    require_tensors_of(mechanism, "leaving", leaving, what)
     if strange := sorted({*leaving} ^ {*before}):
-        raise StateError(f"{what} {'has' if strange[0] in leaving else 'lacks'} {strange[0]!r}: give all of the update")
+        has = "has" if strange[0] in leaving else "lacks"
+        raise WrongForm(mechanism.name, "leaving", f"{what} {has} {strange[0]!r}: give all of the update")
     return leaving
 
 
@@ -173,31 +188,38 @@ def shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
-def require_same_network(mechanism: Mechanism, model: nn.Module, before: Mapping[str, torch.Size]) -> None:
-    """StateError unless a mechanism left a network with tensors of the names and shapes that it had."""
+def require_tensors_of(mechanism: Mechanism, hook: str, given: Any, what: str) -> None:
+    """WrongForm, which says what it is, unless a hook gave a dictionary of tensors."""
+    try:
+        require_tensors(given, what)
+    except StateError as error:
+        raise WrongForm(mechanism.name, hook, str(error)) from None
+
+
+def require_same_network(mechanism: Mechanism, hook: str, model: nn.Module, before: Mapping[str, torch.Size]) -> None:
+    """WrongForm unless a mechanism left a network with tensors of the names and shapes that it had."""
     now = shapes(model)
     if changed := sorted({name for name, _ in now.items() ^ before.items()}):
-        raise StateError(
-            f"{mechanism.name}: it changed the network itself, by {changed[0]!r}; it may change values alone"
-        )
+        said = f"it changed the network itself, by {changed[0]!r}; it may change values alone"
+        raise WrongForm(mechanism.name, hook, said)
 
 
 def require_finite_model(mechanism: Mechanism, model: nn.Module) -> None:
-    """StateError unless what a mechanism made of a model is finite."""
-    _require_finite(model.state_dict(), f"{mechanism.name}: what it made of the model")
+    """WrongForm unless what a mechanism made of a model at the end is finite."""
+    _require_finite(model.state_dict(), mechanism.name, "finish", "what it made of the model")
 
 
-def _require_finite(state: State, what: str) -> None:
+def _require_finite(state: State, mechanism: str, hook: str, what: str) -> None:
     for name, tensor in state.items():
         if tensor.layout != torch.strided:
-            raise StateError(f"{what} has {name!r}, which is sparse")
+            raise WrongForm(mechanism, hook, f"{what} has {name!r}, which is sparse")
         if not bool(torch.isfinite(tensor).all()):
-            raise StateError(f"{what} has {name!r} with values that are not finite")
+            raise WrongForm(mechanism, hook, f"{what} has {name!r} with values that are not finite")
 
 
-def _scalar(found: Any, whose: str) -> Tensor:
+def _scalar(found: Any, mechanism: str, hook: str, what: str) -> Tensor:
     if not isinstance(found, Tensor) or found.dim():
-        raise StateError(f"{whose} gave {_kind(found)}, not a scalar tensor")
+        raise WrongForm(mechanism, hook, f"{what} gave {_kind(found)}, not a scalar tensor")
     return found
 
 
@@ -214,20 +236,22 @@ class CheckedTerm:
     """What a mechanism adds to the loss; of a number, or of what no parameter is in, training would take no notice."""
 
     name: str
+    hook: str
     term: Callable[..., Tensor]
     last: Tensor | None = None
     depends: bool = False
 
     def __call__(self, *given: Any) -> Tensor:
         """The term of a step."""
-        found = _scalar(self.term(*given), f"{self.name}: its term")
+        found = _scalar(self.term(*given), self.name, self.hook, "its term")
         self.last, self.depends = found.detach(), self.depends or found.requires_grad
         return found
 
     def require_dependence(self) -> None:
         """After the steps of a round: in some of them all that it depends on may have been frozen."""
         if self.last is not None and not self.depends and float(self.last):
-            raise StateError(f"{self.name}: its term depends on no parameter that is trained: is it detached?")
+            said = "its term depends on no parameter that is trained: is it detached?"
+            raise WrongForm(self.name, self.hook, said)
 
 
 @dataclass(frozen=True)
@@ -238,23 +262,25 @@ class _Forward:
     forward: Forward
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Added]:
-        found, name = self.forward(x), self.mechanism.name
+        found, wrong = self.forward(x), partial(WrongForm, self.mechanism.name, "forward")
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Tensor)):
-            raise StateError(f"{name}: its forward gave {_kind(found)}, not logits and what is added to the loss")
+            raise wrong(f"its forward gave {_kind(found)}, not logits and what is added to the loss")
         scores, added = found
         if len(scores) != len(x):
-            raise StateError(f"{name}: its forward gave logits of {len(scores)} samples for {len(x)} inputs")
+            raise wrong(f"its forward gave logits of {len(scores)} samples for {len(x)} inputs")
         if callable(added):
             return scores, self._of_labels(added)
         if not ((isinstance(added, Tensor) and not added.dim()) or _is_number(added)):
-            raise StateError(f"{name}: its forward adds {_kind(added)} to the loss, not a scalar or a function")
+            raise wrong(f"its forward adds {_kind(added)} to the loss, not a scalar or a function")
         return scores, added
 
     def _of_labels(self, added: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def scalar(labels: Tensor) -> Tensor:
             with calling(self.mechanism, "forward"):
                 found = added(labels)
-            return found if _is_number(found) else _scalar(found, f"{self.mechanism.name}: what its forward adds")
+            if _is_number(found):
+                return found
+            return _scalar(found, self.mechanism.name, "forward", "what its forward adds")
 
         return scalar
 
@@ -267,15 +293,13 @@ class _Made:
     made: Callable[[Tensor, Tensor], Any]
 
     def __call__(self, x: Tensor, y: Tensor) -> Any:
-        found = self.made(x, y)
+        found, wrong = self.made(x, y), partial(WrongForm, self.name, "beside")
         if not (isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(t, Tensor) for t in found)):
-            raise StateError(
-                f"{self.name}: its samples beside the site's own are {_kind(found)}, not images and labels"
-            )
+            raise wrong(f"its samples beside the site's own are {_kind(found)}, not images and labels")
         images, labels = found
         if images.shape[1:] != x.shape[1:] or len(images) != len(labels):
-            raise StateError(
-                f"{self.name}: its samples beside the site's own are {list(images.shape)} with {len(labels)} labels; "
+            raise wrong(
+                f"its samples beside the site's own are {list(images.shape)} with {len(labels)} labels; "
                 f"the site's own are {list(x.shape[1:])} each"
             )
         return found

@@ -12,7 +12,7 @@ from torch import nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
-from medpfl.core.channels import Channel, require_tensors
+from medpfl.core.channels import Channel
 from medpfl.core.messages import Message, named
 from medpfl.core.noise import NoiseSource
 from medpfl.core.parameters import ParameterSplit, State, StateError
@@ -21,6 +21,7 @@ from medpfl.core.site_data import SiteData
 from medpfl.site import words
 from medpfl.site.hooks import (
     CheckedTerm,
+    WrongForm,
     calling,
     checked_leaving,
     checked_loss,
@@ -29,6 +30,7 @@ from medpfl.site.hooks import (
     checked_whole,
     require_finite_model,
     require_same_network,
+    require_tensors_of,
     shapes,
 )
 from medpfl.site.store import OPTIMIZER, copied
@@ -126,7 +128,7 @@ class Method:
                 part = mechanism.adapts(round_) if joining else mechanism.begin(round_)
             if part is not None:
                 self._parts[mechanism] = checked_part(mechanism, hook, part)
-            require_same_network(mechanism, round_.model, self._shapes)
+            require_same_network(mechanism, hook, round_.model, self._shapes)
 
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
@@ -143,7 +145,7 @@ class Method:
         if own is None:
             return work.run()
         if not isinstance(loss := own[1](work), float):
-            raise StateError(f"{own[0].name}: its training gave {loss!r}, not the mean loss per sample")
+            raise WrongForm(own[0].name, "train", f"its training gave {loss!r}, not the mean loss per sample")
         return loss
 
     def end(self) -> None:
@@ -156,7 +158,7 @@ class Method:
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
                 self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own)
-                require_same_network(mechanism, self.rounds[mechanism].model, self._shapes)
+                require_same_network(mechanism, "end", self.rounds[mechanism].model, self._shapes)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -185,9 +187,9 @@ class Method:
             elif isinstance(mechanism, Measuring):
                 with calling(mechanism, "measured"):
                     tensors = mechanism.measured(channel, self.rounds[mechanism])
-                require_tensors(tensors, f"{mechanism.name}: what it measured for {channel}")
+                require_tensors_of(mechanism, "measured", tensors, f"what it measured for {channel}")
             else:
-                raise StateError(f"{mechanism.name} has nothing to send in {channel} at this site")
+                raise WrongForm(mechanism.name, "end", f"it has nothing to send in {channel} at this site")
             found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})
         return found
 
@@ -210,9 +212,10 @@ class Method:
             with calling(mechanism, "finish"):
                 did = mechanism.finish(round_)
             if not isinstance(did, bool):
-                raise StateError(f"{mechanism.name}: its finish gave {did!r}, not whether it changed the model")
+                said = f"its finish gave {did!r}, not whether it changed the model"
+                raise WrongForm(mechanism.name, "finish", said)
             if did:
-                require_same_network(mechanism, round_.model, before)
+                require_same_network(mechanism, "finish", round_.model, before)
                 require_finite_model(mechanism, round_.model)
             changed = changed or did
         return changed

@@ -42,6 +42,9 @@ NOT_NEEDED = Reason("mixing {method} needs no 'other' tensors, so none leave")
 NO_STATE = Reason("the site cannot {read|write} its state: {system}" + MORE)
 FAILED = Reason("{error} in task '{task}' (the site's log says more)")
 FAILED_IN = Reason("{error} in the {hook} of {mechanism} in task '{task}' (the site's log says more)")
+WRONG_FORM = Reason(
+    "what the {hook} of {mechanism} gave in task '{task}' is not as it must be (the site's log says more)"
+)
 NO_MEMORY = Reason("the GPU has not enough memory in task '{task}'")
 NO_MEMORY_TO_TRAIN = Reason(
     "the GPU has not enough memory in task 'train': a smaller batch_size with a larger accumulate, or precision=bf16, "
@@ -181,7 +184,8 @@ def listed(reason: str, names: Collection[str]) -> str:
 
     Args:
         reason: why a site does not answer.
-        names: of the run's tensors, and the lines that describe them (:meth:`ParameterSplit.description`).
+        names: of the run's tensors, the lines that describe them (:meth:`ParameterSplit.description`), and of its
+            mechanisms.
     """
     for known in _known():
         if (found := known.pattern.fullmatch(reason)) is not None:

@@ -47,7 +47,7 @@ def trained(monkeypatch, begin, replaces=()):
         (lambda *_: Part(end=lambda: None), "proximal: its end gave None, not an Outcome"),
         (
             lambda *_: Part(end=lambda: Outcome(sends={"norms": {"a": torch.zeros(3)}})),
-            "proximal sends in 'norms', which is none of its channels to the server",
+            "proximal: it sends in 'norms', which is none of its channels to the server",
         ),
         (lambda *_: Part(end=lambda: Outcome(state={"a": 1.0})), "proximal: its state has 'a', float, not a tensor"),
         (
@@ -141,7 +141,7 @@ def test_code_that_fails_is_named_and_its_text_stays_in_the_sites_log(monkeypatc
     message = Message("train", 1, dict(federation.initial_shared))
     failed = answer(sites_of(federation)["site-1"], message, federation.model())
     assert failed == Failure("site-1", 1, words_.FAILED_IN("KeyError", hook, "proximal", "train"))
-    assert words_.listed(failed.reason, ()) == failed.reason
+    assert federation.gate().reason(failed.reason) == failed.reason
     assert f"site-1, train in round 1: proximal, in its {hook}: KeyError" in caplog.text
 
 
@@ -172,7 +172,7 @@ def test_an_error_that_no_list_has_is_said_by_the_nearest_that_is_there(monkeypa
     message = Message("train", 1, dict(federation.initial_shared))
     failed = answer(sites_of(federation)["site-1"], message, federation.model())
     assert failed.reason == words_.FAILED_IN("ValueError", "begin", "proximal", "train")
-    assert words_.listed(failed.reason, ()) == failed.reason
+    assert federation.gate().reason(failed.reason) == failed.reason
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from medpfl.config.run import make_config
+from medpfl.core.messages import Message
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.executor import PersonalizedExecutor
-from medpfl.flare.transport.payload import REASON
+from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.flare.transport.place import Place
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contents import contents
+from medpfl.site.hooks import WrongForm
 from medpfl.site.policy import HOSPITAL, OPEN
+from medpfl.site.words import WRONG_FORM
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -45,6 +49,27 @@ def test_a_site_that_cannot_make_its_folder_says_so_and_not_where(tmp_path, capl
     assert reply.get_header(REASON) == "policy: the site's ledger cannot be written, so nothing leaves"
     assert f"File exists: '{tmp_path / 'medpfl'}'" in caplog.text
     assert not any(str(tmp_path) in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+def test_of_what_a_mechanism_gave_wrongly_its_names_leave_and_the_text_is_in_the_sites_own_log(
+    tmp_path, caplog, at_site
+):
+    federation = Federation.of(make_config(algorithm="fedprox", sites=2, device="cpu", train_fraction=0.1))
+
+    class Wrong:
+        name, gate = "site-1", federation.gate()
+
+        def handle(self, message, model):
+            raise WrongForm("proximal", "term", "its term gave 'Jane Doe', not a scalar tensor")
+
+    executor = PersonalizedExecutor({})
+    executor._ready = Wrong(), None
+    asked = FLModelUtils.to_shareable(message_to_model(Message("train", 1), 2))
+    with caplog.at_level(logging.DEBUG):
+        reply = executor.execute("train", asked, at_site(tmp_path), Signal())
+    assert reply.get_header(REASON) == WRONG_FORM("term", "proximal", "train")
+    assert "its term gave 'Jane Doe', not a scalar tensor" in caplog.text
+    assert not any("Jane" in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
 
 
 def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp_path, at_site, monkeypatch):

@@ -63,7 +63,7 @@ class PersonalizedExecutor(Executor):
 
     def _execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         # Imported here: a job's processes should not pay for torch before they have work.
-        from medpfl.core.messages import Failure
+        from medpfl.core.messages import Failure, Withheld
         from medpfl.flare.transport.filter import GATE
         from medpfl.flare.transport.payload import REASON, message_of, update_to_shareable
         from medpfl.flare.transport.policy import SiteForbids
@@ -89,7 +89,8 @@ class PersonalizedExecutor(Executor):
         if isinstance(reply, Failure):
             split = message.info.get("split")
             theirs = frozenset(map(str, split if isinstance(split, list) else ())) | frozenset(message.tensors)
-            refusal = self._refused(fl_ctx, reply.reason, theirs)
+            told = reply.told if isinstance(reply, Withheld) else reply.reason
+            refusal = self._refused(fl_ctx, told, theirs)
             if (said := refusal.get_header(REASON)) != reply.reason:
                 self.log_warning(fl_ctx, f"task {task_name} failed: {reply.reason}", fire_event=False)
             self.log_error(fl_ctx, f"task {task_name} of round {message.round} failed: {said}")

@@ -1,0 +1,48 @@
+"""What leaves a site of a mechanism's mistake of form."""
+
+import pytest
+from tiny import config, sites_of
+
+from medpfl.algorithms.fedprox import Proximal
+from medpfl.core.messages import Message
+from medpfl.engine.federation import Federation
+from medpfl.site.answer import answer
+from medpfl.site.words import UNKNOWN, WRONG_FORM
+from medpfl.training.part import Beside, Outcome, Part
+
+
+def trained(monkeypatch, begin):
+    """The gate of a run of FedProx whose mechanism begins so, and a site's answer to its first round."""
+    monkeypatch.setattr(Proximal, "begin", begin)
+    federation = Federation.of(config("fedprox"))
+    message = Message("train", 1, dict(federation.initial_shared))
+    return federation.gate(), answer(sites_of(federation)["site-1"], message, federation.model())
+
+
+@pytest.mark.parametrize(
+    ("hook", "begin", "words"),
+    [
+        ("begin", lambda *_: [], "its begin gave list of 0, not a Part"),
+        ("begin", lambda *_: Part(term="mu"), "its Part has 'mu' as term, not a function"),
+        ("term", lambda *_: Part(term=lambda: 0.5), "its term gave 0.5, not a scalar tensor"),
+        ("beside", lambda *_: Part(beside=[Beside(lambda x, y: x, 1.0)]), "its samples beside the site's own are"),
+        ("end", lambda *_: Part(end=lambda: Outcome(state={"a": 1.0})), "its state has 'a', float, not a tensor"),
+    ],
+)
+def test_of_a_mistake_of_form_the_names_of_the_mechanism_and_its_hook_leave(monkeypatch, hook, begin, words):
+    gate, failed = trained(monkeypatch, begin)
+    assert failed.reason.startswith(f"proximal: {words}")
+    assert gate.reason(failed.reason) == UNKNOWN
+    assert failed.told == WRONG_FORM(hook, "proximal", "train") == gate.reason(failed.told)
+
+
+def test_no_mechanism_but_the_runs_is_named(monkeypatch):
+    """Its code could call itself after what it has read."""
+
+    def begin(self, round_):
+        self.name = "jane-doe"
+        return []
+
+    gate, failed = trained(monkeypatch, begin)
+    assert "jane-doe" in failed.told
+    assert gate.reason(failed.told) == UNKNOWN
