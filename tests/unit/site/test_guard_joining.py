@@ -9,10 +9,14 @@ from medpfl.core.statefile import fingerprint, read_state
 from medpfl.data.sites import open_source
 from medpfl.data.source import input_format
 from medpfl.engine.federation import Federation
+from medpfl.site.account import Account
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract
+from medpfl.site.ledger import Ledger
+from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import SitePolicy
+from medpfl.site.seal import Seal
 
 OPEN_TO_30 = SitePolicy(least_patients=30)
 
@@ -97,6 +101,28 @@ def test_statistics_that_nobody_names_stay(tmp_path, asked):
     f = joining.federation.model().state_dict()
     assert isinstance(joining.ask("statistics", dict(f), **asked), Failure)
     assert joining.ask("statistics", dict(f), asked=["statistics"]).tensors
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "own", "experiments"), [("fedavg", {}, 1), ("fedavg", {"lr": 0.2}, 2), ("f-fedap", {}, 2)]
+)
+def test_a_join_that_failed_is_an_experiment_and_once_more_where_more_may_have_left(
+    tmp_path, monkeypatch, algorithm, own, experiments
+):
+    ledger = Ledger(tmp_path / "kept", Seal(bytes(range(32)), "ledger"))
+
+    def submitted(own):
+        joining = Joining(tmp_path, algorithm, own=own)
+        joining.site.account = Account(ledger, OPEN_TO_30, joining.site.contract, "a", "job")
+        if algorithm == "f-fedap":
+            joining.ask("statistics", joining.weights(), asked=["statistics"])
+        return joining.ask("join", joining.weights(), epochs=1)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Newcomer, "_join", lambda *_: 1 / 0)
+        assert isinstance(submitted({}), Failure)
+    assert not isinstance(submitted(own), Failure)
+    assert len([entry for entry in ledger.entries() if entry["task"] == "open"]) == experiments
 
 
 def test_few_patients_give_no_statistics(tmp_path):
