@@ -136,10 +136,11 @@ class Segmentation:
             if (other := whose.setdefault(file, source)) != source:
                 raise UserError(f"{other} and {source} would have one mask, {file.name}: name one of them otherwise")
             given = source.parents[len(name.parts) - 1]  # the folder below which it was found
-            if file.exists() and file.parent.resolve() in {given.resolve(), source.parent.resolve()}:
+            places = {given.resolve(), source.parent.resolve()}  # which may be elsewhere, by a link
+            if file.exists() and not places.isdisjoint(file.resolve().parents):
                 raise UserError(
-                    f"--output_path {self.output_path}: {file} is there already, in the images' own folder, and is not "
-                    "overwritten: give another folder"
+                    f"--output_path {self.output_path}: {file} is there already, in the images' own folder or below, "
+                    "and is not overwritten: give another folder"
                 )
 
     def _file(self, item: Mapping[str, Any], source: Path) -> Path:

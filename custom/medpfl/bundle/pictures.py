@@ -12,6 +12,7 @@ from monai.config import KeysCollection
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture
+from medpfl.data.picture import open_picture
 
 
 class LoadPictured(EachValued):
@@ -39,7 +40,7 @@ class LoadPictured(EachValued):
             image = (
                 Image.fromarray(np.load(file, allow_pickle=False))
                 if file.suffix.lower() == ".npy"
-                else Image.open(file)
+                else open_picture(file)
             )
             mode = image.mode
             pixels = np.asarray(image.convert("RGB" if self.channels == 3 else "L"))

@@ -29,6 +29,19 @@ def test_images_of_other_folders_have_masks_of_their_own(tmp_path):
     segmentation(tmp_path, "a/scan.png", "b/scan.png", "c/v.nii")._require_no_overwriting()
 
 
+@pytest.mark.parametrize("place", ["", "manual", "reader-2/manual"])
+@pytest.mark.parametrize("name", ["a.nii.gz", "b.png"])
+def test_no_file_of_the_images_folder_is_overwritten_wherever_in_it_it_lies(tmp_path, place, name):
+    masks = segmentation(tmp_path, name)
+    masks._require_no_overwriting()
+    masks.output_path = str(tmp_path / "in" / place)
+    there = masks._file(masks.dataset.data[0], tmp_path / "in" / name)
+    there.parent.mkdir(parents=True)
+    there.touch()
+    with pytest.raises(UserError, match=f"{there.name} is there already, in the images' own folder or below"):
+        masks._require_no_overwriting()
+
+
 @pytest.mark.parametrize(
     ("place", "said"), [("here", "a folder; give a JSON file in it"), ("file/x.json", "file of that")]
 )

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from pictures import CENTRES, CLASSES, EACH, config, paint
 
+from medpfl.bundle.pictures import LoadPictured
 from medpfl.cli.options import Options
 from medpfl.core.errors import UserError
 from medpfl.data.check import check
 from medpfl.data.kinds.folders.layout import read_layout
 from medpfl.data.kinds.folders.picture_file import Reading, read_picture, upright
+from medpfl.data.kinds.masks.pair import Pair
+from medpfl.data.kinds.masks.picture_pair import read_mask
+from medpfl.data.kinds.masks.reading import Reading as MaskReading
 from medpfl.data.sites import open_source
 
 
@@ -184,3 +188,26 @@ def test_class_folders_whose_accents_are_written_in_two_ways_are_one_class(fundu
     layout = read_layout(fundus)
     assert layout.classes == (unicodedata.normalize("NFC", "Grüner Star"), "normal")
     assert [sum(p.label == 0 for p in pictures) for pictures in layout.centres.values()] == [6, 6, 6]
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize("name", ["scan.png", "scan.jfif", "scan.pgm"])
+def test_what_a_picture_holds_is_opened_as_a_picture_alone(tmp_path, monkeypatch, name):
+    """By itself Pillow takes a file for what it begins as, and has Ghostscript run a PostScript file's programs."""
+    ran = tmp_path / "ran"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\necho 10.0\ntouch {ran}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    file = tmp_path / name
+    file.write_bytes(POSTSCRIPT)
+    reads = [
+        lambda: read_picture(file, Reading(size=32)),
+        lambda: LoadPictured("image", 1, 64)({"image": file}),
+        lambda: read_mask(Pair("a", "p", "c", "i", file, file), MaskReading(size=32), 2),
+    ]
+    for read in reads:
+        with pytest.raises(UserError, match=re.escape(str(file))):
+            read()
+    assert not ran.exists()

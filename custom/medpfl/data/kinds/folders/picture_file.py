@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.kinds.folders.patient_pattern import PatientPattern
 from medpfl.data.kinds.folders.xray import is_dicom, xray, xray_size
+from medpfl.data.picture import open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -61,13 +62,13 @@ def read_picture(file: Path, reading: Reading) -> np.ndarray:
 
 def upright(file: Path, mode: Literal["RGB", "L"]) -> Image:
     """A picture or DICOM X-ray image in its own size, as :func:`read_picture` has it; UserError likewise."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
     from PIL.TiffImagePlugin import PHOTOMETRIC_INTERPRETATION
 
     try:
         if is_dicom(file):
             return xray(file).convert(mode)
-        with Image.open(file) as opened:
+        with open_picture(file) as opened:
             # Pillow turns images of 8 bits so that 0 is black, and leaves those of 16 as they are.
             white_is_zero = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC_INTERPRETATION) == 0
             return _eight_bits(ImageOps.exif_transpose(opened), white_is_zero).convert(mode)
@@ -97,31 +98,25 @@ def squared(image: Image, size: int, fit: Fit, between: int) -> Image:
 
 def picture_size(file: Path) -> tuple[int, int]:
     """Width and height in pixels, upright. Only the file's head is read, which must be good."""
-    from PIL import Image
-
     if is_dicom(file):
         return xray_size(file)
-    with Image.open(file) as image:
+    with open_picture(file) as image:
         return image.size[::-1] if _orientation(image) >= 5 else image.size
 
 
 def dark_of_16_bits(file: Path, pixels: np.ndarray) -> bool:
     """Whether a file of 16 bits becomes so dark a picture (:func:`read_picture`'s) as values of 12 or 14 bits do."""
-    from PIL import Image
-
     if is_dicom(file) or pixels.max() > DARK:
         return False
-    with Image.open(file) as image:
+    with open_picture(file) as image:
         return image.mode.startswith("I")
 
 
 def exif_turn(file: Path) -> int:
     """How EXIF data turn a picture: their orientation, 2 to 8, of which those from 5 exchange its sides; 0 if not."""
-    from PIL import Image
-
     if is_dicom(file):
         return 0
-    with Image.open(file) as image:
+    with open_picture(file) as image:
         return _orientation(image)
 
 

@@ -14,6 +14,7 @@ from medpfl.data.kinds.folders.picture_file import exif_turn, picture_size, read
 from medpfl.data.kinds.masks.classes_of import to_classes, values_in
 from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
+from medpfl.data.picture import open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,12 +55,12 @@ def picture_reading(reading: Reading) -> PictureReading:
 
 def read_mask(pair: Pair, reading: Reading, count: int) -> Mask:
     """A pair's mask; UserError, see :func:`read_pair`. Of the picture no more than the head is read."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     if pair.mask.suffix.lower() in JPEG:
         raise UserError(f"{pair.mask}: a mask in JPEG, which changes values (0 may become 1): store masks as PNG")
     try:
-        with Image.open(pair.mask) as opened:
+        with open_picture(pair.mask) as opened:
             values = _plain_values(ImageOps.exif_transpose(opened))
     except UserError:
         raise
@@ -122,7 +123,5 @@ def _square(classes: np.ndarray, reading: Reading) -> np.ndarray:
 
 def mode_of(file: Path) -> str:
     """``grey`` or ``colour``, by a picture's head."""
-    from PIL import Image
-
-    with Image.open(file) as image:
+    with open_picture(file) as image:
         return "grey" if image.mode in ("1", "L", "LA") or image.mode.startswith(("I", "F")) else "colour"
