@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kits import FEDAP, FEDAVG, ROOT, done, files, gates, init, kept_list, mistake, policy, read, write
+from kits import FEDAP, FEDAVG, ROOT, done, files, gates, init, kept_list, mistake, policy, read, site, write
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
@@ -147,10 +147,26 @@ def test_a_job_without_a_list_that_limits_is_refused(kit, tmp_path, own):
 
 
 def test_a_job_may_list_names_alone_or_as_flare_rewrites_them(kit, tmp_path):
-    done(kit, "--job", allowing(tmp_path, allowed={"conv1": {"weight": [6, 1, 5, 5]}, "statistics/": None}))
-    assert [gate.allowed for gate in gates(kit)] == [{"conv1.weight": [6, 1, 5, 5], "statistics/": None}]
+    done(kit, "--job", allowing(tmp_path, allowed={"conv1": {"weight": [6, 1, 5, 5]}, "fc3": {"bias": None}}))
+    assert [gate.allowed for gate in gates(kit)] == [{"conv1.weight": [6, 1, 5, 5], "fc3.bias": [11]}]
     before = files(kit)
     assert "it lacks" not in done(kit, "--job", allowing(tmp_path, allowed=["conv1.weight"]))
+    assert files(kit) == before
+
+
+WIDER = {"bn1.weight": [6], "bn2.running_var": None, "statistics/": None, "patient/": None, "conv1.weight": [6]}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_a_job_that_lists_what_it_does_not_send_is_refused(kit, tmp_path, name):
+    """The contract does not cover the list, which a coordinator may have widened by hand."""
+    done(kit, "--job", FEDAP)
+    before = files(kit)
+    job = allowing(tmp_path, allowed={**read_job(FEDAP).allowed, name: WIDER[name]})
+    said = f"of nothing that it sends, or in another shape, {name!r} first"
+    for more in ((), ("--new-list",)):
+        assert said in mistake(kit, "--job", job, *more)
+    assert said in str(site("review", job).exception)
     assert files(kit) == before
 
 

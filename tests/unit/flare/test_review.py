@@ -206,13 +206,15 @@ def changed(tmp_path, file, change):
     return job
 
 
-def another_run(tmp_path, **fields):
-    """A copy of a job whose sites and server have other fields of the run."""
-    job = changed(
-        tmp_path,
-        "app/config/config_fed_client.json",
-        lambda content: content["executors"][0]["executor"]["args"]["run_config"].update(fields),
-    )
+def another_run(tmp_path, sent=None, **fields):
+    """A copy of a job whose sites and server have other fields of the run, and a list of other tensors if given."""
+
+    def change(content):
+        content["executors"][0]["executor"]["args"]["run_config"].update(fields)
+        if sent:
+            content["task_result_filters"][0]["filters"][0]["args"]["allowed"] = sent
+
+    job = changed(tmp_path, "app/config/config_fed_client.json", change)
     file = job / "app" / "config" / "config_fed_server.json"
     content = json.loads(file.read_text())
     content["workflows"][0]["args"]["run_config"].update(fields)
@@ -258,7 +260,7 @@ def test_review_builds_a_network_that_the_site_permits(kit, tmp_path, monkeypatc
     (tmp_path / "reviewed_nets.py").write_text(net)
     monkeypatch.syspath_prepend(tmp_path)
 
-    job = another_run(tmp_path, model="reviewed_nets:Net")
+    job = another_run(tmp_path, {"fc.weight": [11, 784], "fc.bias": [11]}, model="reviewed_nets:Net")
     assert "which nobody here has permitted" in str(site("review", job).exception)
     assert "which nobody here has permitted" in str(site("review", job, "--kit", kit).exception)
     write(kit, "medpfl.json", {"code": ["reviewed_nets"]})

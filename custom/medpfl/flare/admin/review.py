@@ -17,6 +17,7 @@ from medpfl.flare.admin.enough import patients_here, site_name
 from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
+from medpfl.flare.job.sent import as_it_sends
 from medpfl.models.cost import Limits
 from medpfl.site.contract import Contract
 from medpfl.site.local_file import FILE, local_of, permit_code, read_content, read_object, read_site_manifest
@@ -42,7 +43,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
 
     Raises:
         NetworkTooLarge: the network is beyond them, so that it is not built here either.
-        UserError: it is no job of this package.
+        UserError: it is no job of this package, or lists as what may leave what it does not send.
     """
     job, meta = read_job(folder), read_object(folder / "meta.json")
     server_files, site_files = (
@@ -52,7 +53,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     code = sorted(file for file in folder.glob("*/custom/**/*") if file.is_file())
     known = {folder / "meta.json", *server_files, *site_files, *code}
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
-    config = make_config(**arguments["run_config"])
+    config = job.run
     own = {} if local is None else read_site_manifest(local)
     newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
@@ -67,7 +68,7 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     }
     foreign = [name for name in classes["sites"] if name not in AT_SITE]
     foreign += [name for name in classes["server"] if name not in AT_SERVER]
-    federation = Federation.of(config.model_copy(update={"device": "cpu"}), limits=limits)
+    _, federation = as_it_sends(job, limits)
     network = federation.model()
     return Review(
         job=job.name,

@@ -27,15 +27,17 @@ class Job:
 
     Attributes:
         name: the folder's.
-        config: the run.
-        allowed: names and shapes of the tensors that leave.
+        config: the run, or of sites that join what data they have.
+        run: the run, also where sites join it.
+        allowed: names and shapes of the tensors that leave, by its list.
         contract: its hash.
-        joining: sites join a finished run by it; ``config`` is then of what data they have.
+        joining: sites join a finished run by it.
         chooses: a site chooses what it uses by its validation patients, and says what that is worth if its policy does.
     """
 
     name: str
     config: RunConfig
+    run: RunConfig
     allowed: dict[str, list[int] | None]
     contract: str = ""
     joining: bool = False
@@ -108,7 +110,8 @@ def read_job(folder: Path) -> Job:
                 "make it anew (`medpfl export`)"
             )
         chooses = run.resolved_use != "received" and (joining or run.has_rival)
-        found.append(Job(folder.resolve().name, config, listed(file, allowed[0]), contract.hash, joining, chooses))
+        may_leave = listed(file, allowed[0])
+        found.append(Job(folder.resolve().name, config, run, may_leave, contract.hash, joining, chooses))
     if any(other != found[0] for other in found):
         raise UserError(f"{folder}: its sites send different things; prepare the kit without --job")
     return found[0]
