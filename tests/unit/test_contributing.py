@@ -216,6 +216,24 @@ def test_the_names_that_results_have_are_those_of_their_page():
     assert names - {"impression", "last", "worst", "std", "counted"} == algorithms._OF_RESULTS
 
 
+def test_a_package_that_cannot_be_loaded_stops_every_run_since_its_mechanism_may_be_on_by_itself(
+    installed, monkeypatch, tmp_path
+):
+    """Without it FedAvg would be another method, and nobody would be told."""
+    on = "    @classmethod\n    def is_on(cls, values):\n        return True\n\n    def refuses("
+    monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("    def refuses(", on))
+    installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")
+    assert "bounded_gradients" in [part.name for part in tiny.config("fedavg").parts]
+
+    algorithms.algorithms.cache_clear()
+    mechanisms.cache_clear()
+    monkeypatch.delitem(sys.modules, "fedbounded_example")
+    (tmp_path / "fedbounded_example.py").write_text("import no_such_module")
+    told = "entry point 'fedbounded' of examples, fedbounded_example:FEDBOUNDED, cannot be loaded: ModuleNotFoundError"
+    with pytest.raises(UserError, match=f"{told}.*no_such_module'; mend that package, or uninstall it"):
+        tiny.config("fedavg")
+
+
 def test_two_mechanisms_have_no_setting_in_common(installed, monkeypatch):
     monkeypatch.setitem(EXAMPLES, "fedbounded", EXAMPLES["fedbounded"].replace("gradient_bound", "mu"))
     installed("fedbounded", algorithms.GROUP, "fedbounded", "FEDBOUNDED")

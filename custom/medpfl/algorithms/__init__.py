@@ -38,6 +38,7 @@ from medpfl.algorithms.update_privacy import UpdatePrivacy
 from medpfl.algorithms.vhl import VHL
 from medpfl.algorithms.vit_heads import VIT_HEADS
 from medpfl.core.errors import UserError
+from medpfl.core.installed import installed
 from medpfl.core.settings import named_fields
 from medpfl.training.settings import Training
 
@@ -65,18 +66,13 @@ def algorithms() -> Mapping[str, Algorithm]:
             its parts do not fit together.
     """
     found = {a.name: a for a in OWN}
-    for entry in entry_points(group=GROUP):
-        where = f"entry point {entry.name!r} of {entry.dist.name if entry.dist else 'a package'}"
-        try:
-            method = entry.load()
-        except Exception as error:  # somebody else's package may raise anything
-            raise UserError(f"{where}, {entry.value}, cannot be loaded: {type(error).__name__}: {error}") from error
+    for name, where, method in installed(GROUP):
         if not isinstance(method, Algorithm):
-            raise UserError(f"{where}: {entry.value} must be a medpfl Algorithm, not {type(method).__name__}")
+            raise UserError(f"{where}: it must be a medpfl Algorithm, not {type(method).__name__}")
         if method.name in found:
             raise UserError(f"{where}: there is a method {method.name!r} already; give it another name")
-        if wrong := problem(method, entry.name, OWN, (*FOR_ALL, *LAST)):
-            raise UserError(f"{where}, {entry.value}: {wrong}")
+        if wrong := problem(method, name, OWN, (*FOR_ALL, *LAST)):
+            raise UserError(f"{where}: {wrong}")
         found[method.name] = method
     return found
 

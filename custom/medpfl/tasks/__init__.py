@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 
 from medpfl.core.errors import UserError
+from medpfl.core.installed import installed
 from medpfl.tasks.classification import Classification
 from medpfl.tasks.multi_label import MultiLabel
 from medpfl.tasks.ordinal import Ordinal
@@ -29,14 +29,8 @@ def tasks() -> Mapping[str, Task]:
 @cache
 def _installed() -> Mapping[str, Task]:
     found = {}
-    for entry in entry_points(group=GROUP):
-        try:
-            task = entry.load()
-        except Exception as error:  # somebody else's package may raise anything
-            raise UserError(f"entry point {entry.name!r}, {entry.value}, cannot be loaded: {error}") from error
+    for _, where, task in installed(GROUP):
         if not isinstance(task, Task):
-            raise UserError(
-                f"entry point {entry.name!r}: {entry.value} must be a medpfl Task, not {type(task).__name__}"
-            )
+            raise UserError(f"{where}: it must be a medpfl Task, not {type(task).__name__}")
         found[task.name] = task
     return found

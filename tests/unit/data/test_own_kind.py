@@ -120,9 +120,9 @@ def test_an_installed_package_adds_its_kind(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("toy = no_such_package:Kind", "data kind 'toy' (no_such_package:Kind) cannot be loaded: No module named"),
-        ("toy = json:dumps", "data kind 'toy' (json:dumps) cannot be loaded: dumps() missing"),
-        ("toy = builtins:dict", "data kind 'toy': builtins:dict is no subclass of medpfl.data.kinds.kind.Kind"),
+        ("toy = no_such:Kind", "entry point 'toy' of toys, no_such:Kind, cannot be loaded: ModuleNotFoundError: No"),
+        ("toy = json:dumps", "entry point 'toy' of toys, json:dumps, cannot be loaded: TypeError: dumps() missing"),
+        ("toy = builtins:dict", "entry point 'toy' of toys, builtins:dict: it is no subclass of medpfl.data.kinds."),
     ],
 )
 def test_an_installed_kind_that_cannot_be_used_is_named(tmp_path, monkeypatch, entry, words):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from medpfl.core.errors import UserError, first_line
+from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
+from medpfl.core.installed import installed
 from medpfl.data.kinds.folders.folder_kind import FolderKind
 from medpfl.data.kinds.function.function_kind import FunctionKind
 from medpfl.data.kinds.kind import CentreKind, Kind
@@ -90,14 +90,9 @@ def _here(data: str) -> Kind | None:
 
 @cache
 def _installed() -> tuple[Kind, ...]:
-    return tuple(_loaded(entry) for entry in entry_points(group=GROUP))
-
-
-def _loaded(entry: Any) -> Kind:
-    try:
-        made = entry.load()()
-    except Exception as error:  # another package's code may raise anything
-        raise UserError(f"data kind {entry.name!r} ({entry.value}) cannot be loaded: {first_line(error)}") from error
-    if not isinstance(made, Kind):
-        raise UserError(f"data kind {entry.name!r}: {entry.value} is no subclass of medpfl.data.kinds.kind.Kind")
-    return made
+    found = []
+    for _, where, kind in installed(GROUP, lambda named: named()):
+        if not isinstance(kind, Kind):
+            raise UserError(f"{where}: it is no subclass of medpfl.data.kinds.kind.Kind")
+        found.append(kind)
+    return tuple(found)
