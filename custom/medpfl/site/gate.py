@@ -67,17 +67,21 @@ class Gate:
             schema = answers(self.measures, self.gains)[task]
             found = schema.model_validate(update.metrics, strict=True).model_dump(exclude_unset=True)
         except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            logger.warning("%s: %s", _short(where), error.errors()[0]["msg"])
-            raise StateError(words.METRIC_MAY_NOT_LEAVE(where)) from None
+            where = error.errors()[0]["loc"]
+            logger.warning("%s: %s", _short(".".join(map(str, where))), error.errors()[0]["msg"])
+            # A key that is not of the schema, or of `numbers` and not declared, is whatever the code made of it.
+            declared = where[0] != "numbers" or len(where) == 1 or where[1] in self.numbers
+            if error.errors()[0]["type"] == "extra_forbidden" or not declared:
+                raise StateError(words.NO_ENTRY_OF_THE_RUN("a number")) from None
+            raise StateError(words.METRIC_MAY_NOT_LEAVE(".".join(map(str, where)))) from None
         for name, value in (found.get("numbers") or {}).items():
             least, most = self.numbers.get(name, _NONE)
             if not least <= value <= most:
-                if name in self.numbers:
-                    logger.warning("%s is %r; by its mechanism's `numbers` it is %g to %g", name, value, least, most)
-                else:
+                if name not in self.numbers:
                     logger.warning("%s is none of the numbers that its mechanism names in `numbers`", _short(name))
-                raise StateError(words.METRIC_MAY_NOT_LEAVE(f"numbers.{_short(name)}"))
+                    raise StateError(words.NO_ENTRY_OF_THE_RUN("a number"))
+                logger.warning("%s is %r; by its mechanism's `numbers` it is %g to %g", name, value, least, most)
+                raise StateError(words.METRIC_MAY_NOT_LEAVE(f"numbers.{name}"))
         seconds = update.seconds
         if not isinstance(seconds, float | int) or not 0 <= seconds <= MOST_SECONDS:
             raise StateError(words.METRIC_MAY_NOT_LEAVE("seconds"))
@@ -121,7 +125,8 @@ class Gate:
             elif name in entries:
                 found[name] = self._in_channel(name, tensor, entries[name])
             else:
-                raise StateError(words.MAY_NOT_LEAVE(_short(name)))
+                logger.warning("%s is no tensor of the run", _short(name))
+                raise StateError(words.NO_ENTRY_OF_THE_RUN("a tensor"))
         if missing := next((name for name in allowed if name not in found), None):
             raise StateError(words.MAY_NOT_LEAVE(missing))  # a part of an update is no update
         return found

@@ -163,6 +163,8 @@ LEDGER = Reason(
 # The gate.
 MAY_NOT_LEAVE = Reason("gate: {name} may not leave")
 METRIC_MAY_NOT_LEAVE = Reason("gate: metric {metric} may not leave as it is")
+NO_ENTRY_OF_THE_RUN = Reason("gate: {a tensor|a number} that the run does not have may not leave" + MORE)
+"""What it is called is the code's, made as it ran."""
 
 
 @cache

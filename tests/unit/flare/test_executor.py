@@ -4,13 +4,15 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from medpfl.config.run import make_config
-from medpfl.core.messages import Message
+from medpfl.core.messages import Message, Update
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
@@ -19,7 +21,7 @@ from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contents import contents
 from medpfl.site.hooks import WrongForm
 from medpfl.site.policy import HOSPITAL, OPEN
-from medpfl.site.words import WRONG_FORM
+from medpfl.site.words import NO_ENTRY_OF_THE_RUN, WRONG_FORM
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -70,6 +72,32 @@ def test_of_what_a_mechanism_gave_wrongly_its_names_leave_and_the_text_is_in_the
     assert reply.get_header(REASON) == WRONG_FORM("term", "proximal", "train")
     assert "its term gave 'Jane Doe', not a scalar tensor" in caplog.text
     assert not any("Jane" in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+@pytest.mark.parametrize("what", ["prototypes/Jane-Doe", "loss_jane_doe"])
+def test_what_code_calls_what_it_made_as_it_ran_never_leaves(tmp_path, caplog, at_site, what):
+    """Not even where the server lists it among the names that it says are shared, as one guess of many."""
+    federation = Federation.of(make_config(algorithm="fedavg", sites=2, device="cpu", train_fraction=0.1))
+
+    class Careless:
+        name, gate = "site-1", federation.gate()
+
+        def handle(self, message, model):
+            tensors = federation.initial_shared | ({what: torch.zeros(1)} if "/" in what else {})
+            numbers = {} if "/" in what else {"numbers": {what: 2.5}}
+            metrics = {"train_loss": 0.5, "validation": None} | numbers
+            return self.gate.passed("train", Update("site-1", 1, tensors, metrics, 1.0))
+
+    executor = PersonalizedExecutor({})
+    executor._ready = Careless(), None
+    guesses = {"split": [what, "prototypes/John-Doe"]}
+    asked = FLModelUtils.to_shareable(message_to_model(Message("train", 1, {}, guesses), 2))
+    with caplog.at_level(logging.DEBUG):
+        reply = executor.execute("train", asked, at_site(tmp_path), Signal())
+    kind = "a tensor" if "/" in what else "a number"
+    assert reply.get_header(REASON) == NO_ENTRY_OF_THE_RUN(kind)
+    assert what in caplog.text  # in the site's other log
+    assert not any(what in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
 
 
 def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp_path, at_site, monkeypatch):

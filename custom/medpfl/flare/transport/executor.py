@@ -87,7 +87,8 @@ class PersonalizedExecutor(Executor):
         reply = answer(site, message, model)
         self._tidy_up()
         if isinstance(reply, Failure):
-            split = message.info.get("split")
+            # Of what the server says is shared a site names where they disagree, which it looks at nowhere else.
+            split = message.info.get("split") if message.task in ("prepare", "join") else ()
             theirs = frozenset(map(str, split if isinstance(split, list) else ())) | frozenset(message.tensors)
             told = reply.told if isinstance(reply, Withheld) else reply.reason
             refusal = self._refused(fl_ctx, told, theirs)
