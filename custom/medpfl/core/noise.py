@@ -63,7 +63,13 @@ def clip_factor(norm: float, bound: float) -> float:
 
 
 def on_grid(values: np.ndarray, deviation: float) -> np.ndarray:
-    """Whole numbers of grid steps for noise of this standard deviation, towards zero: int64."""
+    """Whole numbers of grid steps for noise of this standard deviation, towards zero: int64.
+
+    Raises:
+        ValueError: a value is not finite: no noise would hide it.
+    """
+    if not np.isfinite(values).all():
+        raise ValueError("a value that is not finite cannot be hidden by noise")
     return np.trunc(values * (STEPS / deviation)).astype(np.int64)
 
 

@@ -177,6 +177,8 @@ def checked_leaving(mechanism: Mechanism, before: State, leaving: State) -> Stat
     """The shared state on its way out, after a mechanism's step."""
     what = "what its leaving gave"
     require_tensors_of(mechanism, "leaving", leaving, what)
+    if leaving is not before:
+        _require_finite(leaving, mechanism.name, "leaving", what)
     if strange := sorted({*leaving} ^ {*before}):
         has = "has" if strange[0] in leaving else "lacks"
         raise WrongForm(mechanism.name, "leaving", f"{what} {has} {strange[0]!r}: give all of the update")

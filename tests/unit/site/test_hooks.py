@@ -1,6 +1,7 @@
 """What leaves a site of a mechanism's mistake of form."""
 
 import pytest
+import torch
 from tiny import config, sites_of
 
 from medpfl.algorithms.fedprox import Proximal
@@ -11,10 +12,10 @@ from medpfl.site.words import UNKNOWN, WRONG_FORM
 from medpfl.training.part import Beside, Outcome, Part
 
 
-def trained(monkeypatch, begin):
+def trained(monkeypatch, begin, **fields):
     """The gate of a run of FedProx whose mechanism begins so, and a site's answer to its first round."""
     monkeypatch.setattr(Proximal, "begin", begin)
-    federation = Federation.of(config("fedprox"))
+    federation = Federation.of(config("fedprox", **fields))
     message = Message("train", 1, dict(federation.initial_shared))
     return federation.gate(), answer(sites_of(federation)["site-1"], message, federation.model())
 
@@ -46,3 +47,18 @@ def test_no_mechanism_but_the_runs_is_named(monkeypatch):
     gate, failed = trained(monkeypatch, begin)
     assert "jane-doe" in failed.told
     assert gate.reason(failed.told) == UNKNOWN
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_what_leaves_by_a_mechanism_is_finite_before_it_is_clipped_and_noised(monkeypatch, bad):
+    """Clipped, an update with one such value is a finite number far beyond the bound, which noise does not hide."""
+
+    def leaving(self, shared, round_):
+        return {name: torch.where(torch.arange(t.numel()).view(t.shape) == 0, bad, t) for name, t in shared.items()}
+
+    monkeypatch.setattr(Proximal, "leaving", leaving)
+    gate, failed = trained(
+        monkeypatch, Proximal.begin, personal="batch-norm", settings={"update_clip": 1.0, "update_noise": 1.0}
+    )
+    assert "with values that are not finite" in failed.reason
+    assert gate.reason(failed.told) == WRONG_FORM("leaving", "proximal", "train")

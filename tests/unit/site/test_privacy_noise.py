@@ -91,3 +91,9 @@ def test_all_answers_lie_on_one_grid():
     # What an answer's last bits would betray: sums of floating-point numbers reach different sets of values.
     answers = [noised(on_grid(np.array([x] * 100), 0.3), 0.3, source()) / (0.3 / STEPS) for x in (0.1, 0.7000001)]
     assert all(np.allclose(a, np.rint(a), atol=1e-6) for a in answers)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_not_hidden_and_refused(bad):
+    with pytest.raises(ValueError, match="not finite"):
+        on_grid(np.array([0.5, bad]), 1.0)
