@@ -117,6 +117,26 @@ def test_a_page_is_not_written_over_what_it_is_about(refused, finished, tmp_path
     assert "choose another file" in refused("advise", "--counts", "counts.csv", "--json", "counts.csv")
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("run", "fedavg", *SMALL, "--out"), "--out"),
+        (("compare", "fedbn", *SMALL, "--seeds", "1", "--out"), "--out"),
+        (("report", ".", "--out"), "--out"),
+        (("export", "fedavg", "--job"), "--job"),
+        (("advise", "--json"), "--json"),
+        (("data", "check", "organamnist-sample", "--deep", "--page"), "--page"),
+        (("data", "inventory", ".", "--out"), "--out"),
+        (("data", "phantom"), "DIR"),
+        (("site", "audit", "job", "--out"), "--out"),
+    ],
+)
+def test_an_empty_place_is_not_the_current_folder(refused, tmp_path, words, name):
+    """As of a variable that is not set."""
+    assert refused(*words, "") == f"medpfl: {name} '': empty; give a path, . for the current folder\n"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("out", [".", "folder", "file/page.html"])
 def test_a_page_where_none_can_be(refused, finished, tmp_path, out):
     (tmp_path / "folder").mkdir()

@@ -31,6 +31,7 @@ def refusal(card: Mapping[str, Any], inputs: Inputs) -> str | None:
         inputs: how files become the network's input.
     """
     given = {"site": card["site"], "algorithm": card["algorithm"], "classes": inputs.classes}
+    given["test"] = card["test"] or {}
     arguments = _arguments(card)
     given |= {"preprocessing": inputs.settings, "model": arguments.pop("name"), **arguments}
     return next(filter(None, (plain_problem(value, name) for name, value in given.items())), None)

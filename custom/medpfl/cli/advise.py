@@ -10,6 +10,7 @@ import typer
 
 from medpfl.cli import options as opt
 from medpfl.cli.consoles import console, say
+from medpfl.cli.flags import written
 from medpfl.config.fields import DATA, OPTIONS, flag_of
 from medpfl.core.errors import UserError
 from medpfl.core.settings import extra
@@ -42,7 +43,13 @@ def advise(
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Write the answer for programs too.", show_default=False),
+        typer.Option(
+            "--json",
+            parser=written("--json"),
+            metavar="FILE",
+            help="Write the answer for programs too.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Say before training what regime the sites' numbers are, and what did best in such regimes of our benchmarks.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from medpfl.cli.consoles import console, say
+from medpfl.cli.flags import written
 from medpfl.cli.named_path import named_path
 from medpfl.core.errors import UserError
 
@@ -33,9 +34,10 @@ def audit(
     minutes: Annotated[
         float, typer.Option(min=0.1, help="Minutes of the processor; an attack not begun by then fails.")
     ] = 10.0,
-    out: Annotated[Path, typer.Option(help="Folder of the report and of pictures of patients; it stays here.")] = Path(
-        "audit"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(parser=written("--out"), help="Folder of the report and of pictures of patients; it stays here."),
+    ] = Path("audit"),
 ) -> None:
     """Attack this site's own code with a job, as a malicious server would, and say what comes back.
 

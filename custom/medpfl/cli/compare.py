@@ -30,9 +30,10 @@ def compare(
     new_test: flags.NewTest = None,
     forgetting: flags.Forgetting = None,
     sweep: flags.Sweep = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results; finished runs in it are used again.")] = Path(
-        "runs/compare"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(parser=flags.written("--out"), help="Folder of the results; finished runs in it are used again."),
+    ] = Path("runs/compare"),
 ) -> None:
     """Train algorithms on the same splits and seeds and compare them pair by pair; local is always among them."""
     require_known(env, "sim", "inprocess")
@@ -66,7 +67,7 @@ def _require_all(unfinished: list[dict[str, Any]]) -> None:
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs; several are compared.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(parser=flags.written("--out"), help="The page.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page about runs."""
     from medpfl.report.page import write_report

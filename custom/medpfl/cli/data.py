@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from medpfl.cli.consoles import console, listing, say
+from medpfl.cli.flags import written
 from medpfl.cli.options import key_values
 from medpfl.core.errors import UserError, printable
 
@@ -48,7 +49,10 @@ def data_check(
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every scan as training would, into its cache, and show its slices.")
     ] = False,
-    page: Annotated[Path | None, typer.Option(help="HTML file that --deep writes.", show_default="check.html")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(parser=written("--page"), help="HTML file that --deep writes.", show_default="check.html"),
+    ] = None,
 ) -> None:
     """Say in words whether data can be used. Exit code 1 if not."""
     from medpfl.data.check import check, check_deep
@@ -75,7 +79,10 @@ def data_inventory(
     path: Annotated[Path, typer.Argument(help="A folder, such as an export of the PACS. No table is needed.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for inventory.csv, inventory.html with a thumbnail each, and labels.csv to fill in."),
+        typer.Option(
+            parser=written("--out"),
+            help="Folder for inventory.csv, inventory.html with a thumbnail each, and labels.csv to fill in.",
+        ),
     ] = None,
     dates: Annotated[bool, typer.Option("--dates", help="Say the dates of the studies too.")] = False,
     labels: Annotated[
@@ -159,7 +166,7 @@ def data_prepare(
 
 @data_app.command("phantom")
 def data_phantom(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    folder: Annotated[Path, typer.Argument(parser=written("DIR"), metavar="DIR", help="A new or empty folder.")],
     patients: Annotated[int, typer.Option(help="In all six centres together.")] = 240,
     matrix: Annotated[int, typer.Option(help="Rows and columns of an image, 32 to 512.")] = 128,
     seed: Annotated[int, typer.Option(help="Another seed, other patients.")] = 0,

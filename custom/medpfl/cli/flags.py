@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from medpfl.config.fields import PLACE, RUN
+from medpfl.core.errors import UserError
+
+
+def written(name: str) -> Callable[[str], Path]:
+    """Reads the place that a command writes to; an empty one, as of a variable that is not set, is refused.
+
+    Args:
+        name: what the command line calls it.
+    """
+
+    def path(said: str) -> Path:
+        if not said:  # as a path it would be the current folder
+            raise UserError(f"{name} '': empty; give a path, . for the current folder")
+        return Path(said)
+
+    return path
+
 
 AlgorithmName = Annotated[str, typer.Argument(help="One of `medpfl algorithms`.")]
 AlgorithmOrDefault = Annotated[

@@ -44,7 +44,10 @@ def run(
     forgetting: flags.Forgetting = None,
     track: flags.Track = None,
     join: flags.Join = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results.", show_default="runs/EXPERIMENT")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=flags.written("--out"), help="Folder of the results.", show_default="runs/EXPERIMENT"),
+    ] = None,
 ) -> None:
     """Train one algorithm and report every site's own model."""
     simulated = {"--threads": threads, "--new-test": new_test, "--forgetting": forgetting}
@@ -107,7 +110,10 @@ def run(
 @opt.takes_options()
 def export(
     algorithm: flags.AlgorithmName,
-    job: Annotated[Path, typer.Option(help="The job folder to make; its last part is the job's name.")],
+    job: Annotated[
+        Path,
+        typer.Option(parser=flags.written("--job"), help="The job folder to make; its last part is the job's name."),
+    ],
     options: opt.Options,
     byoc: Annotated[
         bool, typer.Option("--byoc", help="Carry this package's code in the job.", rich_help_panel=PLACE)

@@ -9,7 +9,6 @@ each structure or label: of a rare one they would be a single case's, and say wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 from typing import Any
 
 from medpfl.site.policy import SitePolicy
@@ -19,7 +18,7 @@ from medpfl.tasks.told import Measured
 DIGITS = 2
 """Of measures that leave: after the point below 1, in all above."""
 TENS = 10
-"""Numbers of cases leave as multiples of it."""
+"""Numbers of samples leave as multiples of it, those of cases with the multiple below or ``least_patients``."""
 
 _MOST_LOSS = 10.0
 """A loss above it says the same as it: large logits would make the share of a class in it exact."""
@@ -129,14 +128,14 @@ def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str,
         return None
     rounded = {k: _rounded_within(v) for k, v in measures.items() if k not in (*NAMES, "intervals")}
     rounded |= {k: [None] * len(v) for k, v in measures.items() if k.endswith(_EACH)}
-    return rounded | {"n": _enough_in_tens(measures["n"], policy)}
+    return rounded | {"n": _tens_below(measures["n"], policy)}
 
 
 def _coarse_cases(selecting: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
     """Only where the validation measures leave too: their shares say more than whether one class has nearly all."""
     if selecting is None or policy.measures == "none" or selecting["cases"] < policy.least_patients:
         return None
-    return {"cases": _enough_in_tens(selecting["cases"], policy), "majority": selecting["majority"]}
+    return {"cases": _tens_below(selecting["cases"], policy), "majority": selecting["majority"]}
 
 
 def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -158,9 +157,9 @@ def _rounded_within(value: Any) -> Any:
     return _rounded(value)
 
 
-def _enough_in_tens(number: int, policy: SitePolicy) -> int:
-    """Enough it is afterwards too."""
-    return _tens(number, least=TENS * max(1, ceil(policy.least_patients / TENS)))
+def _tens_below(number: int, policy: SitePolicy) -> int:
+    """Fewer than 20, which reports warn of, it is afterwards too; and enough, for the next gate."""
+    return max(TENS, policy.least_patients, number - number % TENS)
 
 
 def _tens(number: int, least: int) -> int:

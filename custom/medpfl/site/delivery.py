@@ -40,6 +40,15 @@ ARCHIVE = "archive"
 
 logger = logging.getLogger(__name__)
 
+# fmt: off
+_FIELDS = frozenset((
+    "schema", "site", "which", "round", "algorithm", "task", "sigmoid", "choices", "settings", "seed", "data",
+    "model", "classes", "input", "measures", "samples", "patients", "validation", "test", "lead",
+    "never_answered", "joined", "verdict", "sha256", "versions", "intended_use", "licence", "bundle",
+))
+# fmt: on
+"""What a card has of its own, beside what mechanisms say in it."""
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -71,6 +80,8 @@ class Delivery:
                 require_json(said, "its card")
             except UserError as error:
                 raise WrongForm(part.name, "card", str(error)) from None
+            if taken := sorted(_FIELDS.intersection(said)):
+                raise WrongForm(part.name, "card", f"its card gave {taken[0]!r}, which a card has by itself")
             found |= said
         return found
 

@@ -24,7 +24,7 @@ from medpfl.core.channels import require_tensors
 from medpfl.core.own_loaders import LoaderError
 from medpfl.core.parameters import State, StateError
 from medpfl.site.store import StateNotKept
-from medpfl.training.loop import Loss, TrainingDiverged
+from medpfl.training.loop import NO_TERM, Loss, TrainingDiverged
 from medpfl.training.part import Added, Beside, Forward, Outcome, Part
 
 Called = TypeVar("Called", bound=Callable[..., Any])
@@ -242,12 +242,23 @@ class CheckedTerm:
     term: Callable[..., Tensor]
     last: Tensor | None = None
     depends: bool = False
+    sum: Tensor | float = 0.0
 
     def __call__(self, *given: Any) -> Tensor:
         """The term of a step."""
         found = _scalar(self.term(*given), self.name, self.hook, "its term")
         self.last, self.depends = found.detach(), self.depends or found.requires_grad
         return found
+
+    def add(self, loss: Tensor) -> None:
+        """After a step's objective: sums the term, on the device, over the steps whose task's loss was finite."""
+        if self.last is not None:
+            self.sum = self.sum + torch.where(loss.isfinite(), self.last.to(loss.device, torch.float64), 0.0)
+
+    def require_finite(self, lr: float) -> None:
+        """Where training has diverged: TrainingDiverged, with its name, if that began in the term."""
+        if not isfinite(found := float(self.sum)):
+            raise TrainingDiverged(NO_TERM(self.hook, self.name, found, f"{lr:.3g}"))
 
     def require_dependence(self) -> None:
         """After the steps of a round: in some of them all that it depends on may have been frozen."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from medpfl.algorithms.mechanism import LocalRound, Measuring, Mechanism
 from medpfl.config.run import RunConfig
@@ -34,7 +34,7 @@ from medpfl.site.hooks import (
     shapes,
 )
 from medpfl.site.store import OPTIMIZER, copied
-from medpfl.training.loop import Epochs, Loss, Objective
+from medpfl.training.loop import Epochs, Loss, Objective, TrainingDiverged
 from medpfl.training.memory import Memory
 from medpfl.training.objective import objective_of
 from medpfl.training.part import Outcome, Part
@@ -133,7 +133,13 @@ class Method:
     def objective(self, model: nn.Module) -> Objective:
         """What is minimised."""
         loss = next(iter(self.rounds.values())).loss
-        return objective_of(model, list(self._parts.values()), loss, self.config.learned.loss)
+        minimised = objective_of(model, list(self._parts.values()), loss, self.config.learned.loss)
+        return partial(_watched, minimised, self._terms) if self._terms else minimised
+
+    @property
+    def _terms(self) -> list[CheckedTerm]:
+        of_parts = (term for part in self._parts.values() for term in (part.term, *(b.term for b in part.beside)))
+        return [term for term in of_parts if isinstance(term, CheckedTerm)]
 
     def train(self, model: nn.Module, data: SiteData, epochs: int, order: torch.Generator) -> float:
         """The epochs of a round; the mean loss per sample."""
@@ -142,18 +148,20 @@ class Method:
         after = [part.after_step for part in parts if part.after_step]
         work = Epochs(model, data, self.trainer, epochs, order, self.objective(model), before, after, self._memory)
         own = next(((m, part.train) for m, part in self._parts.items() if part.train), None)
-        if own is None:
-            return work.run()
-        if not isinstance(loss := own[1](work), float):
+        try:
+            loss = work.run() if own is None else own[1](work)
+        except TrainingDiverged:
+            for term in self._terms:
+                term.require_finite(self.trainer.lr)
+            raise
+        if own and not isinstance(loss, float):
             raise WrongForm(own[0].name, "train", f"its training gave {loss!r}, not the mean loss per sample")
         return loss
 
     def end(self) -> None:
         """After the epochs of a round."""
-        for part in self._parts.values():
-            for term in (part.term, *(each.term for each in part.beside)):
-                if isinstance(term, CheckedTerm):
-                    term.require_dependence()
+        for term in self._terms:
+            term.require_dependence()
         for mechanism, part in self._parts.items():
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
@@ -219,6 +227,13 @@ class Method:
                 require_finite_model(mechanism, round_.model)
             changed = changed or did
         return changed
+
+
+def _watched(objective: Objective, terms: list[CheckedTerm], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    loss, minimised = objective(x, y)
+    for term in terms:
+        term.add(loss.detach())
+    return loss, minimised
 
 
 def requested(config: RunConfig, known: Iterable[tuple[str, Mechanism]], asked: Iterable[str]) -> list:

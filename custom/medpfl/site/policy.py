@@ -44,7 +44,7 @@ class SitePolicy(BaseModel):
     """A site's policy.
 
     Attributes:
-        measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases rounded
+        measures: what of the measures leaves: ``full``; ``coarse``, rounded to two digits with numbers of cases down
             to tens, and only of what rests on ``least_patients`` patients (:mod:`medpfl.tasks.told`); or ``none``, and
             the site selects its round by itself.
         verdict: how the site's model compares with the one that it trained alone leaves too, as far as ``measures`` do;

@@ -30,6 +30,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 _ADVICE = ": lower the learning rate (lr={number}) or check the data"
 NO_LOSS = Reason("the training loss became {nan|inf|-inf}" + _ADVICE)
 NO_WEIGHTS = Reason("training led to weights that are not finite" + _ADVICE)
+NO_TERM = Reason(
+    "the {hook} of {mechanism} became {nan|inf|-inf} while the training loss was finite: put it right, or lower the "
+    "learning rate (lr={number})"
+)
 
 
 class TrainingDiverged(RuntimeError):

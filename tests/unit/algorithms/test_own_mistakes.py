@@ -21,6 +21,7 @@ from medpfl.site import words as words_
 from medpfl.site.answer import answer
 from medpfl.site.delivery import Delivery
 from medpfl.site.hooks import HookFailed
+from medpfl.training.loop import TrainingDiverged
 from medpfl.training.part import Beside, Outcome, Part
 
 
@@ -247,6 +248,7 @@ def test_the_model_at_the_end_is_of_the_runs_network_and_finite(monkeypatch, cha
     [
         (lambda *_: {"least": torch.ones(2)}, "proximal: its card: Object of type Tensor is not JSON"),
         (lambda *_: None, "proximal: its card gave None, not a dictionary"),
+        (lambda *_: {"test": {"note": "$run()"}}, "proximal: its card gave 'test', which a card has by itself"),
         (broken, "proximal, card: 'fc.weight of a patient'"),
     ],
 )
@@ -282,6 +284,30 @@ def test_a_term_may_be_nothing_or_depend_in_some_steps_alone(monkeypatch):
         return Part(term=lambda: next(round_.model.parameters()).sum() * 0.1 if next(steps) else torch.tensor(1.0))
 
     trained(monkeypatch, sometimes)
+
+
+def of_parameters(round_, factor):
+    return lambda *_: next(round_.model.parameters()).sum() * factor
+
+
+@pytest.mark.parametrize("factor", [torch.nan, torch.inf])
+@pytest.mark.parametrize("hook", ["term", "beside"])
+def test_a_term_by_which_training_diverges_is_named(monkeypatch, hook, factor):
+    def begin(self, round_):
+        term, images_ = of_parameters(round_, factor), lambda x, y: (x, y)
+        return Part(term=term) if hook == "term" else Part(beside=[Beside(images_, 1.0, term)])
+
+    words = rf"the {hook} of proximal became -?{factor} while .* finite: put it right, or .* \(lr=0\.1\)"
+    with pytest.raises(TrainingDiverged, match=words) as raised:
+        trained(monkeypatch, begin)
+    assert words_.listed(str(raised.value), {"proximal"}) == str(raised.value)
+
+
+def test_a_term_is_not_blamed_for_a_loss_that_was_not_finite_first(monkeypatch):
+    """In the step after it, with weights that are not finite, no term is."""
+    monkeypatch.setattr(Proximal, "loss", lambda self, round_, loss: lambda scores, y: loss(scores, y) * torch.nan)
+    with pytest.raises(TrainingDiverged, match="the training loss became nan"):
+        trained(monkeypatch, lambda self, round_: Part(term=of_parameters(round_, 1.0)))
 
 
 def test_a_step_at_the_server_that_fails_is_named(monkeypatch):

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from tiny import config, run
+from tiny import Net, config, run, sites_of
 
+from medpfl.algorithms.fedprox import Proximal
+from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.mechanism import Moved, Step
 from medpfl.algorithms.mixing import Samples, Uniform
 from medpfl.algorithms.mixing_kinds import Weights
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
+from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.engine.results import build_results
@@ -50,6 +53,22 @@ def test_its_move_is_made(monkeypatch):
     monkeypatch.setattr(Samples, "server_move", lambda self, parts: move)
     moved, _ = run(config("fedavg", rounds=1))
     assert all(bool((tensor == 2).all()) for tensor in moved.shared["site-1"].values())
+
+
+def test_what_a_site_uses_goes_through_the_mixing_first_and_the_prior_last(monkeypatch):
+    changes = {Samples: lambda bias: bias + 1, Proximal: lambda bias: 2 * bias, LabelPrior: lambda bias: bias - 3}
+    for kind, change in changes.items():
+
+        def in_use(self, round_, change=change):
+            state = round_.model.state_dict()
+            return state | {"fc2.bias": change(state["fc2.bias"])}
+
+        monkeypatch.setattr(kind, "in_use", in_use)
+    site, model = sites_of(Federation.of(config("fedprox", settings={"prior": 1.0})))["site-1"], Net()
+    before = model.fc2.bias.detach().clone()
+    received = site._method(Message("validate", 1, {}), model, 1, "update", 1).use(model)
+    assert torch.equal(model.fc2.bias, 2 * (before + 1) - 3)
+    assert torch.equal(received["fc2.bias"], before)
 
 
 def test_a_move_of_a_mixing_that_gives_each_site_its_own_is_refused(monkeypatch):

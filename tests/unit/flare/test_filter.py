@@ -161,7 +161,7 @@ def test_coarse_measures_leave_as_two_digits_and_tens():
     answer = shareable({"train_loss": 0.987654321, "validation": MEASURES}, **dict.fromkeys(STATISTICS, third))
     model = passed(answer, gate=gate)
     metrics = model.meta["medpfl_info"]["metrics"]
-    rounded = {"n": 40, "accuracy": 0.12, "auroc_ci95": [0.11, 1.0]}
+    rounded = {"n": 30, "accuracy": 0.12, "auroc_ci95": [0.11, 1.0]}
     assert metrics == {"train_loss": 1.0, "validation": MEASURES | rounded}
     assert float(model.params["statistics/bn1/mean"][0]) == float(np.float32(1 / 3))
     few = passed(shareable({"train_loss": 0.5, "validation": MEASURES | {"n": 19}}), gate=gate)

@@ -168,6 +168,18 @@ def test_what_has_left_a_site_passes_the_last_filter_as_it_is(least, n, accuracy
     assert coarsened(once, policy) == once
     assert (once["validation"] is not None) == (n >= least) == ("validation_loss" in once)
     assert (once["selecting"] is None) == (n < least)
+    told = [once["validation"]["n"], once["selecting"]["cases"]] if n >= least else []
+    assert all(least <= number and (number < 20) == (n < 20) for number in told if n >= 10)
+
+
+@pytest.mark.parametrize(
+    ("least", "n", "told"), [(20, 29, 20), (10, 19, 10), (15, 19, 15), (25, 34, 30), (25, 27, 25), (0, 3, 10)]
+)
+def test_numbers_of_cases_are_rounded_down(least, n, told):
+    """Reports warn of fewer than 20, or 100: what is rounded up would be none of them."""
+    policy = HOSPITAL.model_copy(update={"least_patients": least})
+    found = coarsened({"validation": {"n": n}, "selecting": {"cases": n, "majority": None}}, policy)
+    assert (found["validation"]["n"], found["selecting"]["cases"]) == (told, told)
 
 
 @given(st.floats(-2, 2), st.floats(0, 3), st.floats(0, 1))

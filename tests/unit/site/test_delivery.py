@@ -20,7 +20,7 @@ from medpfl.core.statefile import fingerprint, read_state
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.server.rounds import ServerState, messages
-from medpfl.site.delivery import Delivery
+from medpfl.site.delivery import _FIELDS, Delivery
 from medpfl.site.store import MODEL, DiskStore
 from medpfl.tasks.evaluation import predict
 
@@ -67,6 +67,7 @@ def test_both_models_are_there_and_are_those_of_the_store(pictures):
             assert same(model, site.store.get(MODEL, tested[which]))
             assert info == {"site": name, "round": tested[which]}
             found = card(folder / name / which)
+            assert not {*found} - _FIELDS  # which no mechanism may say
             assert found["sha256"] == fingerprint(model)
             assert found["test"] == json.loads(json.dumps(state.final[name]["test"][which]))
             reported = state.history[tested[which] - 1]["sites"][name]["validation"]
