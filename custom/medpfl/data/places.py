@@ -43,11 +43,25 @@ def looked_in() -> str:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder of the cache, for no other user to read, and returns it; UserError if it cannot be made."""
+    """Makes a folder of the cache, for no other user to read, and returns it.
+
+    One that is there may be shared with a group. What all others may do in it is taken from them.
+
+    Raises:
+        UserError: it cannot be made, or is another user's, who leaves it open to all.
+    """
     try:
         for folder in (*reversed(path.parents), path):
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, exist_ok=True)
+        found, me = path.stat(), os.geteuid()
+        if found.st_mode & 0o007:
+            if me not in (0, found.st_uid):
+                raise UserError(
+                    f"{path}: the cache belongs to another user, and all users may look into it: patients' images do "
+                    "not belong there; set XDG_CACHE_HOME to a folder of your own"
+                )
+            path.chmod(found.st_mode & 0o770)
     except OSError as error:
         raise UserError(
             f"{path}: the cache cannot be made: {error.strerror}; set XDG_CACHE_HOME to another folder"

@@ -18,6 +18,7 @@ from medpfl.data.kinds.scans.manifest import open_manifest
 from medpfl.data.kinds.scans.nifti import read_volume
 from medpfl.data.kinds.scans.preprocessing import Preprocessing
 from medpfl.data.kinds.scans.scan import Scan
+from medpfl.data.places import private_folder
 
 SMALL = Preprocessing(size=16, slices=8, lung_crop=False, spacing=(0, 0, 0))
 
@@ -150,6 +151,23 @@ def test_the_cache_is_for_its_owner_alone(tmp_path, scans):
         os.umask(before)
     for folder in (tmp_path / "medpfl", tmp_path / "medpfl" / "ct"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(("was", "then"), [(0o777, 0o770), (0o750, 0o750), (0o705, 0o700)])
+def test_what_all_users_may_do_in_a_cache_that_is_there_is_taken_from_them(tmp_path, was, then):
+    folder = tmp_path / "ct"
+    folder.mkdir()
+    folder.chmod(was)
+    assert stat.S_IMODE(private_folder(folder).stat().st_mode) == then
+
+
+def test_a_cache_of_another_user_that_is_open_to_all_is_refused(tmp_path, monkeypatch):
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(UserError, match=r"belongs to another user, .*; set XDG_CACHE_HOME"):
+        private_folder(tmp_path)
+    tmp_path.chmod(0o770)  # shared with a group
+    assert private_folder(tmp_path) == tmp_path
 
 
 @pytest.mark.parametrize("library", [torch, monai])
