@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, printable, printably
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+logger.addFilter(printably)
 
 PROBLEM = "problem"
 """In an item that cannot be used: why."""
@@ -31,7 +32,7 @@ def in_one_line(function: Callable[..., T]) -> Callable[..., T]:
         except Exception as error:
             if not _in_monais_command() or (cause := _user_error(error)) is None:
                 raise
-            sys.exit(f"medpfl: {cause}")
+            sys.exit(printable(f"medpfl: {cause}"))
 
     return call
 

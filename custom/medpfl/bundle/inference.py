@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from medpfl.bundle.answered import PROBLEM, each, end, in_one_line
-from medpfl.core.errors import TornFile, UserError
+from medpfl.core.errors import TornFile, UserError, printably
 from medpfl.core.permitted_code import permit
 from medpfl.core.site_data import ImageTensors
 from medpfl.core.statefile import read_state
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from monai.data import Dataset
 
 logger = logging.getLogger(__name__)
+logger.addFilter(printably)
 
 _WANTED = {
     "volume": "a NIfTI file, or a folder of several",

@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from medpfl.bundle.answered import PROBLEM, each, end, in_one_line
 from medpfl.bundle.inference import require_folder
-from medpfl.core.errors import UserError
+from medpfl.core.errors import UserError, printably
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case
 from medpfl.core.whole_file import write_bytes
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from monai.data import Dataset
 
 logger = logging.getLogger(__name__)
+logger.addFilter(printably)
 
 
 class Segmentation:

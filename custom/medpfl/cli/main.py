@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ from medpfl.cli.data import data_app
 from medpfl.cli.lists import algorithms, models
 from medpfl.cli.run import export, run
 from medpfl.cli.site import site_app
-from medpfl.core.errors import Interrupted, TornFile, UserError, printable
+from medpfl.core.errors import Interrupted, TornFile, UserError, printable, printably
 from medpfl.core.version import __version__, version
 
 app = typer.Typer(
@@ -54,6 +55,8 @@ def main() -> None:
     """Entry point. A user's mistake is a line on stderr and exit code 2, never a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # where the terminal's encoding lacks a sign, ? stands for it
+    if logging.lastResort:  # by which warnings go to the terminal
+        logging.lastResort.addFilter(printably)
     try:
         with _terminated_as_by_hand():
             app()

@@ -1,5 +1,12 @@
 """Exceptions: "the user can put this right", "the user wants no more of it", "the user waits no longer"."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logging import LogRecord
+
 
 class UserError(Exception):
     """Wrong input or configuration; the message says what is wrong, where, and what would be right.
@@ -32,6 +39,12 @@ class Interrupted(Exception):
 def printable(text: str) -> str:
     """A text for a terminal, with what the terminal would obey (escape sequences, turned writing) in ``\\x1b`` form."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def printably(record: LogRecord) -> bool:
+    """A filter of logs that a terminal shows: their texts may hold names of files, and those anything."""
+    record.msg, record.args = printable(record.getMessage()), None
+    return True
 
 
 def first_line(error: BaseException) -> str:

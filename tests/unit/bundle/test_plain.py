@@ -1,12 +1,14 @@
 """What MONAI's parser leaves as it is, and what is refused for it."""
 
+import logging
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from monai.bundle import ConfigParser
 
 from medpfl.bundle.description import inference, metadata, readme, refusal
-from medpfl.core.errors import UserError, printable
+from medpfl.core.errors import UserError, printable, printably
 from medpfl.core.plain import plain_problem, require_plain
 from medpfl.data.inputs import stored_images
 
@@ -117,3 +119,15 @@ def test_a_number_that_python_cannot_even_write_is_refused():
 
 def test_a_terminal_gets_no_commands():
     assert printable("a\x1b[2J\x9b1m\u202eb\rc\nd é") == r"a\x1b[2J\x9b1m\u202eb\rc" + "\nd é"
+
+
+def test_warnings_with_names_of_files_command_no_terminal(medpfl, capsys):
+    """The command line's, which go to the terminal by Python's last resort, and a bundle's in MONAI's command."""
+    medpfl("--version")
+    record = logging.LogRecord(
+        "medpfl.data", logging.WARNING, "", 0, "%s is not read", ("\x1b]0;owned\x07.heic",), None
+    )
+    logging.lastResort.handle(record)
+    assert capsys.readouterr().err == "\\x1b]0;owned\\x07.heic is not read\n"
+    for module in ("answered", "inference", "masks"):
+        assert printably in logging.getLogger(f"medpfl.bundle.{module}").filters
