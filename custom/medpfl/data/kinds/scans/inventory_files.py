@@ -12,6 +12,7 @@ from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.inventory import in_words
 from medpfl.data.kinds.scans.page import Row, write_page, write_private
 from medpfl.data.kinds.scans.proposal import draft, draft_of_pictures, propose
+from medpfl.data.spreadsheet import as_text
 
 TABLE, PAGE, LABELS, PICTURES = "inventory.csv", "inventory.html", "labels.csv", "labels-pictures.csv"
 
@@ -71,7 +72,7 @@ def write_inventory(
     table = csv.writer(text, lineterminator="\n")
     table.writerow([*heads(dates), "what is wrong"])
     for one, _ in drawn:
-        table.writerow([*cells(one, dates), "; ".join(words for _, words in one.reasons())])
+        table.writerow(map(as_text, [*cells(one, dates), "; ".join(words for _, words in one.reasons())]))
     lines = [("", line) for line in in_words(inventory)]
     rows = [Row(cells(one, dates), image, problems=one.reasons()) for one, image in drawn]
     written = [

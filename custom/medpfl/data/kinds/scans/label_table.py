@@ -26,6 +26,7 @@ from medpfl.data.kinds.scans.label_columns import (
     labels_of,
 )
 from medpfl.data.labels import Target
+from medpfl.data.spreadsheet import without_apostrophe
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -211,7 +212,7 @@ def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[
     while True:
         line = table.line_num + 1
         try:
-            yield line, [_LINES.sub(" ", cell.strip()) for cell in next(table)]
+            yield line, [without_apostrophe(_LINES.sub(" ", cell.strip())) for cell in next(table)]
         except StopIteration:
             return
         except csv.Error as error:

@@ -13,6 +13,7 @@ from medpfl.data.kinds.scans.found import Found, Inventory
 from medpfl.data.kinds.scans.geometry import NOT_AXIAL
 from medpfl.data.kinds.scans.inventory_copies import SAME
 from medpfl.data.kinds.scans.label_columns import EACH
+from medpfl.data.spreadsheet import as_text
 
 _WHOLE_CHEST = 150.0
 """mm that a scan covers at least if it shows both lungs of an adult."""
@@ -68,7 +69,7 @@ def _table(what: str, rows: Iterable[Sequence[str]], labels: Sequence[str], more
     open_ones = [f"{EACH} {label}" for label in labels] or ["label"]
     table.writerow((what, *open_ones, "patient", *more))
     for name, *rest in rows:
-        table.writerow((name, *[""] * len(open_ones), *rest))
+        table.writerow(map(as_text, (name, *[""] * len(open_ones), *rest)))
     return text.getvalue()
 
 
