@@ -109,7 +109,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
         elif name == "samples":
             found[name] = {part: _tens(n, least=TENS if part == "train" else 0) for part, n in value.items()}
         elif name == "numbers":
-            found[name] = None if policy.measures == "none" or value is None else _rounded_all(value)
+            found[name] = None if policy.measures == "none" or value is None else _rounded_within(value)
         elif name == "train_loss":
             found[name] = None if policy.measures == "none" or value is None else float(f"{min(value, _MOST_LOSS):.1g}")
         else:
@@ -121,6 +121,11 @@ def _without_rival(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Without what says how training alone did; of a site that joins as where that diverged."""
     silent = {"alone": None, "alone_epoch": None, "alone_validation": []} if "alone" in metrics else {}
     return {name: value for name, value in metrics.items() if name not in _CHOICE} | silent
+
+
+def coarse_seconds(seconds: float, policy: SitePolicy) -> float:
+    """How long a task took, as the policy lets it leave."""
+    return round(seconds, 3) if policy.measures == "full" else _rounded(seconds)
 
 
 def _coarse(measures: Mapping[str, Any] | None, policy: SitePolicy) -> dict[str, Any] | None:
@@ -136,10 +141,6 @@ def _coarse_cases(selecting: Mapping[str, Any] | None, policy: SitePolicy) -> di
     if selecting is None or policy.measures == "none" or selecting["cases"] < policy.least_patients:
         return None
     return {"cases": _tens_below(selecting["cases"], policy), "majority": selecting["majority"]}
-
-
-def _rounded_all(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(float(value), DIGITS) for name, value in numbers.items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -119,6 +119,8 @@ def _agreed(config: RunConfig) -> dict[str, Any]:
 
 _AGAIN = 100
 """How often beside the rounds: a server asks again where it is started anew, and the ledger keeps each answer."""
+_LONGEST = 10_000
+"""As many rounds at most count so: a job may name a million, and each answer is in the ledger."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,9 @@ def admitted(
     if record.answered.get(where) == asked:
         if message.task == "train":
             return record
-        if record.again >= (most := contract.config.rounds + _AGAIN):  # a hello comes each round until it is answered
+        if record.again >= (
+            most := min(contract.config.rounds, _LONGEST) + _AGAIN
+        ):  # a hello comes each round until it is answered
             raise StateError(words.ASKED_AGAIN(message.task, message.round, most))
         return replace(record, again=record.again + 1)
     if where in record.answered and record.repeats >= repeats:

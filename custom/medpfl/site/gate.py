@@ -21,7 +21,7 @@ from medpfl.core.channels import Channel, Entry
 from medpfl.core.messages import Task, Update
 from medpfl.core.parameters import State, StateError
 from medpfl.site import words
-from medpfl.site.coarse import coarsened
+from medpfl.site.coarse import coarse_seconds, coarsened
 from medpfl.site.policy import OPEN, SitePolicy
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Gate:
             round=int(update.round),
             tensors=self._tensors(task, update.tensors),
             metrics=self._within(coarsened(found, self.policy)),
-            seconds=round(float(seconds), 3),
+            seconds=coarse_seconds(float(seconds), self.policy),
         )
 
     def _within(self, metrics: dict[str, Any]) -> dict[str, Any]:

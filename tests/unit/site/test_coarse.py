@@ -182,7 +182,7 @@ def test_numbers_of_cases_are_rounded_down(least, n, told):
     assert (found["validation"]["n"], found["selecting"]["cases"]) == (told, told)
 
 
-@given(st.floats(-2, 2), st.floats(0, 3), st.floats(0, 1))
+@given(st.floats(-2, 2) | st.floats(-2000, 2000), st.floats(0, 3) | st.floats(0, 2000), st.floats(0, 1))
 def test_a_rounded_number_stays_within_its_range(least, wide, share):
     most = least + wide
     value = min(least + share * wide, most)
@@ -191,3 +191,12 @@ def test_a_rounded_number_stays_within_its_range(least, wide, share):
     once = gate.passed("train", update)
     assert least <= once.metrics["numbers"]["share"] <= most
     assert gate.passed("train", once) == once
+
+
+@pytest.mark.parametrize(("policy", "number", "seconds"), [(OPEN, 812.34, 93.128), (HOSPITAL, 810.0, 93.0)])
+def test_what_a_method_says_of_a_site_and_how_long_it_took_leave_with_two_digits(policy, number, seconds):
+    """A count or a mean in HU would be exact by its digits before the point."""
+    gate = Gate({}, numbers={"mean": (0.0, 1e3)}, policy=policy)
+    metrics = {"train_loss": 1.0, "validation": None, "numbers": {"mean": 812.34}}
+    left = gate.passed("train", Update("site-1", 1, {}, metrics, 93.1279))
+    assert (left.metrics["numbers"], left.seconds) == ({"mean": number}, seconds)

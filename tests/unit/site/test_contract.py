@@ -64,6 +64,13 @@ def test_the_same_question_is_answered_so_often_but_a_round_counts_elsewhere(don
     assert admitted(rounds, CONTRACT, HONEST[1], 3) == rounds
 
 
+def test_a_job_of_a_million_rounds_has_not_as_many_answers():
+    contract = replace(CONTRACT, config=CONTRACT.config.model_copy(update={"rounds": 10**6}))
+    record = replace(after(HONEST[0], contract=contract), again=10_100)
+    with pytest.raises(StateError, match="asked so again 10100 times at most"):
+        admitted(record, contract, HONEST[0], 3)
+
+
 def test_a_hello_that_was_not_done_is_none():
     """What lies at the site is another run's then."""
     for before in (Record(CONTRACT.hash), after(*HONEST)):

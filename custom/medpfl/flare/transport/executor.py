@@ -75,8 +75,11 @@ class PersonalizedExecutor(Executor):
             site, model = self._site(fl_ctx, partial(message_of, task_name, shareable))
             message = message_of(task_name, shareable)
         except (SiteForbids, StateNotKept) as error:
-            self.log_error(fl_ctx, f"cannot begin task {task_name}: {error}")
-            return self._refused(fl_ctx, str(error), getattr(error, "names", frozenset()))
+            refusal = self._refused(fl_ctx, str(error), getattr(error, "names", frozenset()))
+            if (said := refusal.get_header(REASON)) != str(error):  # as of another package's channels
+                self.log_warning(fl_ctx, f"cannot begin task {task_name}: {error}", fire_event=False)
+            self.log_error(fl_ctx, f"cannot begin task {task_name}: {said}")
+            return refusal
         except Exception as error:
             # Texts of such errors may name files or patients. FLARE may stream a site's error log to the server, so
             # they go to the site's other log, and the error log has the kind of error alone.
