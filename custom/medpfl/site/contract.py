@@ -239,9 +239,8 @@ def admitted(
     if record.answered.get(where) == asked:
         if message.task == "train":
             return record
-        if record.again >= (
-            most := min(contract.config.rounds, _LONGEST) + _AGAIN
-        ):  # a hello comes each round until it is answered
+        most = min(contract.config.rounds, _LONGEST) + _AGAIN  # a hello comes each round until it is answered
+        if record.again >= most:
             raise StateError(words.ASKED_AGAIN(message.task, message.round, most))
         return replace(record, again=record.again + 1)
     if where in record.answered and record.repeats >= repeats:
