@@ -186,7 +186,7 @@ def _in_points(card: Mapping[str, Any]) -> bool:
 
 def _cases(card: Mapping[str, Any]) -> str:
     samples, patients = card["samples"], card.get("patients", {})
-    cases = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and masks patients
+    cases = (card["test"] or {}).get("n", samples.get("test", 0))  # of scans and slices with masks fewer than samples
     tested = f"{cases}{_whose(patients.get('test'))}"
     use = card.get("choices", {}).get("use")
     if use == "received":

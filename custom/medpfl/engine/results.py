@@ -265,7 +265,8 @@ def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str
         for name, site in record["sites"].items()
         if (measured := site.get("validation"))
     }
-    judges = {name: min(n, described.get(name, {}).get("validation_patients", n)) for name, n in told.items()}
+    counts = ("validation", "validation_patients")  # the first are patients, too, of scans: each one case or several
+    judges = {name: min([n, *(described.get(name, {}).get(each, n) for each in counts)]) for name, n in told.items()}
     least = fewest_to_choose(config.resolved_use)
     if not (few := [name for name in state.final or {} if 0 < judges.get(name, 0) < least]):
         return []

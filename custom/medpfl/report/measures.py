@@ -82,14 +82,18 @@ def interval_by(measure: Measure, entries: Iterable[Mapping[str, Any]]) -> str:
 def by_patient(results: Mapping[str, Any], sites: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether measures count patients where the data count samples: scans, and slices with masks.
 
+    Not where a patient is several cases, by scans of several classes or by several volumes.
+
     Args:
         results: as ``results.json`` has them.
         sites: by site, its measures.
     """
     data = results["data"]
-    pairs = [(entry.get("n"), data["sites"].get(name, {}).get("test")) for name, entry in sites.items()]
-    masks = results["config"].get("task") == "segmentation"
-    return bool(data.get("preprocessing")) or (masks and any(n and samples and n != samples for n, samples in pairs))
+    told = [(entry["n"], data["sites"].get(name, {})) for name, entry in sites.items() if entry.get("n")]
+    if results["config"].get("task") == "segmentation":
+        several = any(of.get("cases") != of.get("patients") for _, of in told)
+        return not several and any(n != of.get("test", n) for n, of in told)
+    return bool(data.get("preprocessing")) and all(n <= of.get("test", n) for n, of in told)
 
 
 def change(measure: Measure, gain: float | None, sd: float | None = None) -> str:

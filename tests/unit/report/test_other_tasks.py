@@ -175,6 +175,12 @@ def test_the_page_of_masks(masks, tmp_path):
     assert ["north", "0.900", "0.700"] in page.rows
 
 
+@pytest.mark.parametrize(("cases", "head"), [(80, "Test patients"), (90, "Test")])
+def test_cases_of_masks_are_patients_where_each_has_one(masks, tmp_path, cases, head):
+    masks["data"]["sites"]["north"] |= {"test": 134, "cases": cases, "patients": 80}
+    assert report(tmp_path, masks)[1].rows[0][2] == head
+
+
 def test_the_page_of_several_labels(findings, tmp_path):
     _, page = report(tmp_path, findings)
     assert page.rows[0][3:] == ["AUC [95 % CI]", "Accuracy of labels", "Local AUC", "To local (points)"]

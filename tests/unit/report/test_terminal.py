@@ -76,6 +76,11 @@ def test_a_terminal_obeys_nothing_of_what_sites_wrote(five):
 
 def test_numbers_of_ct_data_are_of_patients(five):
     five["data"]["preprocessing"] = {"size": 224}
+    for site in five["data"]["sites"].values():
+        site["test"] = 60  # patients, some with scans of two classes
+    assert "patients" not in shown(run_table(five)) and "n test" in shown(run_table(five))
+    for site in five["data"]["sites"].values():
+        site["test"] = 100
     lines = [line.split() for line in shown(run_table(five)).splitlines()]
     assert any(line[:2] == ["patients", "balanced"] for line in lines)
     assert any(line[:2] == ["site", "test"] for line in lines)

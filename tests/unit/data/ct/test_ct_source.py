@@ -7,14 +7,17 @@ import numpy as np
 import pydicom
 import pytest
 import torch
-from hospitals import FAULTS, mr, truncated, write_cohort
+from hospitals import FAULTS, mr, truncated, write_cohort, write_table
+from make_dicom import chest, write_series
 
 from medpfl.cli.options import Options
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.sites import open_source
 from medpfl.runs.experiment import run_experiment
+from medpfl.site.many_patients import patients
 
 CPU = torch.device("cpu")
 SMALL_VIT = {"hidden_size": 12, "mlp_dim": 12, "num_layers": 1, "patch_size": 8}
@@ -303,6 +306,28 @@ def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp
     page = (tmp_path / "out" / "report.html").read_text()
     for words in ("centre-1", "4 of 6 attention heads are personal", "(p = 0.667)", "at centre-3, which took no part"):
         assert words in page, words
+
+
+def test_a_patient_with_scans_of_two_classes_is_two_cases_and_one_person(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for centre in ("north", "south"):
+        folder, made = tmp_path / "twice" / centre, [(p, label) for p in range(12) for label in (0, 1)]
+        scans = [
+            write_series(folder / f"{p}-{label}", chest(slices=4, edge=16, seed=2 * p + label), patient=f"{centre}-{p}")
+            for p, label in made
+        ]
+        write_table(folder, [(scan, label) for scan, (_, label) in zip(scans, made, strict=True)])
+    fields = {"algorithm": "fedavg", "model": "lenet5", "model_args": {}, "use": "best", "alone": "yes"}
+    asked = config(tmp_path / "twice", held_out=0, fractions=(0.34, 0.33, 0.33), **fields)
+    data = open_source(asked).site("site-1", CPU)
+    assert {part: patients(data, part) for part in PARTS} == dict.fromkeys(PARTS, 4)  # what a policy asks for
+    results = run_experiment(asked, tmp_path / "out", env="inprocess")
+    tested = results["final"]["selected"]["sites"]["site-1"]
+    assert (tested["n"], tested["auroc_ci95_by"], results["data"]["sites"]["site-1"]["test"]) == (8, "patient", 4)
+    assert any(
+        note.startswith("Fewer than 7 validation patients chose what site-1, site-2") for note in results["notes"]
+    )
+    assert "Test patients" not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_the_command_in_one_line_without_traceback(medpfl, cohort, tmp_path):
