@@ -80,8 +80,9 @@ def print_fresh(own: str) -> None:
         if len(pairs := leads(of[best], of[own])):
             then = (rows[best][:, 0] - rows[best][:, 1]).mean()
             by = pairs[:, 0] - pairs[:, 1]
+            seeds_of_both = {line.seed for line in of[best]} & {line.seed for line in of[own]}
             theirs, mine = (
-                f"{mean:+.1f} ({sum(line.worse_off for line in of[row])})"
+                f"{mean:+.1f} ({sum(line.worse_off for line in of[row] if line.seed in seeds_of_both)})"
                 for row, mean in zip((best, own), pairs.mean(axis=0), strict=True)
             )
             seeds = f"{len(pairs)} × {of[own][0].sites} sites"
