@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_FORMULA = re.compile(r"'*[=+\-@\t]")
+_LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+"""Where a cell's text begins a new line."""
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
+def in_one_line(cell: str) -> str:
+    """A cell's text without its ends' spaces and its lines' ends, of which a lone carriage return would begin a row."""
+    return _LINES.sub(" ", cell.strip())
+
+
 def as_text(cell: str) -> str:
-    """A cell that begins as a formula, as what stands in DICOM headers may, with an apostrophe before it."""
+    """A cell in one line; if it begins as a formula, as what stands in DICOM headers may, after an apostrophe."""
+    cell = in_one_line(cell)
     return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
 
 

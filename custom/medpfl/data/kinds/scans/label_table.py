@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
@@ -26,7 +25,7 @@ from medpfl.data.kinds.scans.label_columns import (
     labels_of,
 )
 from medpfl.data.labels import Target
-from medpfl.data.spreadsheet import without_apostrophe
+from medpfl.data.spreadsheet import in_one_line, without_apostrophe
 
 _OTHER_VOLUMES = {
     ".nrrd": "NRRD", ".nhdr": "NRRD", ".mha": "MetaImage", ".mhd": "MetaImage", ".hdr": "Analyze or a NIfTI pair",
@@ -34,8 +33,6 @@ _OTHER_VOLUMES = {
     ".rec": "PAR/REC", ".head": "AFNI", ".brik": "AFNI", ".brik.gz": "AFNI", ".gipl": "GIPL", ".vtk": "VTK",
 }  # fmt: skip
 
-_LINES = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-"""Where a cell's text begins a new line."""
 
 SECTIONS: dict[str, Part] = {"training": "train", "validation": "validation", "test": "test", "testing": "test"}
 """The lists of a datalist."""
@@ -212,7 +209,7 @@ def _records(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[
     while True:
         line = table.line_num + 1
         try:
-            yield line, [without_apostrophe(_LINES.sub(" ", cell.strip())) for cell in next(table)]
+            yield line, [without_apostrophe(in_one_line(cell)) for cell in next(table)]
         except StopIteration:
             return
         except csv.Error as error:
