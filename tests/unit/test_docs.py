@@ -45,6 +45,12 @@ def test_links_lead_somewhere(document):
     assert not broken
 
 
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_no_two_versions_of_a_text_stand_beside_each_other(document):
+    """As git leaves them where it could not merge."""
+    assert not re.findall(r"^(?:<<<<<<<|>>>>>>>) .*", (ROOT / document).read_text(), flags=re.MULTILINE)
+
+
 def test_the_tests_that_faults_are_shown_by_exist():
     known = {
         (file.name, name)
