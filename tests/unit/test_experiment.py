@@ -253,6 +253,15 @@ def test_overwrite_throws_the_old_run_away(tmp_path):
     assert set(models(tmp_path)) == set(SITES)
 
 
+@pytest.mark.parametrize("wrong", [{"data": "nothere"}, {"model": "monai:DenseNet121"}])
+def test_an_overwriting_run_that_cannot_begin_throws_nothing_away(tmp_path, wrong):
+    start(tmp_path, small("local", rounds=1))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(UserError):
+        start(tmp_path, small("fedap", rounds=1, **wrong), overwrite=True)
+    assert {file: file.read_bytes() for file in before} == before
+
+
 @pytest.mark.parametrize("wish", [{}, {"resume": True}, {"overwrite": True}])
 def test_a_run_that_nobody_began_is_in_nobodys_way(tmp_path, wish):
     """As of data whose mistake the sites told: what is left is no run, and the next one may be another."""

@@ -66,16 +66,10 @@ def init(
     from medpfl.flare.admin.kit_policy import policy_fields
     from medpfl.flare.job.folder import read_job
     from medpfl.report.terminal import print_findings
-    from medpfl.site.local_file import permit_code, read_site_manifest
+    from medpfl.site.local_file import read_site_manifest
 
     named = dict(named_path(item) for item in data or [])
-    fields, wanted = policy_fields(policy or []), None
-    if job:
-        from medpfl.flare.job.sent import as_it_sends
-
-        wanted = read_job(job)
-        permit_code(kit / "local", wanted.run)
-        wanted, _ = as_it_sends(wanted, plan_kit(kit, {}, policy=fields).policy.network)
+    wanted, fields = read_job(job) if job else None, policy_fields(policy or [])
     plan = plan_kit(kit, named, wanted, byoc=allow_byoc, new_list=new_list, policy=fields)
     usable, counts = True, {"least_patients", "measures", "verdict"} & {*fields}
     known = read_site_manifest(kit / "local") | named

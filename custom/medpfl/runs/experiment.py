@@ -89,19 +89,17 @@ def run_experiment(
     with run_folder(out):
         if resume:
             config = as_recorded(checkpoint_in(out), config)
+        started = time.perf_counter()
         # What the file holds is part of what the run is: the folder has it, and not where the file was.
-        begun = Federation.of(config) if config.init else None
+        begun = Federation.of(config) if config.init or overwrite else None
+        looked_at = _looked_at(begun) if begun and overwrite else None  # before anything is thrown away
         finished = finished_before(begun.config if begun else config, out, resume, overwrite)
         if finished is not None:
             _require_same_data(config, finished, out)
             _restored(config, finished, out)
             return _completed(config, finished, out, _wanted(config, together, forgotten))
-        started = time.perf_counter()
         federation = begun or Federation.of(config)
-        federation.given_pretrained()  # a wrong file is named before any process starts
-        federation.source.prepare()
-        described = federation.source.describe()
-        require_test_cases(described, config)
+        described = looked_at or _looked_at(federation)
         for words in before_a_run(config.learned, described, config.select_by, mixes=config.mixes):
             logger.warning("%s", words)
         if isinstance(federation.source, PartitionedImages):
@@ -119,6 +117,15 @@ def run_experiment(
         write_text(out / "history.csv", history_csv(results))
         write_report([results], out / "report.html")
         return _with_further_tests(federation, results, out, _wanted(config, together, forgotten))
+
+
+def _looked_at(federation: Federation) -> dict[str, Any]:
+    """What describes a run's data; UserError where they, or f, are not there or cannot be used."""
+    federation.given_pretrained()  # a wrong file is named before any process starts
+    federation.source.prepare()
+    described = federation.source.describe()
+    require_test_cases(described, federation.config)
+    return described
 
 
 _REASONS = {"running_statistics": NOT_HELD_AGAINST, "new": NO_TEST, "forgetting": NOT_MEASURED}

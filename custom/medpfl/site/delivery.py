@@ -40,13 +40,11 @@ ARCHIVE = "archive"
 
 logger = logging.getLogger(__name__)
 
-# fmt: off
-_FIELDS = frozenset((
+_FIELDS = {
     "schema", "site", "which", "round", "algorithm", "task", "sigmoid", "choices", "settings", "seed", "data",
     "model", "classes", "input", "measures", "samples", "patients", "validation", "test", "lead",
     "never_answered", "joined", "verdict", "sha256", "versions", "intended_use", "licence", "bundle",
-))
-# fmt: on
+}  # fmt: skip
 """What a card has of its own, beside what mechanisms say in it."""
 
 

@@ -13,15 +13,17 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from medpfl.config.run import make_config
 from medpfl.core.messages import Message, Update
+from medpfl.core.parameters import StateError
 from medpfl.engine.federation import Federation
 from medpfl.flare.transport.executor import PersonalizedExecutor
+from medpfl.flare.transport.join_executor import JoinExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.flare.transport.place import Place
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contents import contents
 from medpfl.site.hooks import WrongForm
 from medpfl.site.policy import HOSPITAL, OPEN
-from medpfl.site.words import NO_ENTRY_OF_THE_RUN, WRONG_FORM
+from medpfl.site.words import NEWCOMERS_SPLIT, NO_ENTRY_OF_THE_RUN, WRONG_FORM
 
 
 def test_a_site_that_cannot_read_its_data_says_nothing_of_them_in_its_error_log(tmp_path, caplog, at_site):
@@ -98,6 +100,21 @@ def test_what_code_calls_what_it_made_as_it_ran_never_leaves(tmp_path, caplog, a
     assert reply.get_header(REASON) == NO_ENTRY_OF_THE_RUN(kind)
     assert what in caplog.text  # in the site's other log
     assert not any(what in r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+
+
+@pytest.mark.parametrize("task", ["prepare", "statistics", "join"])
+def test_where_a_site_and_the_server_disagree_on_what_is_shared_is_named(tmp_path, at_site, task):
+    class Other:
+        name, gate = "site-1", Federation.of(make_config(algorithm="fedavg", sites=2, device="cpu")).gate()
+
+        def handle(self, message, model):
+            raise StateError(NEWCOMERS_SPLIT("only there 'theirs'"))
+
+    executor = PersonalizedExecutor({}) if task == "prepare" else JoinExecutor({}, {})
+    executor._ready = Other(), None
+    asked = FLModelUtils.to_shareable(message_to_model(Message(task, 0, {}, {"split": ["theirs"]}), 2))
+    reply = executor.execute(task, asked, at_site(tmp_path), Signal())
+    assert reply.get_header(REASON) == "it and the server disagree on what is shared: only there 'theirs'"
 
 
 def test_noise_comes_from_a_key_of_the_site_and_in_a_rehearsal_from_the_seed(tmp_path, at_site, monkeypatch):

@@ -17,7 +17,8 @@ from medpfl.flare.admin.kit_rights import allow_classes, limit_rights, put_guard
 from medpfl.flare.job.classes import FILTER
 from medpfl.flare.job.folder import Job, listed
 from medpfl.flare.transport.filter import AllowListFilter
-from medpfl.site.local_file import FILE, read_content, read_object
+from medpfl.site.local_file import FILE, permit_code, read_content, read_object
+from medpfl.site.policy import SitePolicy
 
 PRIVACY = "privacy.json"
 
@@ -45,7 +46,7 @@ def plan_kit(
 
     Raises:
         UserError: it is no kit, a file in it is not as FLARE reads it, data, a job, a policy or ``byoc`` are given for
-            a server, or a new list without a job.
+            a server, or a new list without a job; or the job lists as what may leave what it does not send.
     """
     local, startup = kit / "local", kit / "startup"
     server = (startup / "fed_server.json").is_file()
@@ -64,11 +65,21 @@ def plan_kit(
         stop_log_streaming(plan, local / RESOURCES, resources)
         put_guard(plan, local / RESOURCES, resources, byoc=byoc)
         limit_rights(plan, local, byoc=byoc)
-        _limit_what_leaves(plan, local / PRIVACY, job, new_list=new_list)
         _say_where(plan, local / FILE, data, job)
         set_policy(plan, local / FILE, policy or {}, job)
+        _limit_what_leaves(plan, local / PRIVACY, _as_it_sends(job, local, plan.policy), new_list=new_list)
         give_key(plan, local)
     return plan
+
+
+def _as_it_sends(job: Job | None, local: Path, policy: SitePolicy) -> Job | None:
+    """The job, if one is given, held against its own configuration: its network is built for that."""
+    if job is None:
+        return None
+    from medpfl.flare.job.sent import as_it_sends
+
+    permit_code(local, job.run)
+    return as_it_sends(job, policy.network)[0]
 
 
 def _limit_what_leaves(plan: KitPlan, file: Path, job: Job | None, *, new_list: bool) -> None:

@@ -91,7 +91,7 @@ class PersonalizedExecutor(Executor):
         self._tidy_up()
         if isinstance(reply, Failure):
             # Of what the server says is shared a site names where they disagree, which it looks at nowhere else.
-            split = message.info.get("split") if message.task in ("prepare", "join") else ()
+            split = message.info.get("split") if message.task in ("prepare", "statistics", "join") else ()
             theirs = frozenset(map(str, split if isinstance(split, list) else ())) | frozenset(message.tensors)
             told = reply.told if isinstance(reply, Withheld) else reply.reason
             refusal = self._refused(fl_ctx, told, theirs)
