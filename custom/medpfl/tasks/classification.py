@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from medpfl.core.own_loaders import LEFT_OUT, LabelOutside
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
-from medpfl.tasks.further import Drawn, draws, further, reliability, thresholds
+from medpfl.tasks.further import Drawn, draws, further, of_classes, reliability, scarce, thresholds
 from medpfl.tasks.measures import measures, shares
 from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import differences
@@ -188,7 +188,10 @@ class Classification(OfProbabilities):
         classes = probabilities.shape[1]
         cuts = np.full(classes, np.nan) if validation is None else thresholds(*validation)
         values = further(probabilities, labels, cuts, draws(len(labels), owners))
-        return Drawn.of(values, len(labels), owners)
+        true = labels[:, None] == np.arange(classes)
+        counted = of_classes(true)
+        few = scarce(true[:, counted], ~true[:, counted], cuts[counted], owners)
+        return Drawn.of(values, len(labels), owners, few)
 
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""

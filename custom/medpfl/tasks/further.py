@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from medpfl.tasks.intervals import ALIKE, LEAST_PATIENTS, drawn_interval
+from medpfl.tasks.intervals import ALIKE, LEAST_PATIENTS, by_patient, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
 BINS = 10
@@ -26,19 +26,21 @@ class Drawn(NamedTuple):
     Attributes:
         values: by measure (rows,), the first of all cases once.
         patients: how many were drawn from.
+        scarce: measures without an interval (:func:`scarce`).
     """
 
     values: Values
     patients: int
+    scarce: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, values: Values, n: int, owners: np.ndarray | None) -> Drawn:
+    def of(cls, values: Values, n: int, owners: np.ndarray | None, scarce: frozenset[str] = frozenset()) -> Drawn:
         """Under :func:`draws` of n cases."""
-        return cls(values, n if owners is None else len(np.unique(owners)))
+        return cls(values, n if owners is None else len(np.unique(owners)), scarce)
 
     def numbers(self) -> dict[str, Any]:
         """The estimates by name, and ``intervals``; none where all draws agree, which says nothing of the spread."""
-        found = {n: ends for n, ends in intervals(self.values, self.patients).items() if ends[1] > ends[0] + ALIKE}
+        found = {n: ends for n, ends in self._intervals(self.values).items() if ends[1] > ends[0] + ALIKE}
         return {**estimates(self.values), "intervals": found}
 
     def gains(self, old: Drawn, sign: Mapping[str, int]) -> dict[str, dict[str, float] | None]:
@@ -53,13 +55,15 @@ class Drawn(NamedTuple):
         """
         change = {name: sign[name] * (value - old.values[name]) for name, value in self.values.items()}
         same = all(np.array_equal(value, old.values[name], equal_nan=True) for name, value in self.values.items())
-        ends = {
-            n: found for n, found in intervals(change, self.patients).items() if same or found[1] > found[0] + ALIKE
-        }
+        ends = {n: found for n, found in self._intervals(change).items() if same or found[1] > found[0] + ALIKE}
         return {
             name: {"difference": float(v[0]), "low": ends[name][0], "high": ends[name][1]} if name in ends else None
             for name, v in change.items()
         }
+
+    def _intervals(self, values: Values) -> dict[str, list[float]]:
+        found = intervals(values, self.patients)
+        return {name: ends for name, ends in found.items() if name not in self.scarce}
 
 
 def thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -107,6 +111,33 @@ def draws(n: int, owners: np.ndarray | None = None) -> np.ndarray:
     return np.vstack([np.ones((1, n)), drawn[:, whose]])
 
 
+def scarce(true: np.ndarray, false: np.ndarray, cuts: np.ndarray, owners: np.ndarray | None) -> frozenset[str]:
+    """Measures that are means over classes of which one has patients, but fewer than :data:`LEAST_PATIENTS`.
+
+    No draw shows how such a class would have come out with other patients: the one case of a class is found in every
+    draw, or in none.
+
+    Args:
+        true: (n, classes), whether each case is one of it; of the classes that count.
+        false: (n, classes), whether it is known to be none.
+        cuts: (classes,), see :func:`thresholds`.
+        owners: (n,) of which patient each case is; None where each is of its own.
+    """
+
+    def few(there: np.ndarray) -> np.ndarray:
+        patients = (by_patient(there.T.astype(float), owners) > 0).sum(1)
+        return (patients > 0) & (patients < LEAST_PATIENTS)
+
+    cut, with_it, without = ~np.isnan(cuts), few(true), few(false)
+    found = {
+        "sensitivity": (with_it & cut).any(),
+        "specificity": (without & cut).any(),
+        "f1": (with_it | without).any(),
+        "average_precision": (with_it | without).any(),
+    }
+    return frozenset(name for name, so in found.items() if so)
+
+
 def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, weights: np.ndarray) -> Values:
     """The measures of :data:`NAMES` under each row of weights, (rows,); NaN where one is not defined.
 
@@ -121,7 +152,7 @@ def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, wei
     classes = probabilities.shape[1]
     true = labels[:, None] == np.arange(classes)
     weights = weights.astype(np.float32)  # whole numbers, of which sums stay exact
-    counted = [1] if classes == 2 else np.flatnonzero(true.any(0)).tolist()
+    counted = of_classes(true)
     called, top = probabilities >= cuts, probabilities.argmax(1)
     guessed = top[:, None] == np.arange(classes)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -140,6 +171,11 @@ def further(probabilities: np.ndarray, labels: np.ndarray, cuts: np.ndarray, wei
             "brier": weights @ np.square(probabilities - true).sum(1) / total,
             "ece": calibration_error(probabilities, labels, weights),
         }
+
+
+def of_classes(true: np.ndarray) -> list[int]:
+    """Which classes a mean over classes is of, from which each case is of, (n, classes)."""
+    return [1] if true.shape[1] == 2 else np.flatnonzero(true.any(0)).tolist()
 
 
 def calibration_error(probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
 from medpfl.tasks.classification import FURTHER, FurtherMeasures, Interval, Share
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
-from medpfl.tasks.further import Drawn, draws
+from medpfl.tasks.further import Drawn, draws, scarce
 from medpfl.tasks.further_labels import further_of_labels, label_reliability, label_thresholds
 from medpfl.tasks.intervals import mean_gain
 from medpfl.tasks.of_probabilities import OfProbabilities
@@ -164,7 +164,9 @@ class MultiLabel(OfProbabilities):
         owners = None if owners is None else owners[known]
         cuts = np.full(labels.shape[1], np.nan) if validation is None else label_thresholds(*validation)
         values = further_of_labels(probabilities, labels, cuts, draws(len(labels), owners))
-        return Drawn.of(values, len(labels), owners)
+        there = (labels == 1).any(0)
+        few = scarce(labels[:, there] == 1, labels[:, there] == 0, cuts[there], owners)
+        return Drawn.of(values, len(labels), owners, few)
 
     def detail(self, test: Predictions, model: nn.Module, data: SiteData) -> dict[str, Any]:
         """The ``reliability`` curve."""

@@ -8,8 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_curve
 
-from medpfl.tasks.further import Drawn, draws, estimates, further, intervals, reliability, thresholds, youden
+from medpfl.tasks import TASKS
+from medpfl.tasks.further import (
+    NAMES,
+    Drawn,
+    draws,
+    estimates,
+    further,
+    intervals,
+    reliability,
+    scarce,
+    thresholds,
+    youden,
+)
 
+TASK = TASKS["classification"]
 NO_CUTS = {"sensitivity": None, "specificity": None}
 SIGNS = {"sensitivity": 1, "specificity": 1, "f1": 1, "average_precision": 1, "brier": -1, "ece": -1}
 HALF = np.array([0.5, 0.5])
@@ -94,6 +107,33 @@ def test_what_is_right_in_all_draws_has_no_interval_of_no_width():
     found = Drawn.of(further(of_positives(scores), few.astype(int), HALF, draws(20)), 20, None).numbers()
     assert found["sensitivity"] == found["specificity"] == found["f1"] == 1
     assert set(found["intervals"]) == {"brier", "ece"}
+
+
+@pytest.mark.parametrize(
+    ("cases", "patients", "without"),
+    [(5, 5, True), (6, 6, False), (12, 4, True)],
+    ids=["five cases", "six cases", "twelve cases of four patients"],
+)
+def test_means_over_classes_have_no_interval_where_one_has_few_patients(cases, patients, without):
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [30, 30, cases])
+    owners = np.concatenate([np.arange(60), 100 + np.arange(cases) % patients])
+    scores = rng.dirichlet(np.ones(3), size=len(labels)) + np.eye(3)[labels] / 5
+    test = scores / scores.sum(1, keepdims=True), labels
+    known = {*TASK.further(test, test, owners).numbers()["intervals"]}
+    over_classes = {"sensitivity", "f1", "average_precision"}
+    assert known == (set(NAMES) - over_classes if without else set(NAMES))
+    other = TASK.further((test[0][::-1], labels), test, owners)
+    gained = TASK.further(test, test, owners).gains(other, TASK.signs)
+    assert {name for name, gain in gained.items() if gain is None} == (over_classes if without else set())
+
+
+def test_a_class_without_a_threshold_takes_no_interval_of_sensitivity_but_of_f1():
+    """Nor does the first of two classes, of which no mean is."""
+    true = np.repeat(np.eye(2, dtype=bool), [40, 3], axis=0)
+    assert scarce(true[:, :1], ~true[:, :1], HALF[:1], None) == {"specificity", "f1", "average_precision"}
+    assert scarce(true, ~true, np.array([np.nan, np.nan]), None) == {"f1", "average_precision"}
+    assert scarce(true[:, 1:], ~true[:, 1:], HALF[1:], None) == {"sensitivity", "f1", "average_precision"}
 
 
 def test_intervals_hold_about_as_often_as_they_say():
