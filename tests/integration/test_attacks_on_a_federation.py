@@ -16,6 +16,7 @@ from medpfl.data.kinds.npz.catalog import open_dataset
 from medpfl.engine.progress import watch_nothing
 from medpfl.flare.job.recipes import FedBNRecipe, deploy_to
 from medpfl.flare.launch.poc import free_port, started
+from medpfl.site.words import MANY_VALUES
 
 ROOT = Path(__file__).parents[2]
 ADMIN, SERVER, SITES = "admin@example.org", "localhost", ["north-hospital", "south-clinic"]
@@ -38,7 +39,8 @@ def kits(tmp_path_factory, medpfl):
     (folder / "secrets" / "patient-Ada-Example.txt").write_text("Ada Example, born 1815")
     (folder / "answers").mkdir()
     for k, name in enumerate(SITES):
-        medpfl("site", "init", kits / name, "--data", f"organs={images_of(folder / 'secrets', k)}")
+        own = ("--data", f"organs={images_of(folder / 'secrets', k)}")
+        medpfl("site", "init", kits / name, *own, "--policy", "data_values=10000000")
         (kits / name / "precious").mkdir()
     file = kits / SERVER / "local" / "resources.json"
     content = json.loads(file.read_text())
@@ -67,10 +69,10 @@ def system(kits):
         yield system
 
 
-def recipe(name: str) -> FedBNRecipe:
+def recipe(name: str, size: int) -> FedBNRecipe:
     return FedBNRecipe(
         data="organs",
-        data_args={"classes": [f"organ {k}" for k in range(11)], "size": 28, "channels": "grey"},
+        data_args={"classes": [f"organ {k}" for k in range(11)], "size": size, "channels": "grey"},
         partition="natural",
         sites=2,
         names=SITES,
@@ -80,9 +82,9 @@ def recipe(name: str) -> FedBNRecipe:
     )
 
 
-def submitted(system, folder: Path, name: str, change=None) -> str:
+def submitted(system, folder: Path, name: str, change=None, size=28) -> str:
     """A job's id, changed by its submitter before it was signed."""
-    recipe(name).export(folder)
+    recipe(name, size).export(folder)
     deploy_to(folder / name, SITES)
     if change:
         file = folder / name / "app" / "config" / "config_fed_client.json"
@@ -188,6 +190,16 @@ def test_a_server_whose_code_was_changed(system, kits):
         assert (kits / name / "precious").is_dir()
         assert read == "this site serves no files, folders and log lines, and logs as it chose itself"
         assert deleted == "'precious' is no job's id"
+
+
+def test_images_that_are_read_larger_than_the_sites_let(system, kits, tmp_path):
+    """1,267 images of 128 x 128 at each; of 28 x 28 they are a tenth of the limit."""
+    job = submitted(system, tmp_path, "large", size=128)
+    said = ended(system, job, tmp_path / "out")
+    assert MANY_VALUES(1e7) in said
+    assert "20,758,528" not in said
+    assert "they are up to 20,758,528 values" in own_logs(kits, job)
+    assert "20,758,528" not in "".join(file.read_text() for file in kits.glob(f"*/{job}/error_log.txt"))
 
 
 def test_an_honest_job(system, kits, tmp_path):

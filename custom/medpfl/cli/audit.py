@@ -99,6 +99,7 @@ def open_audit(
 
     Raises:
         NetworkTooLarge: the network is beyond the policy's limits.
+        TooManyValues: what the run makes of the data is.
         UserError: the run has no such site, the data cannot be used or are no images of one class each, or the site has
             no training sample.
     """
@@ -106,6 +107,7 @@ def open_audit(
 
     from medpfl.audit.run import Audit
     from medpfl.engine.federation import Federation
+    from medpfl.site.many_values import read_data
 
     torch.set_num_threads(config.intra_op_threads)
     config = config.model_copy(update={"device": "cpu"})
@@ -118,7 +120,7 @@ def open_audit(
             "be tried, which says nothing of what an update gives away"
         )
     federation = Federation.of(config, own, limits=policy.network)
-    held = federation.source.site(name, federation.device)
+    held = read_data(policy, federation.source, name, federation.device)
     if not held.samples("train"):
         raise UserError(f"{name} has no training sample: there is nothing to attack")
     inputs = federation.source.inputs()

@@ -127,7 +127,10 @@ def _findings(path: Path, job: RunConfig | None) -> list[Finding]:
 
 
 def _enough(policy: SitePolicy, path: Path, site: str, job: Job | None) -> list[Finding]:
-    """Whether the data have patients enough for what leaves by the policy; too few for the job's updates is an error.
+    """Whether the data are of enough patients for what leaves by the policy, and the job makes no more of them than it.
+
+    Too few for the job's updates is an error, and so are too many values.
+
 
     Args:
         policy: the site's.
@@ -136,8 +139,11 @@ def _enough(policy: SitePolicy, path: Path, site: str, job: Job | None) -> list[
         job: that takes them, if one is given.
     """
     from medpfl.data.finding import Finding
-    from medpfl.flare.admin.enough import patients_here, too_few_to_send, verdict_stays
+    from medpfl.flare.admin.enough import patients_here, too_few_to_send, values_here, verdict_stays
+    from medpfl.site.many_values import too_many_values
 
+    if job and (many := too_many_values(policy, values_here(path, site, job.config))):
+        return [Finding("error", many)]
     patients = patients_here(path, site, job and job.config)
     found = []
     if (few := too_few_to_send(policy, patients)) and (job is None or job.allowed):

@@ -80,6 +80,19 @@ def number_of_patients(source: DataSource, name: str) -> dict[Part, int] | None:
     return None if found is None else {part: len(found(name, part)) for part in PARTS}
 
 
+def number_of_values(source: DataSource, name: str) -> int | None:
+    """Numbers that :meth:`DataSource.site` makes of a site's images, at most: samples x channels x shape.
+
+    Of each image that is decoded, also of one that no part has; masks and labels are not counted. No image is decoded.
+    From a source that has a method ``values``; None from others, such as one's own function.
+
+    Raises:
+        UserError: the data cannot be read as far as that needs.
+    """
+    found = getattr(source, "values", None)
+    return None if found is None else found(name)
+
+
 def input_format(source: DataSource) -> dict[str, Any]:
     """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 

@@ -39,6 +39,7 @@ from medpfl.site.contract import Contract
 from medpfl.site.delivery import Delivery
 from medpfl.site.gate import Gate
 from medpfl.site.guard import Guarded
+from medpfl.site.many_values import read_data
 from medpfl.site.newcomer import Newcomer
 from medpfl.site.policy import OPEN, SitePolicy
 from medpfl.site.rival import Rival
@@ -180,9 +181,13 @@ class Federation:
             store: its own.
             policy: its own.
             secret: see :class:`~medpfl.site.worker.Site`.
+
+        Raises:
+            TooManyValues: the run would make more values of its data than its policy lets.
+            UserError: the data cannot be read.
         """
         self._require_start(name)
-        data = self.source.site(name, self.device)
+        data = read_data(policy, self.source, name, self.device)
         first = self._first_of_rivals
         chance = Chance(self.config.seed)
         if policy.own_seed and secret is not None:

@@ -75,6 +75,8 @@ class SitePolicy(BaseModel):
         network_parameters: numbers that a run's network may hold (:mod:`medpfl.models.cost`); 0 for any number.
         network_values: numbers that a forward pass of a batch may make in it; 0 for any number.
         network_operations: that such a pass may take; 0 for any number.
+        data_values: values (samples x channels x shape) that a job may have the site make of its data, counted before
+            an image is decoded (:mod:`medpfl.site.many_values`); 0 for any number.
         encrypted: state is encrypted at rest.
         audit: the limits of ``medpfl site audit``.
     """
@@ -100,6 +102,7 @@ class SitePolicy(BaseModel):
     network_parameters: int = Field(default=0, ge=0)
     network_values: int = Field(default=0, ge=0)
     network_operations: int = Field(default=0, ge=0)
+    data_values: int = Field(default=0, ge=0)
     encrypted: bool = False
     audit: AuditThresholds = AuditThresholds()
 
@@ -160,6 +163,7 @@ HOSPITAL = SitePolicy(
     network_parameters=200_000_000,
     network_values=20_000_000_000,
     network_operations=100_000_000_000_000,
+    data_values=10_000_000_000,
 )
 
 

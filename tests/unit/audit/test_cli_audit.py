@@ -12,6 +12,7 @@ from medpfl.cli.audit import open_audit
 from medpfl.cli.main import app
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.data.kinds.npz.partitioned import PartitionedImages
 from medpfl.site.policy import HOSPITAL
 
 ROOT = Path(__file__).parents[3]
@@ -124,6 +125,15 @@ def test_no_network_is_built_that_the_site_would_not_build(careless, tmp_path):
     file.write_text(json.dumps({"policy": {"network_parameters": 1000}}))
     with pytest.raises(UserError, match=r"1e\+03 is the limit \(network_parameters\)"):
         raise audit(FEDAVG, "--kit", careless, "--out", tmp_path / "out").exception
+
+
+def test_no_image_is_read_that_the_site_would_not_read(careless, tmp_path, monkeypatch):
+    file = careless / "local" / "medpfl.json"
+    file.write_text(json.dumps({"policy": {"data_values": 1000}}))
+    monkeypatch.setattr(PartitionedImages, "site", lambda *arguments: pytest.fail("the data were opened"))
+    with pytest.raises(UserError, match=r"up to 2,979,200 values .* and data_values is 1,000: let it ask for smaller"):
+        raise audit(FEDAVG, "--kit", careless, "--out", tmp_path / "out").exception
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(tmp_path):

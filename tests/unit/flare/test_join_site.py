@@ -19,6 +19,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message, named
 from medpfl.core.parameters import StateError
+from medpfl.data.kinds.folders.picture_source import Folders
 from medpfl.engine.federation import Federation
 from medpfl.flare.admin.review import review
 from medpfl.flare.job.export import portable
@@ -32,6 +33,7 @@ from medpfl.runs.join_job import join_in_production, recipe_of
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import require_words
 from medpfl.site.policy import HOSPITAL
+from medpfl.site.words import MANY_VALUES
 
 
 @pytest.fixture(autouse=True)
@@ -269,3 +271,21 @@ def test_a_hospitals_own_data_are_those_of_its_manifest(tmp_path, at_site, monke
     assert from_shareable(reply).meta[INFO]["metrics"]["samples"]["train"] > 0
     card = tmp_path / "medpfl" / "first" / "north-hospital" / "selected" / "card.json"
     assert "secret" not in card.read_text()
+
+
+def test_who_joins_makes_no_more_of_its_data_than_its_policy_lets(tmp_path, at_site, monkeypatch, caplog):
+    monkeypatch.delenv(REHEARSAL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(Folders, "site", lambda *arguments: pytest.fail("the data were opened"))
+    (tmp_path / "local").mkdir()
+    content = {"data": {"fundus": str(own_pictures(tmp_path / "fundus"))}, "policy": {"data_values": 24 * 28 * 28 - 1}}
+    (tmp_path / "local" / "medpfl.json").write_text(json.dumps(content))
+    run_config = make_config(
+        algorithm="fedbn", data="fundus", data_args=NATURAL["fundus"][1], partition="natural", sites=2
+    )
+    newcomers = run_config.model_copy(update={"names": ("north-hospital",), "sites": 1})
+    info = {"split": Federation.of(run_config).split.description(), "input_format": {}, "epochs": 1}
+    executor = JoinExecutor(for_sites(run_config), for_sites(newcomers), "first")
+    reply = executor.execute("join", sent(Message("join", 2, {}, info)), at_site(tmp_path), Signal())
+    assert reply.get_header(REASON) == MANY_VALUES(24 * 28 * 28 - 1)
+    assert "they are up to 18,816 values" in caplog.text

@@ -154,6 +154,34 @@ def test_a_site_with_too_few_patients_for_its_policy_approves_no_job(kit, eyes, 
     assert "this site's policy takes it" in site("review", made, "--kit", kit).output
 
 
+def test_a_job_that_makes_more_of_the_data_than_the_policy_lets_is_not_approved(kit, eyes, job):
+    made = job("eyes", "a,b", *PICTURES)  # 18 grey pictures of 32 x 32
+    few = ["--policy", "least_patients=9"]
+    many = "as the job reads this site's data, they are up to 18,432 values (samples x channels x shape), and "
+    less = ["--policy", "data_values=18431"]
+    assert f"error   {many}data_values is 18,431" in refused(kit, "--data", f"eyes={eyes}", "--job", made, *few, *less)
+    assert "data_values" not in done(kit, "--data", f"eyes={eyes}", *few)
+    done(kit, *less)
+    assert many in refused(kit, "--job", made)
+    reviewed = site("review", made, "--kit", kit)
+    assert reviewed.exit_code == 1 and "this site's policy refuses it:\n" in reviewed.output
+    assert f"  {many}data_values is 18,431: let it ask for smaller images" in reviewed.output
+    done(kit, "--job", made, "--policy", "data_values=18432")
+    text = site("review", made, "--kit", kit).output
+    said = (
+        "as it reads this site's data, they are up to 18,432 values (samples x channels x shape) (policy: data_values, "
+    )
+    assert f"{said}18,432 at most)" in text and "this site's policy takes it" in text
+    found = json.loads(site("review", made, "--kit", kit, "--json").output)
+    assert (found["values"], found["data_values"]) == (18432, 18432)
+    done(kit, "--policy", "data_values=0")
+    assert f"{said}any number)" in site("review", made, "--kit", kit).output
+    unknown = (
+        "how many values it makes of this site's data could not be told (policy: data_values, 10,000,000,000 at most)"
+    )
+    assert unknown in site("review", made).output
+
+
 def test_a_job_by_which_no_update_leaves_needs_no_number_of_patients(kit, eyes, tmp_path):
     alone = {"algorithm": "local", "names": ("a", "b"), "sites": 2, "partition": "natural"}
     args = {"classes": "a,b", "channels": "grey", "size": 32}

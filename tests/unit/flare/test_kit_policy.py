@@ -57,6 +57,8 @@ def test_a_field_of_the_policy_is_set_and_said(kit):
         ("least_patient=30", "give NAME=VALUE with a name of: measures, verdict, least_patients"),
         ("least_patients", "give NAME=VALUE"),
         ("least_patients=-1", "policy, least_patients: Input should be greater than or equal to 0 (got -1)"),
+        ("data_values=-1", "policy, data_values: Input should be greater than or equal to 0 (got -1)"),
+        ("data_values=lots", "policy, data_values: Input should be a valid integer"),
         ("measures=some", "policy, measures: Input should be 'full', 'coarse' or 'none'"),
     ],
 )

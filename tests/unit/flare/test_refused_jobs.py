@@ -14,12 +14,14 @@ from PIL import Image
 from medpfl.config.run import make_config
 from medpfl.core.messages import Message
 from medpfl.core.parameters import StateError
+from medpfl.data.kinds.folders import picture_cache
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.payload import REASON, message_to_model
 from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import require_words
 from medpfl.site.policy import HOSPITAL
+from medpfl.site.words import MANY_VALUES
 
 ASKED = ["normal", "glaucoma"]
 CANNOT = "the site cannot begin: UserError (its log says more)"
@@ -111,6 +113,24 @@ def test_a_job_counts_from_when_the_data_are_opened_for_it(refusal, fundus):
         reached = "policy: the data have served 3 experiments, which is the limit (experiments)"
         assert refusal("d", classes=classes) == reached
     assert entries(fundus) == [*opened, refused]
+
+
+def test_images_larger_than_the_policy_lets_are_refused_before_any_is_decoded(
+    refusal, fundus, tmp_path, monkeypatch, caplog
+):
+    done(fundus, "--policy", f"data_values={60 * 28 * 28}")
+    monkeypatch.setattr(picture_cache, "read_picture", lambda *arguments: pytest.fail("a picture was decoded"))
+    said = refusal("large", size=29)
+    assert said == MANY_VALUES(float(60 * 28 * 28))
+    assert "values" in said and str(60 * 29 * 29) not in said
+    assert f"they are up to {60 * 29 * 29:,} values" in caplog.text  # in the site's own log
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+    monkeypatch.undo()
+    monkeypatch.delenv(REHEARSAL, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "disagree on what is shared" in refusal("right")
+    # How many there are must not be found by jobs of one size after the other: each counts.
+    assert [e["experiment"] for e in entries(fundus) if e["task"] == "open"] == ["large", "right"]
 
 
 def test_data_that_lie_where_the_package_looks_count_too(refusal, fundus, tmp_path, monkeypatch):

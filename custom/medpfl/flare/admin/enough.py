@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from medpfl.algorithms import LOCAL
 from medpfl.config.run import RunConfig, make_config
@@ -13,10 +14,12 @@ from medpfl.core.site_data import Part
 from medpfl.data.kinds.registry import absent, kind_of
 from medpfl.data.partition.spec import parse_spec
 from medpfl.data.sites import open_source
-from medpfl.data.source import number_of_patients
+from medpfl.data.source import DataSource, number_of_patients, number_of_values
 from medpfl.site.coarse import chosen_by_few
 from medpfl.site.local_file import read_object
 from medpfl.site.policy import SitePolicy
+
+T = TypeVar("T")
 
 
 def site_name(kit: Path) -> str:
@@ -34,13 +37,28 @@ def patients_here(own: Path, site: str, config: RunConfig | None = None) -> dict
         site: its name.
         config: of the job that takes them; without one they are divided by the default split.
     """
+    return _counted(number_of_patients, own, site, config)
+
+
+def values_here(own: Path, site: str, config: RunConfig) -> int | None:
+    """Values that a job makes of a site's own data, at most; None where that cannot be told. No image is decoded.
+
+    Args:
+        own: where they lie.
+        site: its name.
+        config: of the job that takes them.
+    """
+    return _counted(number_of_values, own, site, config)
+
+
+def _counted(number: Callable[[DataSource, str], T], own: Path, site: str, config: RunConfig | None) -> T | None:
     if absent(str(own)) or (config and parse_spec(config.partition).kind == "file"):  # which only a simulation may name
         return None
     try:
         if config is None:  # as one of several hospitals
             task = kind_of(str(own), {}).task(str(own), {}) or None
             config = make_config(algorithm=LOCAL.name, sites=2, data=own.name, partition="natural", task=task)
-        return number_of_patients(open_source(config, own), site)
+        return number(open_source(config, own), site)
     except (UserError, OSError):  # a check of the data says what is wrong with them
         return None
 

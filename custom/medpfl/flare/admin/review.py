@@ -13,7 +13,7 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import is_function
 from medpfl.engine.federation import Federation
-from medpfl.flare.admin.enough import patients_here, site_name
+from medpfl.flare.admin.enough import patients_here, site_name, values_here
 from medpfl.flare.admin.reviewed import Leaving, Review
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE
 from medpfl.flare.job.folder import read_job
@@ -54,7 +54,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
     known = {folder / "meta.json", *server_files, *site_files, *code}
     arguments = next(e["executor"]["args"] for e in at_sites[0]["executors"])
     config = job.run
-    own = {} if local is None else read_site_manifest(local)
+    here = None if local is None else read_site_manifest(local).get(job.config.data)
+    site = "" if local is None else site_name(local.parent)
     newcomers = make_config(**arguments["newcomers"]) if "newcomers" in arguments else None
     if config.init and not config.init.startswith("sha256:"):
         raise UserError(f"{job.name}: names the file of start weights, {config.init!r}; a job gives their fingerprint")
@@ -89,9 +90,8 @@ def review(folder: Path, limits: Limits = HOSPITAL.network, local: Path | None =
         steering=next((channel.name for channel in federation.channels if channel.steers), ""),
         unusual=unusual(network),
         public=federation.public and not joining,
-        patients=patients_here(own[job.config.data], site_name(local.parent), job.config)
-        if job.config.data in own
-        else None,
+        patients=patients_here(here, site, job.config) if here else None,
+        values=values_here(here, site, job.config) if here else None,
     )
 
 

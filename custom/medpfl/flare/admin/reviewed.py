@@ -12,6 +12,7 @@ from medpfl.core.site_data import Part
 from medpfl.flare.admin.enough import too_few_to_send, verdict_stays
 from medpfl.site.contract import Contract
 from medpfl.site.many_patients import balances
+from medpfl.site.many_values import too_many_values
 from medpfl.site.policy import SitePolicy
 
 
@@ -58,6 +59,7 @@ class Review:
         unusual: of its network, see :func:`medpfl.site.unlike_training.unusual`.
         public: its data are a published set, unless the site calls something of its own so.
         patients: of the site's own data by part, as the job divides them; None where they are not at hand.
+        values: that the job makes of them, at most; None where that is not known.
     """
 
     job: str
@@ -77,6 +79,7 @@ class Review:
     unusual: str
     public: bool
     patients: Mapping[Part, int] | None = None
+    values: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -100,6 +103,15 @@ class Review:
     def _through(self) -> str:
         return ", so that a site's alone may reach the others as it is" if self.contract.config.lets_one_through else ""
 
+    def _made(self, policy: SitePolicy) -> Iterator[str]:
+        """How many values the job makes of the site's data, in words."""
+        limit = f"{policy.data_values:,} at most" if policy.data_values else "any number"
+        if self.values is not None:
+            made = f"up to {self.values:,} values (samples x channels x shape)"
+            yield f"as it reads this site's data, they are {made} (policy: data_values, {limit})"
+        elif not self.public:
+            yield f"how many values it makes of this site's data could not be told (policy: data_values, {limit})"
+
     def refusals(self, policy: SitePolicy) -> list[str]:
         """Why a policy would not take the job, as far as can be told without looking at the data's images."""
         config, found = self.contract.config, []
@@ -112,6 +124,8 @@ class Review:
         tells = any(kind.tensors for kind in self.leaving)
         if tells and (few := too_few_to_send(policy, self.patients)):
             found.append(few)
+        if many := too_many_values(policy, self.values):
+            found.append(many)
         says_counts = any(half.says_counts for half in self.contract.halves)
         leaves_out = says_counts or (tells and self.contract.leaves_samples_out and not self.public)
         if policy.least_patients > 1 and leaves_out:
@@ -179,6 +193,8 @@ class Review:
             "bytes": self.bytes,
             "least_patients": policy.least_patients,
             "patients": self.patients,
+            "data_values": policy.data_values,
+            "values": self.values,
             "measures": policy.measures,
             "verdict": self._verdict(policy),
             "refused_because": self.refusals(policy),
@@ -195,6 +211,7 @@ class Review:
         yield f"network: {config.model}{arguments}, {self.parameters:,} parameters"
         told = f" with {json.dumps(self.contract.data_args)}" if self.contract.data_args else ""
         yield f"data: what the site calls {self.contract.data!r}{told}"
+        yield from self._made(policy)
         gpus = f", {count(self.gpus, 'GPU')}" if self.gpus else ""
         yield f"{count(config.rounds, 'round')} of {count(config.local_epochs, 'epoch')}{gpus}"
         yield f"a round needs {config.quorum} of {config.sites} sites' updates{self._through}"

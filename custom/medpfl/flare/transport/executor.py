@@ -108,14 +108,20 @@ class PersonalizedExecutor(Executor):
 
             from medpfl.config.run import RunConfig
             from medpfl.flare.transport.place import Place
+            from medpfl.flare.transport.policy import too_many
             from medpfl.flare.transport.trust import check_job
+            from medpfl.site.many_values import TooManyValues
 
             keep_freed_memory()
             config = RunConfig(**self.run_config)
             check_job(config, self.state_dir, fl_ctx)
             # Not of the contract: more than there are cores would only cost, and very many end the process.
             torch.set_num_threads(min(config.intra_op_threads, os.cpu_count() or 1))
-            self._ready = self._begin(config, Place.of(fl_ctx, self.state_dir, self.experiment), fl_ctx, first)
+            place = Place.of(fl_ctx, self.state_dir, self.experiment)
+            try:
+                self._ready = self._begin(config, place, fl_ctx, first)
+            except TooManyValues as error:
+                raise too_many(error) from error
         return self._ready
 
     def _begin(

@@ -44,6 +44,7 @@ class JoinExecutor(PersonalizedExecutor):
         from medpfl.data.sites import open_source
         from medpfl.flare.transport.policy import SiteForbids, check_policy
         from medpfl.flare.transport.trust import check_job
+        from medpfl.site.many_values import read_data
         from medpfl.site.newcomer import took_part
         from medpfl.site.words import TOOK_PART
 
@@ -56,7 +57,7 @@ class JoinExecutor(PersonalizedExecutor):
         federation = self._federation(config, place, first)
         check_policy(fl_ctx, config.algorithm, federation.leaving(joining=True))
         source = open_source(theirs, place.own.get(theirs.data))
-        data = source.site(place.name, federation.device)
+        data = read_data(place.policy, source, place.name, federation.device)
         place.store()  # makes the folder, for the site alone
         newcomer = federation.newcomer(place.name, source, data, place.folder, secret=place.secret)
         return place.guarded(federation, newcomer, source, contract), federation.model()

@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.models.cost import NetworkTooLarge
+from medpfl.site.many_values import TooManyValues
 from medpfl.site.words import FORBIDDEN
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,12 @@ def too_large(error: NetworkTooLarge) -> SiteForbids:
     if error.__cause__ is not None:
         logger.warning("%s: %s", error, error.__cause__)
     return SiteForbids(str(error))
+
+
+def too_many(error: TooManyValues) -> SiteForbids:
+    """What a job would make of the data, refused; how much that is stays in the site's own log."""
+    logger.warning("%s", error)
+    return SiteForbids(error.told)
 
 
 def check_policy(fl_ctx: FLContext, algorithm: str, leaving: Mapping[str, list[int] | None]) -> None:

@@ -15,7 +15,9 @@ from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
+from medpfl.data.kinds.scans.slice_cache import ScanCache
 from medpfl.data.sites import open_source
+from medpfl.data.source import number_of_values
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.many_patients import patients
 
@@ -57,6 +59,18 @@ def test_slices_carry_their_scans_label_and_their_patient(cohort):
     x, y = next(data.training_batches(5, torch.Generator()))
     assert (x.dtype, x.shape, len(y)) == (torch.float32, (5, 1, 16, 16), 5)
     assert -1 <= x.min() < x.max() <= 1
+
+
+def test_each_scan_counts_with_all_the_slices_that_are_asked_for_before_it_is_decoded(cohort, monkeypatch):
+    few = open_source(config(cohort))  # six scans at each centre, more than three slices each
+    data = few.site("site-1", CPU)
+    made = sum(data.images[part].numel() for part in PARTS)
+    assert number_of_values(few, "site-1") == 6 * 3 * 16 * 16 == made
+    monkeypatch.setattr(ScanCache, "__init__", lambda *arguments: pytest.fail("it was decoded"))
+    many = open_source(config(cohort, data_args={"size": 1024, "slices": 100}))
+    assert number_of_values(many, "site-1") == 6 * 100 * 1024 * 1024
+    volumes = open_source(config(cohort, data_args={"size": 256, "depth": 512}))
+    assert number_of_values(volumes, "site-1") == 6 * 512 * 256 * 256
 
 
 def test_sites_are_the_centres_that_are_not_held_out(cohort):

@@ -104,6 +104,11 @@ class Folders(SetsAside[Picture]):
         centre = self.centres.of(name)
         return self._tensors(centre, self._parts(centre), device)
 
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: a centre's pictures are decoded together."""
+        shape = self.model_arguments()
+        return len(self._samples(self.centres.of(name))) * shape["in_channels"] * shape["image_size"] ** 2
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         if not self._all_here():

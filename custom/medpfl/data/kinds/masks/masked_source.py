@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,6 +143,18 @@ class Masked(OfCentres[Pair]):
         if not parts["train"]:
             raise UserError(f"{self.layout.root}: {centre}: no image is left to train on; raise the share of training")
         return self._made(parts, self._decoded(centre, self._file()), device)
+
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: of volumes by their headers, whole, not in patches."""
+        pairs, (channels, size) = self._samples(self.centres.of(name)), self._shape()
+        if self.form in ("pictures", "arrays"):
+            return len(pairs) * channels * prod(size)
+        from medpfl.data.kinds.masks.volume_pair import read_head
+
+        shapes = [read_head(pair).resampled(self.reading.spacing) for pair in pairs]
+        if self.form == "volumes":
+            return channels * sum(map(prod, shapes))
+        return channels * prod(size) * sum(slices for slices, _, _ in shapes)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

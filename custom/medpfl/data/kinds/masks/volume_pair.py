@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -49,6 +50,15 @@ class Head(NamedTuple):
     shape: tuple[int, int, int]
     spacing: Spacing
     notes: tuple[Finding, ...]
+
+    def resampled(self, spacing: Sequence[float]) -> tuple[int, ...]:
+        """The shape with voxels of other edge lengths, as MONAI's ``Spacing`` makes it.
+
+        Args:
+            spacing: mm along the same axes; 0 keeps an axis.
+        """
+        axes = zip(self.shape, self.spacing, spacing, strict=True)
+        return tuple(round((n - 1) * now / then + 1) if then else n for n, now, then in axes)
 
 
 class Volume(NamedTuple):

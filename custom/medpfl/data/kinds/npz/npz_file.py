@@ -12,7 +12,8 @@ import hashlib
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +45,20 @@ def load(path: str | Path) -> ImageDataset:
         UserError: the file is missing, damaged, or holds something else than labelled images.
     """
     path = Path(path)
+    with _opened(path) as archive:
+        return _read(path, archive)
+
+
+def number_of_images(path: Path) -> int:
+    """How many images a file has in all parts; the arrays' heads alone are read. UserError as in :func:`load`."""
+    with _opened(path) as archive:
+        _require_keys(path, archive)
+        return sum(_image_shape(path, archive, part)[0] for part in _PARTS)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A file whose errors name it."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file" if not path.exists() else f"{path}: not a file but a folder")
     if kind := _OTHERS.get(path.suffix.lower()):
@@ -52,7 +67,7 @@ def load(path: str | Path) -> ImageDataset:
         with zipfile.ZipFile(path) as archive:
             if path.suffix.lower() == ".zip" and not any(name.endswith(".npy") for name in archive.namelist()):
                 raise UserError(f"{path}: a zip: unpack it and give the folder")
-            return _read(path, archive)
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(f"{path}: damaged, cut short or not an npz file ({error}): get it again") from None
     except (OSError, RuntimeError) as error:
@@ -80,10 +95,16 @@ def file_md5(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
+def _require_keys(path: Path, archive: zipfile.ZipFile) -> set[str]:
+    """The arrays that are there; UserError if images or labels of a part are not."""
     present = {name.removesuffix(".npy") for name in archive.namelist()}
     if missing := [key for p in _PARTS for key in (f"{p}_images", f"{p}_labels") if key not in present]:
         raise UserError(f"{path}: has no {', '.join(missing)}: MedMNIST's keys are needed (it has {_some(present)})")
+    return present
+
+
+def _read(path: Path, archive: zipfile.ZipFile) -> ImageDataset:
+    present = _require_keys(path, archive)
     known = known_set(path.stem)
     labels = [_labels(path, archive, part) for part in _PARTS]
     shapes = [_image_shape(path, archive, part) for part in _PARTS]

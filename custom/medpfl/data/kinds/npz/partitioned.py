@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from medpfl.core.gathered import gathered
 from medpfl.core.site_data import PARTS, ImageTensors, Part, SiteData, padded, scale
 from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
-from medpfl.data.kinds.npz.catalog import open_dataset
+from medpfl.data.kinds.npz.catalog import find, open_dataset
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
-from medpfl.data.kinds.npz.npz_file import padded_edge
+from medpfl.data.kinds.npz.npz_file import number_of_images, padded_edge
 from medpfl.data.partition.make import Partition, make_partition
 from medpfl.data.split import SiteIndices, rows_to_pretrain_on
 from medpfl.data.uneven import JUDGED, judged_classes
@@ -107,6 +108,13 @@ class PartitionedImages:
         if rows is None:
             raise UserError(f"{name} is none of the run's sites: {', '.join(self.config.site_names)}")
         return frozenset(str(int(row)) for row in rows)
+
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: of the whole set, which each site reads."""
+        shape = self.model_arguments()
+        size = shape["image_size"]
+        pixels = size**2 if isinstance(size, int) else prod(size)
+        return number_of_images(find(self.config.data)) * shape["in_channels"] * pixels
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`. Test and validation samples are never in it."""

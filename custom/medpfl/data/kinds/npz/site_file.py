@@ -23,7 +23,7 @@ from medpfl.data.dataset import ImageDataset
 from medpfl.data.inputs import Inputs, stored_images
 from medpfl.data.kinds.folders.picture_file import Reading
 from medpfl.data.kinds.npz.medmnist import image_shape, known_set
-from medpfl.data.kinds.npz.npz_file import load, padded_edge
+from medpfl.data.kinds.npz.npz_file import load, number_of_images, padded_edge
 from medpfl.data.split import SiteIndices, official_parts, split_own
 
 if TYPE_CHECKING:
@@ -87,14 +87,19 @@ class OwnImages:
         Raises:
             UserError: see :meth:`require_fit`.
         """
+        found = load(self._own)
+        self.require_fit(found)
+        return found
+
+    @property
+    def _own(self) -> Path:
+        """The site's file; UserError where there is none."""
         if self.file is None:
             raise UserError(
                 f"{self.config.data}: with the partition natural each site has a file of its own (`medpfl site init`), "
                 "and this is not one; a simulation needs another --partition"
             )
-        found = load(self.file)
-        self.require_fit(found)
-        return found
+        return self.file
 
     def require_fit(self, found: ImageDataset) -> None:
         """Raises UserError, with the file's name, where images are not what the job says."""
@@ -138,6 +143,10 @@ class OwnImages:
             },
             labels={part: torch.from_numpy(self.dataset.labels[chosen]).to(device) for part, chosen in rows.items()},
         )
+
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: of the whole file."""
+        return number_of_images(self._own) * self.look.channels * self.look.edge**2
 
     def _parts(self, name: str) -> SiteIndices:
         c = self.config

@@ -105,6 +105,12 @@ class Scans(OfCentres[Scan]):
         self._tell(centre)
         return self._tensors(self._parts(centre), device)
 
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: as if each scan had all the slices that are asked for."""
+        how = self.preprocessing
+        scans = sum(map(len, self._parts(self.centres.of(name)).values()))
+        return scans * (how.depth or how.slices) * how.size**2
+
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
         raise NotInOnePlace("hospitals' scans are not pooled")

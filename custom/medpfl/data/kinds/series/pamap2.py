@@ -41,6 +41,8 @@ CHANNELS = tuple(3 + 17 * unit + first + axis for unit in range(3) for first in 
 UNITS = (9.81, 9.81, 9.81, 1.0, 1.0, 1.0, 50.0, 50.0, 50.0) * 3
 """What the channels are divided by: to g, rad/s, and about the strength of the earth's field (50 µT)."""
 _FILE = re.compile(r"subject(\d+)\.dat", re.IGNORECASE)
+_LONGEST_ROW = 1 << 16
+"""Bytes that hold the last row of a file."""
 _MOST_LOST = 10
 """How many times longer than its rows a recording may be; else its times are in no seconds."""
 
@@ -57,6 +59,23 @@ def recordings(folder: Path) -> list[Path]:
 def subject(file: Path) -> str:
     """Whose recording a file is: ``subject101``."""
     return file.stem.lower()
+
+
+def samples(file: Path) -> int:
+    """How long a recording's grid is, by the times of its first and its last row; no other row is read.
+
+    Raises:
+        UserError: these are no numbers.
+    """
+    try:
+        with open(file, "rb") as rows:
+            first = rows.readline()
+            rows.seek(max(0, file.stat().st_size - _LONGEST_ROW))
+            last = rows.read().splitlines()[-1]
+        begin, end = (float(row.split()[0]) for row in (first, last))
+        return round((end - begin) * RATE) + 1
+    except (OSError, ValueError, IndexError, OverflowError) as error:
+        raise UserError(f"{file}: cannot be read as one of PAMAP2's files: {error}") from None
 
 
 def read_recording(file: Path, gap: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,16 @@ from pydantic import Field, ValidationInfo, field_validator
 from medpfl.core.errors import TornFile, UserError
 from medpfl.core.statefile import read_state, write_state
 from medpfl.data.arguments import read_arguments
-from medpfl.data.kinds.series.pamap2 import ACTIVITIES, CHANNELS, UNITS, cut, read_recording, recordings, subject
+from medpfl.data.kinds.series.pamap2 import (
+    ACTIVITIES,
+    CHANNELS,
+    UNITS,
+    cut,
+    read_recording,
+    recordings,
+    samples,
+    subject,
+)
 from medpfl.data.kinds.series.reading import MOST_SAMPLES, Positive, SeriesReading
 from medpfl.data.kinds.series.series_kind import SeriesKind
 from medpfl.data.kinds.series.series_set import SeriesSet
@@ -78,6 +87,22 @@ class Pamap2Kind(SeriesKind):
     def read(self, data: str, data_args: Mapping[str, Any]) -> SeriesSet:
         """See :class:`~medpfl.data.kinds.series.series_kind.SeriesKind`; from the cache if they are in it."""
         return read_pamap2(self.path(data), self.reading(data_args))
+
+    def number(self, data: str, data_args: Mapping[str, Any]) -> int:
+        """See :class:`~medpfl.data.kinds.series.series_kind.SeriesKind`."""
+        return most_windows(self.path(data), self.reading(data_args))
+
+
+def most_windows(folder: Path, reading: Pamap2Reading) -> int:
+    """How many windows the recordings have at most: as if each were one run of one activity.
+
+    Raises:
+        UserError: a file is not of PAMAP2's form.
+    """
+    # Windows of one run begin a step apart, those of two share nothing.
+    apart = min(reading.step, reading.length)
+    lengths = [samples(file) - reading.length for file in recordings(folder)]
+    return sum(longer // apart + 1 for longer in lengths if longer >= 0)
 
 
 def read_pamap2(folder: Path, reading: Pamap2Reading) -> SeriesSet:

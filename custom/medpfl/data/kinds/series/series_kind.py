@@ -11,7 +11,7 @@ from medpfl.core.home import at_home
 from medpfl.data.centres import require_natural, require_portable
 from medpfl.data.kinds.kind import CentreKind, require_mean_pooling
 from medpfl.data.kinds.series.reading import SeriesReading, read_reading
-from medpfl.data.kinds.series.series_npz import find_series, read_series
+from medpfl.data.kinds.series.series_npz import find_series, number_of_windows, read_series
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.training.augment import NONE
 
@@ -57,6 +57,10 @@ class SeriesKind(CentreKind):
         """The windows of data that are here; UserError names what is wrong with them."""
         return read_series(data)
 
+    def number(self, data: str, data_args: Mapping[str, Any]) -> int:
+        """How many windows that would be at most; UserError as :meth:`read`. None is read."""
+        return number_of_windows(self.path(data))
+
     def check(self, data: str, data_args: Mapping[str, Any]) -> list[Finding]:
         """See :class:`~medpfl.data.kinds.kind.Kind`."""
         from medpfl.data.kinds.series.check_series import check_series
@@ -78,9 +82,9 @@ class SeriesKind(CentreKind):
             raise UserError(
                 f"--official: {config.data} has time series, whose file's own `split` is kept anyway; leave it out"
             )
-        here = self.is_here(config.data)
-        opened = (lambda: self.read(config.data, config.data_args)) if here else None
-        return TimeSeries(config, self.reading(config.data_args), opened)
+        said = config.data, config.data_args
+        opened = (lambda: self.read(*said)) if self.is_here(config.data) else None
+        return TimeSeries(config, self.reading(config.data_args), opened, lambda: self.number(*said))
 
     def path(self, data: str) -> Path:
         """See :class:`~medpfl.data.kinds.kind.CentreKind`."""

@@ -20,7 +20,7 @@ from medpfl.core.plain import plain_problem
 from medpfl.core.site_data import PARTS
 from medpfl.data.files import composed
 from medpfl.data.kinds.npz.catalog import find
-from medpfl.data.kinds.npz.npz_file import file_md5, require_names
+from medpfl.data.kinds.npz.npz_file import file_md5, header, require_names
 from medpfl.data.kinds.series.series_set import SeriesSet
 from medpfl.data.places import is_path, places
 
@@ -84,6 +84,24 @@ def read_series(data: str) -> SeriesSet:
     return SeriesSet(
         name=path.resolve().name, source=path, classes=classes, named=sets[0].named, centres=centres, md5=sums, **joined
     )
+
+
+def number_of_windows(path: Path) -> int:
+    """How many windows a file has, or the files of a folder; the arrays' heads alone are read.
+
+    Raises:
+        UserError: a file is damaged; it is named.
+    """
+    return sum(map(_number, [path] if path.is_file() else files_of(path)))
+
+
+def _number(path: Path) -> int:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("series.npy") as stream:
+            shape = header(path, stream, "series")[0]
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: damaged, or has no series ({error}): get it again") from None
+    return shape[0] if shape else 0
 
 
 def _called(found: SeriesSet, name: str) -> SeriesSet:

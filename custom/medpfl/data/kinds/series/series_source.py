@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,11 +37,13 @@ class TimeSeries(SetsAside[Window]):
         config: the run; ``data_args`` are ``reading`` and ``classes``, the same at all sites.
         reading: how windows become inputs.
         opened: reads the windows; None where they are not on this machine.
+        counted: how many there are at most, of all sites that are here; no window is read.
     """
 
     config: RunConfig
     reading: SeriesReading
     opened: Callable[[], SeriesSet] | None
+    counted: Callable[[], int]
 
     @cached_property
     def data(self) -> SeriesSet:
@@ -111,6 +114,11 @@ class TimeSeries(SetsAside[Window]):
         if not parts["train"]:
             raise UserError(f"{self.data.source}: {centre}: no window is left to train on; raise the share of training")
         return self._tensors(parts, device)
+
+    def values(self, name: str) -> int:
+        """See :func:`medpfl.data.source.number_of_values`: of the whole file or folder, which is read together."""
+        shape = self.model_arguments()
+        return self.counted() * shape["in_channels"] * prod(shape["image_size"])
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
