@@ -16,10 +16,12 @@ from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.side_by_side import REFERENCE
 from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
+from medpfl.report.sweep_chosen import chosen_values
 from medpfl.runs import comparison
 from medpfl.runs.asked import as_meant, configs_of
 from medpfl.runs.comparison import How
 from medpfl.runs.sweep import Sweep, run_sweep
+from medpfl.tasks import TASKS
 
 TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
 
@@ -72,6 +74,17 @@ def test_what_is_swept(text, names, values):
 def test_what_is_no_sweep_says_what_would_be_right(text, words):
     with pytest.raises(UserError, match=words):
         Sweep.parse(text)
+
+
+def test_several_make_a_grid():
+    found = Sweep.grid(["lr=0.1,0.2", "local_epochs+rounds=1+4,2+2"])
+    assert found.names == ("lr", "local_epochs", "rounds")
+    assert found.values == ((0.1, 1, 4), (0.1, 2, 2), (0.2, 1, 4), (0.2, 2, 2))
+    assert Sweep.grid(["lr=0.1,0.2"]) == Sweep.parse("lr=0.1,0.2")
+    with pytest.raises(UserError, match="--sweep: lr is swept twice; give all its values in one"):
+        Sweep.grid(["lr=0.1,0.2", "mu+lr=1+0.1,1+0.3"])
+    with pytest.raises(UserError, match="are 121 points together; 100 is the most"):
+        Sweep.grid(["lr=1..11", "mu=1..11"])
 
 
 def test_only_what_makes_sense_is_swept(tmp_path):
@@ -134,6 +147,46 @@ def test_figures_are_the_runs(lambdas):
     assert json.loads((folder / "sweep.json").read_text()) == found
 
 
+def test_validation_data_choose_a_value_for_each_seed(lambdas):
+    folder, found = lambdas
+    local, fedap = found["groups"]
+    runs = {
+        (value, seed): json.loads((folder / f"fedap/lambda={value}/seed-{seed}/results.json").read_text())
+        for value in (0.2, 0.9)
+        for seed in (0, 1)
+    }
+    validated = {
+        key: fmean(site["accuracy"] for site in run["final"]["validation"]["sites"].values())
+        for key, run in runs.items()
+    }
+    best = {seed: max((0.2, 0.9), key=lambda value: validated[value, seed]) for seed in (0, 1)}
+    assert fedap["chosen"]["values"] == {str(seed): [0.2, 0.9].index(value) for seed, value in best.items()}
+    means = [runs[value, seed]["final"]["selected"]["mean"]["accuracy"] for seed, value in best.items()]
+    assert fedap["chosen"]["measure"] == pytest.approx({"mean": fmean(means), "sd": stdev(means)})
+    alone = local["points"][0]["measures"]["accuracy"]["mean"]
+    assert fedap["chosen"]["to_local"]["mean"] == pytest.approx(fmean(means) - alone)
+    assert local["chosen"]["values"] == {"0": None, "1": None} and local["chosen"]["to_local"] is None
+    table = (folder / "sweep.md").read_text()
+    assert "| Local training | – |" in table and "Chosen: for each seed the value with the best accuracy on" in table
+    page = (folder / "report.html").read_text()
+    assert "Chosen on validation data" in page and "where validation data choose (lambda=" in page
+
+
+def _run(validated, test):
+    tested = {"sites": {"a": {"accuracy": test}}, "mean": {"accuracy": test}}
+    return {"final": {"validation": {"mean": {"accuracy": validated}}, "selected": tested}}
+
+
+def test_of_values_that_validate_alike_the_first_is_chosen_and_none_where_one_tells_nothing():
+    measure = TASKS["classification"].measures[0]
+    low, high, again = _run(0.5, 0.9), _run(0.6, 0.1), _run(0.6, 0.8)
+    assert chosen_values([[low, high], [high, low], [again, again]], measure) == [1, 0]
+    assert chosen_values([[], [low], [high]], measure) == [2]  # at the first a run ended early
+    assert chosen_values([[low], [_run(None, 0.9)]], measure) is None
+    assert chosen_values([[low], [{"final": {"selected": low["final"]["selected"]}}]], measure) is None  # of before
+    assert chosen_values([[], []], measure) is None
+
+
 def test_the_csv_has_every_site(lambdas):
     folder, found = lambdas
     rows = list(csv.DictReader((folder / "sweep.csv").open()))
@@ -187,6 +240,7 @@ def test_other_numbers_of_sites_are_other_data(tmp_path, medpfl):
     assert "Sites have other data at each value" in " ".join(done.stdout.split())
     found = json.loads((tmp_path / "out" / "sweep.json").read_text())
     assert [len(of["sites"]) for of in found["data"]] == [2, 3]
+    assert [group["chosen"] for group in found["groups"]] == [None, None] and "Chosen" not in done.stdout
     assert [len(point["sites"]) for point in found["groups"][1]["points"]] == [2, 3]
     page = (tmp_path / "out" / "report.html").read_text()
     charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
@@ -283,7 +337,7 @@ def test_a_sweep_of_data_from_a_function_has_its_sites(tmp_path):
     assert len((tmp_path / "sweep.csv").read_text().splitlines()) > 5
 
 
-@pytest.mark.parametrize("sweep", [["lr", 1], {"lr": [0.1]}])
+@pytest.mark.parametrize("sweep", [["lr", 1], [], {"lr": [0.1]}])
 def test_a_sweep_is_text(sweep):
     with pytest.raises(UserError, match="give text as the command line takes it"):
         medpfl.compare(["fedavg"], sweep=sweep)

@@ -41,12 +41,14 @@ def compare(
 
     how = How(partial(progress, aside), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
     if sweep:
-        from medpfl.report.terminal import sweep_table
+        from medpfl.report.terminal import chosen_table, sweep_table
         from medpfl.runs.sweep import Sweep, run_sweep
 
-        swept, naming = Sweep.parse(sweep), options.naming_preset
+        swept, naming = Sweep.grid(sweep), options.naming_preset
         found = run_sweep(algorithms, swept, seeds, options.fields, out, how, said_in=naming)
         console.print(sweep_table(found))
+        if chosen := chosen_table(found):
+            console.print(chosen)
         files = ", ".join(str(out / name) for name in ("sweep.md", "sweep.csv", "report.html"))
         say(f"Table, figures for other tools and report: {files}")
         _require_all(found["unfinished"])

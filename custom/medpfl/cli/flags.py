@@ -97,10 +97,11 @@ Kit = Annotated[
     typer.Option(help="prod: startup kit of a user who may submit jobs.", show_default=False, rich_help_panel=PLACE),
 ]
 Sweep = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         help="NAME=V,V,...: compare at each value of a setting, or of sites, rounds, local_epochs, partition and so "
-        "on, and draw curves. FROM..TO..STEP stands for values, NAME+NAME=V+V,V+V for what changes together.",
+        "on, and draw curves; given again, every value of each with every one of the others. FROM..TO..STEP stands for "
+        "values, NAME+NAME=V+V,V+V for what changes together.",
         show_default=False,
     ),
 ]

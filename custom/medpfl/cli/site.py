@@ -131,7 +131,6 @@ def _enough(policy: SitePolicy, path: Path, site: str, job: Job | None) -> list[
 
     Too few for the job's updates is an error, and so are too many values.
 
-
     Args:
         policy: the site's.
         path: the data.

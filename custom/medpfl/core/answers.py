@@ -114,9 +114,10 @@ class Verdict(_Strict, Generic[Measured, Gained]):
 
 
 class Tested(_Strict, Generic[Measured, Gained]):
-    """Of the end."""
+    """Of the end; ``validation`` is of what the site uses of the selected round."""
 
     test: Which[Measured]
+    validation: Measured | None = None
     tested: Rounds
     verdict: Verdict[Measured, Gained] | None = None
 

@@ -177,7 +177,9 @@ def _final(plan: Plan, state: ServerState) -> dict[str, Any] | None:
         tested = {site: metrics["test"][which] for site, metrics in state.final.items()}
         sites = {site: values for site, values in tested.items() if values is not None}
         final[which] = {"sites": sites, **summary(sites, plan.config.learned.measures)}
-    return final
+    told = {site: metrics.get("validation") for site, metrics in state.final.items()}
+    validated = {site: values for site, values in told.items() if values is not None}
+    return final | {"validation": {"sites": validated, **summary(validated, plan.config.learned.measures)}}
 
 
 def _mixing(plan: Plan, state: ServerState) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from medpfl.report.measures import first
 from medpfl.report.page_parts import Part, Section, Table
 from medpfl.report.sweep import Sweeping, Swept, sweep_note, sweep_rows
 from medpfl.report.sweep_chart import SweptCurve, sweep_chart
+from medpfl.report.sweep_chosen import chosen_in_words, chosen_note, chosen_rows
 
 
 def sweep_section(found: Swept) -> Section:
@@ -47,6 +48,11 @@ def _parts(found: Swept) -> Iterator[Part]:
         ]
         faint = "A pale dot is a site" if sweeping.other_sites else "A faint line is a site"
         yield Part("Every site", charts=charts, note=f"{faint}{' (its mean over seeds)' if several else ''}.")
+    heads, rows = chosen_rows(found)
+    if rows:
+        yield Part("Chosen on validation data", table=Table("Chosen values", heads, rows), note=chosen_note(found))
+    elif told := chosen_note(found):
+        yield Part("Chosen on validation data", note=told)
     heads, rows = sweep_rows(found)
     yield Part("All figures", table=Table("The swept setting", heads, rows), note=sweep_note(found))
 
@@ -84,7 +90,7 @@ def _extent(curves: list[SweptCurve]) -> tuple[float, float]:
 
 
 def _verdict(found: Swept) -> str:
-    """Of every method its best value, and by how much it is above its worst."""
+    """Of every method what its test says at all values, and at those that validation data choose."""
     sweeping, measure = Sweeping.read(found), first(found)
     sentences = []
     for group in found["groups"]:
@@ -101,7 +107,13 @@ def _verdict(found: Swept) -> str:
         else:
             sentences.append(
                 f"{group['label']}: from {measure.said(worst[1])} at {sweeping.label(worst[2])} to "
-                f"{measure.said(best[1])} at {sweeping.label(best[2])}."
+                f"{measure.said(best[1])} at {sweeping.label(best[2])}{_chosen(group, sweeping, measure)}."
             )
     seeds = "" if len(found["seeds"]) > 1 else " One seed: small differences may be chance."
     return " ".join(sentences or [f"No {measure.title} was measured."]) + seeds
+
+
+def _chosen(group: dict[str, Any], sweeping: Sweeping, measure: Measure) -> str:
+    if not group.get("chosen") or not (values := chosen_in_words(group, sweeping)):
+        return ""
+    return f"; {measure.said(group['chosen']['measure']['mean'])} where validation data choose ({values})"

@@ -29,6 +29,7 @@ from medpfl.report.reading import Results
 from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.sweep import Swept, sweep_note, sweep_rows
+from medpfl.report.sweep_chosen import chosen_note, chosen_rows
 from medpfl.report.verdicts import gain_lines
 from medpfl.report.words import further, went_wrong
 
@@ -48,8 +49,17 @@ def print_run(results: Results, console: Console) -> None:
 
 def sweep_table(found: Swept) -> Table:
     """One row for every method and value."""
-    heads, rows = sweep_rows(found)
-    table = plain_table(caption=sweep_note(found), show_edge=False)
+    return _plain(*sweep_rows(found), sweep_note(found))
+
+
+def chosen_table(found: Swept) -> Table | None:
+    """One row for every method, at the value that validation data choose; None where they choose none."""
+    heads, rows = chosen_rows(found)
+    return _plain(heads, rows, chosen_note(found)) if rows else None
+
+
+def _plain(heads: list[str], rows: list[list[str]], note: str) -> Table:
+    table = plain_table(caption=note, show_edge=False)
     for i, head in enumerate(heads):
         table.add_column(head, justify="right" if i else "left", overflow="fold")
     for cells in rows:

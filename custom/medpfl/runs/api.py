@@ -145,7 +145,7 @@ def compare(
     overwrite: bool = False,
     new_test: bool | None = None,
     forgetting: bool | None = None,
-    sweep: str | None = None,
+    sweep: str | Sequence[str] | None = None,
     quiet: bool = False,
     **fields: Any,
 ) -> Comparison | Swept:
@@ -165,7 +165,8 @@ def compare(
         new_test: see :func:`run`.
         forgetting: see :func:`run`.
         sweep: compare at each value of a setting or of another option (:class:`~medpfl.runs.sweep.Sweep`), such as
-            ``lambda=0,0.5,1``; what is returned is then a :class:`~medpfl.runs.shown.Swept`.
+            ``lambda=0,0.5,1``; with several at every value of each with every one of the others. What is returned is
+            then a :class:`~medpfl.runs.shown.Swept`.
         quiet: see :func:`run`.
         fields: see :func:`run`, but for ``seed``, ``personal`` and ``mixing``, which a variant has.
 
@@ -182,8 +183,11 @@ def compare(
         raise UserError("compare([]): give a method at least; local training is compared with it")
     if wrong := next((text for text in algorithms if not isinstance(text, str)), None):
         raise UserError(f"compare([{wrong!r}]): algorithms are text, e.g. ['fedavg', 'fedap:lambda=0.8']")
-    if sweep is not None and not isinstance(sweep, str):
-        raise UserError(f"sweep={sweep!r}: give text as the command line takes it, e.g. 'lambda=0,0.5,1'")
+    sweeps = [sweep] if isinstance(sweep, str) else sweep
+    if sweeps is not None and not (
+        isinstance(sweeps, list | tuple) and sweeps and all(isinstance(text, str) for text in sweeps)
+    ):
+        raise UserError(f"sweep={sweep!r}: give text as the command line takes it, e.g. 'lambda=0,0.5,1', or several")
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise UserError(f"seeds={seeds!r}: how many, from 0; 3 stands for 0, 1 and 2")
     for name in ("seed", "personal", "mixing"):
@@ -193,8 +197,8 @@ def compare(
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary), _findable(env):
         how = How(partial(_shown, quiet), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
-        if sweep is not None:
-            return Swept(run_sweep(algorithms, Sweep.parse(sweep), seeds, asked, folder, how), folder, temporary)
+        if sweeps is not None:
+            return Swept(run_sweep(algorithms, Sweep.grid(sweeps), seeds, asked, folder, how), folder, temporary)
         results = run_comparison(configs_of(algorithms, seeds, asked), folder, how)
     return Comparison(results, folder, temporary)
 

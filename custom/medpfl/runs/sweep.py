@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from medpfl.core.whole_file import write_text
 from medpfl.report.compare_table import markdown_table
 from medpfl.report.page import write_sweep_report
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
+from medpfl.report.sweep_chosen import chosen_note, chosen_rows, with_chosen
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
 from medpfl.runs.comparison import How, Variant, all_results, in_full, with_local
@@ -44,6 +46,22 @@ class Sweep:
 
     names: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
+
+    @classmethod
+    def grid(cls, texts: Sequence[str]) -> Sweep:
+        """Every value of each of several sweeps with every one of the others; of one it is that sweep.
+
+        Raises:
+            UserError: see :meth:`parse`; or two sweep the same, or there are more than a hundred points.
+        """
+        parts = [cls.parse(text) for text in texts]
+        names = tuple(name for part in parts for name in part.names)
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"--sweep: {twice} is swept twice; give all its values in one, {_EXAMPLES}")
+        values = tuple(tuple(chain(*point)) for point in product(*(part.values for part in parts)))
+        if len(values) > _MOST:
+            raise UserError(f"--sweep: {' and '.join(texts)} are {len(values)} points together; {_MOST} is the most")
+        return cls(names, values)
 
     @classmethod
     def parse(cls, text: str) -> Sweep:
@@ -150,7 +168,7 @@ def run_sweep(
     results, unfinished = all_results(list(every.values()), out, how, "sweep")
     made = dict(zip(every, results, strict=True))
     at_each = [_by_method(runs, made) for runs in plan]
-    found = swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished)
+    found = with_chosen(swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished), at_each)
     write_sweep(found, out)
     return found
 
@@ -159,7 +177,9 @@ def write_sweep(found: Swept, folder: Path) -> None:
     """Writes sweep.json, sweep.csv, sweep.md and report.html."""
     write_text(folder / "sweep.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     write_text(folder / "sweep.csv", sweep_csv(found))
-    write_text(folder / "sweep.md", markdown_table(*sweep_rows(found), sweep_note(found)))
+    heads, rows = chosen_rows(found)
+    chosen = markdown_table(heads, rows, chosen_note(found)) if rows else chosen_note(found)
+    write_text(folder / "sweep.md", "\n".join([markdown_table(*sweep_rows(found), sweep_note(found)), chosen]))
     write_sweep_report(found, folder / "report.html")
 
 

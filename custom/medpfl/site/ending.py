@@ -121,6 +121,7 @@ class Ending:
         more = self._further(lambda part: self._used(part, reported, alone, model))
         if more:
             metrics["test"]["selected"] = measured[tested["selected"]].with_more(more.numbers())
+        metrics["validation"] = self._validated(reported, alone, model)
         if alone is not None:
             metrics["verdict"] = self._verdict(chosen_of, tested, alone, model, more)
         if self.delivery:
@@ -199,6 +200,12 @@ class Ending:
             return None
         return self.config.learned.measured(self._used("test", choice, alone, model), cases(self.data, "test"))
 
+    def _validated(self, choice: Choice, alone: Candidate | None, model: nn.Module) -> Measured | None:
+        if not self.data.samples("validation"):
+            return None
+        predicted = self._used("validation", choice, alone, model)
+        return self.config.learned.measured(predicted, cases(self.data, "validation"))
+
     def _further(self, predictions: Callable[[Part], Any]) -> Drawn | None:
         """Under bootstrap draws; None where the task has none, or the site no test data."""
         if not self.data.samples("test"):
@@ -262,10 +269,9 @@ class Ending:
         samples = {part: self.data.samples(part) for part in PARTS}
         learned, people = self.config.learned, patients(self.data)
         for which, round_ in metrics["tested"].items():
-            choice, validation = choices[round_], None
-            if samples["validation"]:
-                predicted = self._used("validation", choice, alone, model)
-                validation = learned.measured(predicted, cases(self.data, "validation"))
+            choice = choices[round_]
+            reported = which == "selected"
+            validation = metrics["validation"] if reported else self._validated(choice, alone, model)
             tested = {"validation": validation, "test": metrics["test"][which]}
             record = {"samples": samples, "patients": people, **tested, **lead(learned, self.data)}
             if choice.of_method:
@@ -274,11 +280,11 @@ class Ending:
                 record |= delivery.unanswered(partial(self._used, "test", choice, alone, model))
             if alone is not None:
                 said = metrics["verdict"]
-                gain = said["gain"] if which == "selected" else self._gain(choice, alone, model)
+                gain = said["gain"] if reported else self._gain(choice, alone, model)
                 record["verdict"] = {**said, "used": said["used"][which], "gain": gain}
             try:
                 state = final_state(self.store, round_)
-                detail = self._detail(choice, alone, state, model) if which == "selected" and state else None
+                detail = self._detail(choice, alone, state, model) if reported and state else None
                 delivery.write(which, self.name, round_, state, record, detail)
             except OSError as error:  # the answer goes out all the same, and the store has the model
                 logger.warning("%s: the %s model could not be written: %s", self.name, which, error)
