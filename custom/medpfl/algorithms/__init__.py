@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import TypeVar
 
+from medpfl.algorithms import one_file
 from medpfl.algorithms.apfl import APFL
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.declared import problem
@@ -62,11 +64,11 @@ def algorithms() -> Mapping[str, Algorithm]:
     """All methods by name, this package's first.
 
     Raises:
-        UserError: another package's entry point cannot be loaded, is no method, has the name of one that is there, or
-            its parts do not fit together.
+        UserError: another package's entry point, or what was :func:`taken_up`, cannot be loaded, is no method, has the
+            name of one that is there, or its parts do not fit together.
     """
     found = {a.name: a for a in OWN}
-    for name, where, method in installed(GROUP):
+    for name, where, method in chain(installed(GROUP), one_file.loaded()):
         if not isinstance(method, Algorithm):
             raise UserError(f"{where}: it must be a medpfl Algorithm, not {type(method).__name__}")
         if method.name in found:
@@ -83,12 +85,39 @@ def algorithm(name: str) -> Algorithm:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=2) or list(known)
-    own = "one of another package is there where that is installed"
-    if ":" in name:
-        own = "a method of your own is found by an entry point of its package, docs/own.md"
+    own = "one of another package is there where that is installed, one of a file is FILE.py:NAME"
     raise UserError(
         f"unknown algorithm {name!r}: did you mean {' or '.join(near)}? (`medpfl algorithms` lists them; {own})"
     )
+
+
+def taken_up(given: str) -> str:
+    """A method's name, with the settings that a user gave it; one of a file is known by that name from now on.
+
+    Args:
+        given: a method, ``module:NAME`` or ``FILE.py:NAME``, and perhaps ``:KEY=VALUE``.
+
+    Raises:
+        UserError: what stands there is no method, or none that can be known beside the others.
+    """
+    if not (parts := one_file.parted(given, algorithms())):
+        return given
+    spec, method = one_file.found(parts[0], algorithms())
+    if method not in algorithms().values():  # a notebook may define it anew
+        before = one_file.remembered()
+        try:
+            _remember([*dict.fromkeys([*before, spec])])
+            mechanisms()
+        except UserError:
+            _remember(before)
+            raise
+    return method.name + parts[1]
+
+
+def _remember(specs: Sequence[str]) -> None:
+    one_file.remember(specs)
+    for known in (algorithms, mixings, mechanisms, origin):
+        known.cache_clear()
 
 
 @cache
@@ -153,7 +182,9 @@ def _require_own_settings(kinds: Sequence[type[Mechanism]]) -> None:
 
 @cache  # all that is installed is read for it, and a run asks at every step
 def origin(name: str) -> str:
-    """The module of another package that a method is from; empty for this package's own."""
+    """The module of others that a method is from; empty for this package's own."""
     if any(own.name == name for own in OWN):
         return ""
-    return next((entry.module for entry in entry_points(group=GROUP) if entry.name == name), "")
+    if module := next((entry.module for entry in entry_points(group=GROUP) if entry.name == name), ""):
+        return module
+    return next((spec.partition(":")[0] for named, spec, _ in one_file.loaded() if named == name), "")

@@ -42,6 +42,10 @@ def join_run(
     from medpfl.report.terminal_joined import print_joined
 
     said = _said(options)
+    if algorithm:
+        from medpfl.algorithms import taken_up
+
+        algorithm = taken_up(algorithm)
     try:
         if env == "inprocess":
             from medpfl.runs.join import join

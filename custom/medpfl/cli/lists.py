@@ -18,14 +18,14 @@ def algorithms(
     ] = None,
 ) -> None:
     """List the algorithms with paper, choices and settings; or the settings of one."""
-    from medpfl.algorithms import algorithm
+    from medpfl.algorithms import algorithm, taken_up
     from medpfl.algorithms import algorithms as known
     from medpfl.config.settings import described, own_defaults
     from medpfl.core.settings import defaults, named_fields
     from medpfl.training.settings import Training
 
     if name is not None:
-        _print_settings(algorithm(name))
+        _print_settings(algorithm(taken_up(name)))
         return
     table = listing("algorithm", "personal", "mixing", "settings", "paper")
     for a in known().values():

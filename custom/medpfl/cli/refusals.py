@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medpfl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
 
 
 def require_known(env: str, *known: str) -> None:
@@ -18,3 +21,14 @@ def refuse(options: dict[str, Any], why: str) -> None:
     for name, value in options.items():
         if value:
             raise UserError(f"{name} {why}; leave it out")
+
+
+def require_installed(config: RunConfig) -> None:
+    """UserError for a method of a file where a job goes to sites that have what is installed."""
+    from medpfl.algorithms import one_file
+
+    if spec := next((spec for name, spec, _ in one_file.loaded() if name == config.algorithm), ""):
+        raise UserError(
+            f"{config.algorithm} is of {spec}, which is no installed package: sites would not find it. Name it as an "
+            "entry point of a package (docs/own.md), which they install, too"
+        )

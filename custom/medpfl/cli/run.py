@@ -11,7 +11,7 @@ from medpfl.cli import flags
 from medpfl.cli import options as opt
 from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.join import export_join_job, join_run, require_kit
-from medpfl.cli.refusals import refuse, require_known
+from medpfl.cli.refusals import refuse, require_installed, require_known
 from medpfl.config.fields import PLACE, RUN
 from medpfl.report.progress import progress
 
@@ -66,16 +66,16 @@ def run(
     from medpfl.report.terminal import print_run
 
     tracker = _tracker(track, env)
-    algorithm = algorithm or DEFAULT
-    config = options.config(algorithm)
-    folder = out or Path("runs") / (experiment or f"{algorithm}-seed-{config.seed}")
+    config = options.config(algorithm or DEFAULT)
+    folder = out or Path("runs") / (experiment or f"{config.algorithm}-seed-{config.seed}")
     if env == "prod":
+        require_installed(config)
         refuse(simulated, "is for runs where one machine has all sites' data, not with prod")
     else:
         refuse(real, "is for runs where the sites are real (prod)")
     if resume and not folder.exists():
         say(f"{folder}: there is no run yet to resume; it begins", aside)
-    with progress(aside, algorithm, config.rounds) as watch:
+    with progress(aside, config.algorithm, config.rounds) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
             from medpfl.runs.real_sites import run_in_production
@@ -136,6 +136,7 @@ def export(
     from medpfl.flare.job.export import describe, export_job
 
     config, replaced = options.config(algorithm), job.is_dir()
+    require_installed(config)
     folder = export_job(config, job, byoc=byoc, track=_tracker(track, "prod"), gpus=_gpus(gpus, config))
     say(f"Job: {folder}")
     for line in [*describe(folder), *(["Replaced the job that was there."] if replaced else [])]:

@@ -30,7 +30,9 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from medpfl.algorithms import DEFAULT
+from medpfl.algorithms import DEFAULT, one_file
+from medpfl.algorithms import algorithms as known_algorithms
+from medpfl.algorithms.base import Algorithm
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
@@ -49,7 +51,7 @@ Model = str | Callable[..., nn.Module]
 
 
 def run(
-    algorithm: str = DEFAULT,
+    algorithm: str | Algorithm = DEFAULT,
     *,
     data: Data | None = None,
     model: Model | None = None,
@@ -69,7 +71,8 @@ def run(
     """Trains one algorithm.
 
     Args:
-        algorithm: one of ``medpfl algorithms``; by default FedBlend.
+        algorithm: one of ``medpfl algorithms``; by default FedBlend. A method of your own, an
+            :class:`~medpfl.algorithms.base.Algorithm` at the top level of a module or notebook, or ``module:NAME``.
         data: a data set's name, a file or a folder; or a function ``(site, seed, **data_args)`` that returns
             :class:`medpfl.SiteLoaders` or :class:`medpfl.ImageTensors`. By default the sample of OrganAMNIST.
         model: a network's name; or a class or function that returns a ``torch.nn.Module``, called with ``model_args``
@@ -110,12 +113,13 @@ def run(
         ...
     medpfl.core.errors.UserError: mu=0.1: no option; a setting ... goes into settings={'mu': 0.1}
     """
-    if not isinstance(algorithm, str):
+    if not isinstance(algorithm, str | Algorithm):
         raise UserError(f"run({algorithm!r}): give one algorithm's name; medpfl.compare takes several")
+    algorithm = _named(algorithm, env)
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         config = config_of(algorithm, asked)
-        with _shown(quiet, algorithm, config.rounds) as watch, _findable(env):
+        with _shown(quiet, config.algorithm, config.rounds) as watch, _findable(env):
             results = run_experiment(
                 config,
                 folder,
@@ -132,7 +136,7 @@ def run(
 
 
 def compare(
-    algorithms: Sequence[str],
+    algorithms: Sequence[str | Algorithm],
     *,
     seeds: int = 3,
     data: Data | None = None,
@@ -152,7 +156,8 @@ def compare(
     """Trains algorithms on the same splits and seeds and compares them pair by pair; local is always among them.
 
     Args:
-        algorithms: names, or variants such as ``fedap:lambda=0.8`` and ``fedprox:mu=0.1,personal=batch-norm``.
+        algorithms: names, or variants such as ``fedap:lambda=0.8`` and ``fedprox:mu=0.1,personal=batch-norm``; methods
+            of your own as in :func:`run`, with settings ``module:NAME:mu=0.1``.
         seeds: how many, from 0, each with a partition of its own.
         data: see :func:`run`.
         model: see :func:`run`; a variant may name another.
@@ -181,8 +186,9 @@ def compare(
         raise UserError(f"compare({algorithms!r}): give a list of algorithms, e.g. [{algorithms!r}]")
     if not algorithms:
         raise UserError("compare([]): give a method at least; local training is compared with it")
-    if wrong := next((text for text in algorithms if not isinstance(text, str)), None):
+    if wrong := next((text for text in algorithms if not isinstance(text, str | Algorithm)), None):
         raise UserError(f"compare([{wrong!r}]): algorithms are text, e.g. ['fedavg', 'fedap:lambda=0.8']")
+    algorithms = [_named(given, env) for given in algorithms]
     sweeps = [sweep] if isinstance(sweep, str) else sweep
     if sweeps is not None and not (
         isinstance(sweeps, list | tuple) and sweeps and all(isinstance(text, str) for text in sweeps)
@@ -201,6 +207,26 @@ def compare(
             return Swept(run_sweep(algorithms, Sweep.grid(sweeps), seeds, asked, folder, how), folder, temporary)
         results = run_comparison(configs_of(algorithms, seeds, asked), folder, how)
     return Comparison(results, folder, temporary)
+
+
+def _named(algorithm: str | Algorithm, env: str) -> str:
+    """A method as text; UserError for an object that processes which are started would not find."""
+    if isinstance(algorithm, str):
+        return algorithm
+    if algorithm in known_algorithms().values():
+        return algorithm.name
+    spec = one_file.where(algorithm)
+    if not spec:
+        raise UserError(
+            f"{algorithm.name}: sites find a method by its name, and no module has this one at its top level; give it "
+            "a name there"
+        )
+    if env != "inprocess" and spec.startswith("__main__:"):
+        raise UserError(
+            f"{algorithm.name} is this session's own, and the sites of FLARE are processes of their own: put it into a "
+            'file, import it from there, or use env="inprocess"'
+        )
+    return spec
 
 
 def _asked(env: str, **given: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from medpfl.algorithms import LOCAL
+from medpfl.algorithms import LOCAL, taken_up
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
@@ -58,6 +58,7 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
     Raises:
         UserError: what is wrong.
     """
+    algorithm = taken_up(algorithm)
     given = {"algorithm": algorithm, **fields}
     data, partition = given["data"] or SAMPLE, given["partition"]
     kind = kind_of(data, given["data_args"])

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from medpfl.algorithms import LOCAL, algorithm, mechanisms
+from medpfl.algorithms import LOCAL, algorithm, mechanisms, taken_up
 from medpfl.config.run import RunConfig
 from medpfl.config.settings import Accepted, accepted
 from medpfl.core.errors import RunEnded, UserError
@@ -74,7 +74,12 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """Reads ``ALGORITHM[:KEY=VALUE[,KEY=VALUE]]``; UserError if it is not of that form."""
+        """Reads ``ALGORITHM[:KEY=VALUE[,KEY=VALUE]]``, the algorithm perhaps as :func:`~medpfl.algorithms.taken_up`.
+
+        Raises:
+            UserError: it is not of that form, or there is no such method.
+        """
+        text = taken_up(text)
         name, colon, rest = text.partition(":")
         choices: dict[str, str] = {}
         settings: dict[str, Any] = {}

@@ -1,0 +1,150 @@
+"""A method of a file of one's own, without a package: by the command line's words, as an object, and where not."""
+
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import medpfl
+from medpfl import algorithms as of_algorithms
+from medpfl.algorithms import algorithm, algorithms, mechanisms, one_file, origin, taken_up
+from medpfl.algorithms.fedprox import FEDPROX
+from medpfl.config.named_code import fingerprints, named_code
+from medpfl.config.run import make_config
+from medpfl.core.errors import UserError
+from medpfl.runs.comparison import Variant
+
+L2_SP = Path(__file__).parents[3] / "examples" / "own_package" / "own_package" / "l2_sp.py"
+TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    """What a test takes up is gone after it."""
+    monkeypatch.setenv(one_file.VARIABLE, "")
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("mine"):
+            del sys.modules[name]
+    os.environ[one_file.VARIABLE] = ""
+    of_algorithms._remember([])
+
+
+def written(folder, name="mine", **changed):
+    """The example's file with other names, so that both may be known."""
+    text = L2_SP.read_text()
+    for old, new in {'name="l2-sp"': f'name="{name}"', '"starting-point"': f'"{name}-start"', "anchor": "hold"}.items():
+        text = text.replace(old, new)
+    for old, new in changed.items():
+        text = text.replace(old, new)
+    file = folder / f"{name}.py"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_holds_a_method(tmp_path):
+    file = written(tmp_path)
+    assert taken_up(f"{file}:L2_SP") == "mine"
+    assert taken_up(f"{file}:L2_SP:hold=0.5,personal=batch-norm") == "mine:hold=0.5,personal=batch-norm"
+    assert algorithm("mine").settings == {"hold": 0.1} and "mine-start" in mechanisms()
+    assert origin("mine") == "mine" and one_file.remembered() == ["mine:L2_SP"]
+    config = make_config(algorithm="fedbn", settings={"hold": 0.5})  # other methods can have its mechanism
+    assert [part.name for part in config.mechanisms if part.name == "mine-start"]
+    config = make_config(algorithm="mine")
+    assert ("method", "mine:mine") in named_code(config)
+    assert list(fingerprints(config)) == ["mine"]
+
+
+def test_a_module_that_can_be_imported_holds_one_too(tmp_path, monkeypatch):
+    written(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Variant.parse("mine:L2_SP:hold=1") == Variant.parse("mine:hold=1")
+    assert Variant.parse("mine:hold=1").folder == "mine_hold=1"
+
+
+def test_a_run_of_it_and_a_comparison(tmp_path):
+    file = written(tmp_path)
+    run = medpfl.run(f"{file}:L2_SP", out=tmp_path / "run", settings={"hold": 0.5}, quiet=True, **TINY)
+    assert (run.results["algorithm"], run.results["title"]) == ("mine", "L2-SP")
+    assert "0.5/2 |psi - psi_first|^2" in run.results["choices"]["objective"]
+    assert list(run.results["environment"]["code"]) == ["mine"]
+    found = medpfl.compare(
+        [f"{file}:L2_SP", f"{file}:L2_SP:hold=0"], seeds=1, out=tmp_path / "compare", quiet=True, **TINY
+    ).results
+    assert [group["label"] for group in found["groups"]] == ["Local training", "L2-SP", "L2-SP (hold=0)"]
+    assert (tmp_path / "compare" / "mine_hold=0" / "seed-0").is_dir()
+
+
+def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(written(tmp_path).parent)
+    import mine
+
+    run = medpfl.run(mine.L2_SP, out=tmp_path / "run", quiet=True, **TINY)
+    assert run.results["algorithm"] == "mine"
+    # A notebook's cell that is run again makes another one of the same name.
+    mine.L2_SP = replace(mine.L2_SP, settings={"hold": 0.7})
+    run = medpfl.run(mine.L2_SP, out=tmp_path / "again", quiet=True, **TINY)
+    assert run.results["config"]["settings"]["hold"] == 0.7
+    assert medpfl.run(FEDPROX, out=tmp_path / "own", quiet=True, **TINY).results["algorithm"] == "fedprox"
+    with pytest.raises(UserError, match="no module has this one at its top level"):
+        medpfl.run(replace(mine.L2_SP, name="other"), **TINY)
+    monkeypatch.setattr(sys.modules["__main__"], "IN_A_CELL", replace(mine.L2_SP, name="cell"), raising=False)
+    with pytest.raises(UserError, match="this session's own, and the sites of FLARE are processes of their own"):
+        medpfl.run(sys.modules["__main__"].IN_A_CELL, env="sim", **TINY)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("{file}:NOPE", "module 'mine' has no 'NOPE'"),
+        ("{folder}/none.py:L2_SP", "there is no file .*none.py"),
+        ("fedaap:FOO", "no module 'fedaap' can be imported .did you mean fedap.."),
+        ("{file}:StartingPoint", "must be a medpfl Algorithm, not type"),
+        ("{folder}/mine_torn.py:X", "cannot be loaded: SyntaxError: .*mend that file"),
+        ("{folder}/mine_taken.py:L2_SP", "there is a method 'fedavg' already; give it another name"),
+        ("{folder}/mine_setting.py:L2_SP", "both have a setting 'mu': give the other package's another name"),
+        ("fedap:lambda", "unknown algorithm 'fedap:lambda'"),
+    ],
+)
+def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
+    file = written(tmp_path)
+    (tmp_path / "mine_torn.py").write_text("def (")
+    written(tmp_path, "mine_taken", **{'name="mine_taken"': 'name="fedavg"'})
+    written(tmp_path, "mine_setting", hold="mu")
+    with pytest.raises(UserError, match=words):
+        algorithm(taken_up(given.format(file=file, folder=tmp_path)))
+    assert one_file.remembered() == [] and not {"mine", "mine_setting"} & set(algorithms())
+    assert taken_up(f"{file}:L2_SP") == "mine"
+
+
+@pytest.mark.parametrize("text", ["fedap", "fedap:lambda=0.5", "fedap:lambda", "fedavg:init=a:b", "a b", ":X", "x:"])
+def test_what_names_no_module(text):
+    assert one_file.parted(text, ["fedap"]) is None
+
+
+def test_sites_far_away_would_not_find_it(tmp_path, medpfl):
+    file = written(tmp_path)
+    done = medpfl("export", f"{file}:L2_SP", "--job", tmp_path / "job", check=False)
+    assert done.returncode == 2
+    assert "mine is of mine:L2_SP, which is no installed package: sites would not find it." in done.stderr
+    assert not (tmp_path / "job").exists()
+    assert "weight of the penalty on moving away from the" in medpfl("algorithms", f"{file}:L2_SP").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["sim", "poc"])
+def test_flares_processes_have_it_with_the_same_figures(tmp_path, medpfl, env):
+    file = written(tmp_path)
+    words = ["--sites", 2, "--rounds", 2, "--train-fraction", 0.05, "--no-new-test", "--track", "none"]
+    medpfl("run", f"{file}:L2_SP", "--env", env, *words, "--out", tmp_path / env)
+    medpfl("run", f"{file}:L2_SP", "--env", "inprocess", *words[:-2], "--out", tmp_path / "here")
+    there, here = (json.loads((tmp_path / of / "results.json").read_text()) for of in (env, "here"))
+    assert there["final"] == here["final"]
+    assert re.fullmatch("[0-9a-f]{64}", there["environment"]["code"]["mine"])
