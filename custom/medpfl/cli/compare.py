@@ -23,7 +23,9 @@ def compare(
         list[str], typer.Argument(help="ALGORITHM or ALGORITHM:KEY=VALUE, e.g. fedap:mixing=uniform.")
     ],
     options: opt.Options,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0 to K-1, each with a partition of its own.")] = 3,
+    seeds: Annotated[
+        str, typer.Option(help="How many, from 0, each with a partition of its own; or which: 3..9, or 0,5,7.")
+    ] = "3",
     env: flags.Env = "inprocess",
     threads: flags.Threads = None,
     overwrite: flags.Overwrite = False,

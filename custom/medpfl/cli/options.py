@@ -49,7 +49,7 @@ class Options:
 
         return config_of(algorithm, self.fields, self.naming_preset)
 
-    def configs(self, algorithms: Sequence[str], seeds: int) -> list[tuple[str, RunConfig]]:
+    def configs(self, algorithms: Sequence[str], seeds: str) -> list[tuple[str, RunConfig]]:
         """A comparison's (:func:`medpfl.runs.asked.configs_of`). Raises UserError for what is wrong."""
         from medpfl.runs.asked import configs_of
 

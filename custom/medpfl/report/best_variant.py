@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
 from typing import Any
 
 from medpfl.core.measure import BETTER, Measure
+from medpfl.report.judged import gain_over_alone as _gain
+from medpfl.report.judged import t_test, takes_more_steps
 from medpfl.report.measures import first
 from medpfl.report.side_by_side import Comparison
 from medpfl.report.words import percent
@@ -16,7 +17,7 @@ def advice(comparison: Comparison) -> list[str]:
     """Sentences; none where nothing is paired with local training."""
     groups = comparison["groups"]
     paired = [group for group in groups if (_gain(group) or {}).get("mean") is not None]
-    unequal = [group for group in paired if not _as_long_alone(group) and ends_unequally(group, comparison)]
+    unequal = [group for group in paired if takes_more_steps(group, groups)]
     if not paired:
         return []
     if len(unequal) == len(paired):
@@ -53,14 +54,6 @@ def advice(comparison: Comparison) -> list[str]:
     if len(judged) > 1 and _mean(by_mean) > 0:
         answer += f" The best of {len(judged)} by these same test cases will as a rule gain less on others."
     return [best, answer]
-
-
-def ends_unequally(group: dict[str, Any], comparison: Comparison) -> bool:
-    """Whether a method trains on after the last round and the local training that it is paired with not as long."""
-    if not (group.get("further") and group["to_local"]):
-        return False
-    beside = {other["label"]: other.get("further", "") for other in comparison["groups"]}
-    return beside.get(group["to_local"]["baseline"]) != group["further"]
 
 
 def _unequal(groups: list[dict[str, Any]]) -> str:
@@ -102,10 +95,11 @@ def _answer(paired: list[dict[str, Any]], by_mean: dict[str, Any], measure: Meas
 
 def _surely(over: dict[str, float | None], gain: dict[str, Any], seeds: int, sign: int = 1) -> bool:
     """Whether a mean over seeds is above 0 (or below, by the sign): Student's one-sided test at 5 %."""
-    from scipy.special import stdtrit  # its import takes a third of what a page of a single run does
-
-    mean, sd, seeds = over["mean"], over["sd"], gain.get("seeds", seeds)  # earlier comparisons do not say of how many
-    return mean is not None and sd is not None and sign * mean > stdtrit(seeds - 1, 0.95) * sd / sqrt(seeds)
+    mean, sd = over["mean"], over["sd"]
+    if mean is None or sd is None:
+        return False
+    p = t_test(over, gain.get("seeds", seeds))["p"]  # earlier comparisons do not say of how many
+    return sign * mean > 0 if p is None else (p if sign > 0 else 1 - p) < 0.05
 
 
 def _loses_nowhere(gain: dict[str, Any], seeds: int) -> bool:
@@ -117,20 +111,6 @@ def _within(measure: Measure, label: str, gain: dict[str, Any], does: str, its: 
     apart = "" if gain["sd"] is None else f" ± {measure.told(gain['sd']).lstrip('+')}"
     told = f"{measure.signed(gain['mean'])}{apart}"
     return f"with {label} {does} on average over seeds, but the {its} ({told}) is within what seeds lie apart"
-
-
-def _gain(group: dict[str, Any]) -> Any:
-    """Over the best models trained alone in the comparison: of local training, or beside a method as its rival.
-
-    A rival has the method's steps at the end too, and its settings of training.
-    """
-    return group.get("to_best_alone") or group.get("to_own_rival") or group["to_local"]
-
-
-def _as_long_alone(group: dict[str, Any]) -> bool:
-    """Whether it is judged by what trains on at the end as it does, or by what is better still."""
-    best = group.get("to_best_alone")
-    return bool(group.get("to_own_rival") or (best and best.get("further") == group.get("further")))
 
 
 def _yardsticks(judged: list[dict[str, Any]], measure: Measure) -> Iterator[str]:

@@ -12,7 +12,8 @@ from medpfl.core.gain import Verdict
 from medpfl.core.measure import Measure
 from medpfl.core.numbers_in_words import count, size
 from medpfl.core.whole_file import write_text
-from medpfl.report.best_variant import advice, ends_unequally
+from medpfl.report import judged
+from medpfl.report.best_variant import advice
 from medpfl.report.every_pair import TITLE, pair_note, pair_rows
 from medpfl.report.measures import (
     NONE,
@@ -195,10 +196,10 @@ def _more_each_round(comparison: Comparison) -> str:
 
 def _unequal_ends(comparison: Comparison) -> str:
     """Which methods train on after the last round where the local training that they are judged by does not."""
-    unequal = [group for group in comparison["groups"] if ends_unequally(group, comparison)]
+    unequal = [group for group in comparison["groups"] if judged.ends_unequally(group, comparison["groups"])]
     longer = [f"{group['label']} by {group['further']}" for group in unequal]
-    judged = all(group.get("to_own_rival") for group in unequal)
-    but = "none of that to the own rival" if judged else "local:finetune_steps=N is trained further, too"
+    beside = all(group.get("to_own_rival") for group in unequal)
+    but = "none of that to the own rival" if beside else "local:finetune_steps=N is trained further, too"
     if not longer:
         return ""
     return (
@@ -222,8 +223,12 @@ def comparison_markdown(comparison: Comparison) -> str:
     """GitHub tables, groups in the comparison's order, with what the columns mean and the runs' notes."""
     note = comparison_note(comparison)
     whole = markdown_table(*comparison_rows(comparison), " ".join(advice(comparison)), note, *notes_of(comparison))
-    heads, rows = pair_rows(comparison)
-    return f"{whole}\n**{TITLE}**\n\n{markdown_table(heads, rows, pair_note(comparison))}" if rows else whole
+    for title, (heads, rows), below in (
+        (judged.TITLE, judged.judged_rows(comparison), judged.judged_note(comparison)),
+        (TITLE, pair_rows(comparison), pair_note(comparison)),
+    ):
+        whole += f"\n**{title}**\n\n{markdown_table(heads, rows, below)}" if rows else ""
+    return whole
 
 
 def markdown_table(heads: list[str], rows: list[list[str]], *below: str) -> str:

@@ -10,7 +10,7 @@ from medpfl.core.measure import NONE
 from medpfl.report.compare_table import comparison_note, worst_to_local
 from medpfl.report.every_pair import RANKS, told_rank
 from medpfl.report.gains import Over
-from medpfl.report.measures import change, change_head, measures_of, printed, short_head, spread
+from medpfl.report.measures import change, change_head, measures_of, short_head, spread
 
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -18,13 +18,14 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "^": r"\textasciicircum{}",
     "<": "$<$",
     ">": "$>$",
+    "±": r"$\pm$",
 }
 
 
 def latex_table(comparison: Mapping[str, Any]) -> str:
     """Every measure, the worst site, differences to local training and mean ranks, the best of each column in bold.
 
-    What the table of ``medpfl compare`` says of its columns stands above it as a comment, and what a mean rank is.
+    What the table of ``medpfl compare`` says of its columns stands below it, and what a mean rank is.
     """
     columns = list(_columns(comparison))
     labels = [escaped(group["label"]) for group in comparison["groups"]]
@@ -33,9 +34,10 @@ def latex_table(comparison: Mapping[str, Any]) -> str:
         *([label, *(cells[i] for _, cells in columns)] for i, label in enumerate(labels)),
     ]
     head, *rows = (" & ".join(line) + r" \\" for line in lines)
-    note = [f"% {line}" for line in wrap(f"{comparison_note(comparison)} {RANKS}", 110)]
+    note = wrap(escaped(f"{comparison_note(comparison)} {RANKS}"), 110, break_long_words=False, break_on_hyphens=False)
     begin = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
-    return "\n".join([*note, begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
+    table = [begin, r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*table, "", r"\smallskip", r"{\footnotesize", *note, r"\par}", ""])
 
 
 def escaped(text: str) -> str:
@@ -52,7 +54,7 @@ def _columns(comparison: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         yield short_head(m), _bold_best([spread(m, **o) for o in of], _worth(of, 1 if m.better == "higher" else -1))
     of = [group["worst"] for group in groups]
     worth = _worth(of, 1 if begun.better == "higher" else -1)
-    yield "Worst site", _bold_best([printed(begun, o["mean"]) for o in of], worth)
+    yield "Worst site", _bold_best([spread(begun, **o) for o in of], worth)
     local = [group["to_local"] for group in groups]
     if any(local):
         for head, of in (
@@ -73,7 +75,8 @@ def _worth(of: Sequence[Over | None], sign: int) -> list[float | None]:
 
 
 def _bold_best(told: Sequence[str], worth: Sequence[float | None]) -> list[str]:
-    most = max((w for w in worth if w is not None), default=None)
+    known = [w for w in worth if w is not None]
+    most = max(known) if len(known) > 1 else None  # there is no best of one
     return [_number(text, bold=w is not None and w == most) for text, w in zip(told, worth, strict=True)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from medpfl.core.measure import LOSS, Measure
+from medpfl.report import judged
 from medpfl.report.best_variant import advice
 from medpfl.report.charts import Curve, line_chart, strip_plot
 from medpfl.report.compare_table import comparison_note, comparison_rows
@@ -36,6 +37,10 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     seeds = comparison["seeds"]
     table = Table("Algorithms compared", *comparison_rows(comparison))
     yield Part(table=table, note=comparison_note(comparison))
+    heads, rows = judged.judged_rows(comparison)
+    if rows:
+        alone = Table("Gains over training alone, and their tests", heads, rows, numbers=range(2, len(heads)))
+        yield Part(judged.TITLE, table=alone, note=judged.judged_note(comparison))
     strips = [(g["label"], {k: v for k, v in g["sites"].items() if v is not None}) for g in comparison["groups"]]
     measure = first(comparison)
     if any(sites for _, sites in strips):

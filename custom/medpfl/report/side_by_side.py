@@ -11,6 +11,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.measure import Measure
 from medpfl.report.every_pair import every_pair, mean_ranks
 from medpfl.report.gains import Over, gains, over_seeds
+from medpfl.report.judged import judged
 from medpfl.report.measures import all_measures, as_earlier
 from medpfl.report.pairing import check_pairs, check_tasks, grouped, name_of, settings_of
 from medpfl.report.reading import (
@@ -65,6 +66,14 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
     trained = list(trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
+    found = [_summarise(label, by_seed, groups, measures) for label, by_seed in groups.items()]
+    for group, by_seed in zip(found, groups.values(), strict=True):
+        group |= {
+            "to_best_alone": to_best_alone(group, by_seed, trained, measures[0]),
+            "rank": ranks[group["label"]],
+        }
+    for group in found:
+        group["judged"] = judged(group, found)
     return {
         "schema": 2,
         "measures": [m.described() for m in measures],
@@ -75,14 +84,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
             "sites": _sites(first),
         },
         "seeds": list(next(iter(groups.values()))),
-        "groups": [
-            {
-                **(group := _summarise(label, by_seed, groups, measures)),
-                "to_best_alone": to_best_alone(group, by_seed, trained, measures[0]),
-                "rank": ranks[label],
-            }
-            for label, by_seed in groups.items()
-        ],
+        "groups": found,
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
     }

@@ -43,6 +43,7 @@ from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
 from medpfl.runs.own_code import same_import_path, spec_of
+from medpfl.runs.seeds import Seeds
 from medpfl.runs.shown import Comparison, Run, Swept
 from medpfl.runs.sweep import Sweep, run_sweep
 
@@ -138,7 +139,7 @@ def run(
 def compare(
     algorithms: Sequence[str | Algorithm],
     *,
-    seeds: int = 3,
+    seeds: Seeds = 3,
     data: Data | None = None,
     model: Model | None = None,
     sites: int | Sequence[str] | None = None,
@@ -158,7 +159,7 @@ def compare(
     Args:
         algorithms: names, or variants such as ``fedap:lambda=0.8`` and ``fedprox:mu=0.1,personal=batch-norm``; methods
             of your own as in :func:`run`, with settings ``module:NAME:mu=0.1``.
-        seeds: how many, from 0, each with a partition of its own.
+        seeds: how many, from 0, each with a partition of its own; or which, as a list or ``3..9``.
         data: see :func:`run`.
         model: see :func:`run`; a variant may name another.
         sites: see :func:`run`.
@@ -194,11 +195,9 @@ def compare(
         isinstance(sweeps, list | tuple) and sweeps and all(isinstance(text, str) for text in sweeps)
     ):
         raise UserError(f"sweep={sweep!r}: give text as the command line takes it, e.g. 'lambda=0,0.5,1', or several")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise UserError(f"seeds={seeds!r}: how many, from 0; 3 stands for 0, 1 and 2")
     for name in ("seed", "personal", "mixing"):
         if name in fields:
-            hint = "seeds=K takes 0 to K-1" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
+            hint = "seeds=[...] says which" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary), _findable(env):

@@ -23,6 +23,7 @@ from medpfl.data.partition.by_patient import require_drawn
 from medpfl.data.sites import fixed_sites, task_for
 from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
+from medpfl.runs.seeds import Seeds, seeds_of
 from medpfl.tasks import tasks
 from medpfl.training.augment import augmenter, content
 
@@ -93,7 +94,7 @@ def _network(fields: Fields) -> str:
 
 def configs_of(
     algorithms: Sequence[str],
-    seeds: int,
+    seeds: Seeds,
     fields: Fields,
     said_in: Callable[[], AbstractContextManager] = nullcontext,
 ) -> list[tuple[str, RunConfig]]:
@@ -101,13 +102,14 @@ def configs_of(
 
     Args:
         algorithms: as :meth:`~medpfl.runs.comparison.Variant.parse` reads them.
-        seeds: how many, from 0.
+        seeds: see :func:`~medpfl.runs.seeds.seeds_of`.
         fields: see :func:`config_of`; settings and arguments of models go to those that have them.
         said_in: likewise.
 
     Raises:
         UserError: what is wrong.
     """
+    every = seeds_of(seeds)
     variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
     schedule, training = published_defaults([v.algorithm for v in variants])
     usual = fields["model"] or schedule.get("model") or _network(fields)
@@ -136,7 +138,7 @@ def configs_of(
     beside = [fields.get("alone") or ("no" if use == "received" else None) for use in uses]
     if fields.get("alone") is None:
         beside = [None if _judged_longer(made(i, 0, alone)) else alone for i, alone in enumerate(beside)]
-    return [(v.folder, made(i, seed, beside[i])) for seed in range(seeds) for i, v in enumerate(variants)]
+    return [(v.folder, made(i, seed, beside[i])) for seed in every for i, v in enumerate(variants)]
 
 
 def _judged_longer(config: RunConfig) -> bool:

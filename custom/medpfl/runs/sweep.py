@@ -26,6 +26,7 @@ from medpfl.report.sweep_chosen import chosen_note, chosen_rows, with_chosen
 from medpfl.report.words import algorithm_name
 from medpfl.runs.asked import Fields, configs_of
 from medpfl.runs.comparison import How, Variant, all_results, in_full, with_local
+from medpfl.runs.seeds import Seeds
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
 """What can be swept besides settings."""
@@ -130,7 +131,7 @@ def _range(text: str, item: str) -> list[Value]:
 def run_sweep(
     algorithms: Sequence[str],
     sweep: Sweep,
-    seeds: int,
+    seeds: Seeds,
     fields: Fields,
     out: Path,
     how: How,
@@ -145,7 +146,7 @@ def run_sweep(
     Args:
         algorithms: see :func:`medpfl.runs.asked.configs_of`.
         sweep: what is swept.
-        seeds: how many, from 0.
+        seeds: see :func:`~medpfl.runs.seeds.seeds_of`.
         fields: of all runs, see :func:`medpfl.runs.asked.config_of`.
         out: folder; a run is in ``VARIANT/NAME=VALUE/seed-S``, or in ``VARIANT/seed-S`` where no value changes it.
         how: they are made.

@@ -215,7 +215,8 @@ def test_notes_stand_once_with_the_methods_that_have_them(runs):
     comparison = compare(runs)
     assert by_label(comparison)["FedAvg"]["notes"][-1] == {"seed": 1, "alike": [], "text": "No test data at b"}
     assert notes_of(comparison) == said
-    assert comparison_markdown(comparison).split("\n\n")[-9:-3] == said
+    below = comparison_markdown(comparison).split("\n\n**")[0].rstrip().split("\n\n")
+    assert below[-6:] == said
     stream = io.StringIO()
     Console(file=stream, width=200).print(comparison_table(comparison, 200))
     assert all(line in stream.getvalue() for line in said)

@@ -48,9 +48,7 @@ def test_two_methods_need_no_second_table(comparison, make_run):
 
 
 def test_latex_has_the_best_of_each_column_in_bold(comparison):
-    text = latex_table(comparison).splitlines()
-    lines = [line for line in text if not line.startswith("%")]
-    assert text[0].startswith("% organamnist")
+    lines = latex_table(comparison).splitlines()
     assert lines[0] == r"\begin{tabular}{lrrrrrrr}"
     cells = [line.removesuffix(r" \\").split(" & ") for line in lines[2:7] if "&" in line]
     table = {row[0]: dict(zip(cells[0][1:], row[1:], strict=True)) for row in cells[1:]}
@@ -59,6 +57,23 @@ def test_latex_has_the_best_of_each_column_in_bold(comparison):
     assert table["FedAP"]["To local (points)"] == r"$\mathbf{+1.0 \pm 1.4}$"
     assert table["Local training"]["To local (points)"] == "--"
     assert table["FedAP"]["Mean rank"] == r"$\mathbf{1.25 \pm 0.35}$"
+    assert table["FedAP"]["Worst site"] == r"$\mathbf{0.820 \pm 0.057}$"
+    assert table["Local training"]["Worst site"] == r"$\mathbf{0.820 \pm 0.028}$"
+
+
+def test_latex_says_below_what_the_figures_are(comparison):
+    below = latex_table(comparison).split(r"\end{tabular}")[1]
+    assert "%" not in below.replace(r"\%", "")  # a comment would be printed by nobody
+    text = " ".join(below.split())
+    assert text.startswith(r"\smallskip {\footnotesize organamnist, partition dirichlet:0.1, model")
+    assert r"$\pm$ standard deviation over seeds" in text and "Mean rank: of the methods at each site" in text
+
+
+def test_latex_has_no_best_of_one(make_run):
+    text = latex_table(compare([make_run("fedap", FEDAP[0]), make_run("local", LOCAL[0])]))
+    head, row = (next(line for line in text.splitlines() if line.startswith(name)) for name in ("Algorithm", "FedAP"))
+    cells = dict(zip(head.split(" & "), row.split(" & "), strict=True))
+    assert cells["To local (points)"] == "$0.0$" and cells["Accuracy"].startswith(r"$\mathbf")
 
 
 def test_latex_escapes_names():
