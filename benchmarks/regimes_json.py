@@ -13,6 +13,7 @@ from regimes import METHODS, STEPS, config_of, regimes
 from regimes_masks import REGIMES, configured
 from regimes_records import Record, Together, together
 
+from medpfl.core.numbers_in_words import count
 from medpfl.core.permitted_code import permit
 from medpfl.report.advice.numbers import Features, features_of
 from medpfl.report.advice.regimes import Regime, Regimes, Row
@@ -66,7 +67,7 @@ def write(
             print(f"{name}: left out, no method has results yet", flush=True)
             continue
         features = _mean([_features(name, known[name], seed) for seed in alone.seeds])
-        line, accuracy = _description(name, features), round(alone.accuracy, 4)
+        line, accuracy = f"{_description(name, features)}; {_schedule(name)}", round(alone.accuracy, 4)
         what = {"measure": "dice", "network": "unet"} if name in MASKS else {"measure": "accuracy", "network": "lenet5"}
         given = {"features": features, "seeds": alone.seeds, "alone": accuracy, "rows": mine}
         own = Regime(name=name, description=line, **what, **given)
@@ -139,6 +140,14 @@ def _mean(of: Sequence[Features]) -> Features:
 
 
 NUMBERS = ("train", "validation", "skew", "unevenness")
+
+
+def _schedule(name: str) -> str:
+    """Of a regime's training, which is that of training alone, too."""
+    config = (configured if name in MASKS else config_of)("fedavg", 0, (regimes() | REGIMES)[name])
+    optimizer = config.all_settings["optimizer"].replace("sgd", "SGD").replace("adam", "Adam")
+    rounds, epochs = count(config.rounds, "round"), count(config.local_epochs, "epoch")
+    return f"{rounds} of {epochs}, {optimizer}, learning rate {config.all_settings['lr']:g}"
 
 
 def _description(name: str, features: Features) -> str:

@@ -1,5 +1,7 @@
 import csv
+import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from small_run import small, start
 from tiny import figures, same
 
+import medpfl
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
@@ -66,7 +69,15 @@ def test_results_keep_the_contract(finished):
     assert results.keys() >= CONTRACT
     assert (results["schema"], results["algorithm"], results["status"]) == (3, "fedap", "finished")
     assert results["choices"].keys() == {"personal", "mixing", "objective", "use", "server"}
-    assert results["environment"].keys() >= {"env", "nvflare", "torch", "cpu", "gpu"}
+    environment = results["environment"]
+    assert environment.keys() >= {"env", "nvflare", "torch", "monai", "numpy", "scipy", "cpu", "gpu"}
+    assert environment["numpy"] == np.__version__
+    package = Path(medpfl.__file__).parent
+    digest = hashlib.sha256()
+    for name in sorted(str(file.relative_to(package)) for file in package.glob("**/*.py")):
+        content = (package / name).read_bytes()
+        digest.update(f"{name}\n{len(content)}\n".encode() + content)
+    assert environment["medpfl_sha256"] == digest.hexdigest()
     assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
     assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes", "judged_classes"}
     assert results["config"]["settings"]["lambda"] == 0.5

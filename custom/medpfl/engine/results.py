@@ -23,7 +23,7 @@ from medpfl.core.gain import fewest_to_choose
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
 from medpfl.core.plain import require_json
-from medpfl.core.version import __version__, version
+from medpfl.core.version import __version__, own_sha256, version
 from medpfl.core.whole_file import write_bytes
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
@@ -95,7 +95,8 @@ def environment(env: str) -> dict[str, Any]:
     return {
         "env": env,
         "medpfl": __version__,
-        "nvflare": version("nvflare"),
+        "medpfl_sha256": own_sha256(),
+        **{package: version(package) for package in ("nvflare", "monai", "numpy", "scipy")},
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cpu": _cpu(),

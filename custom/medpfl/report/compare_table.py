@@ -182,6 +182,11 @@ def comparison_note(comparison: Comparison) -> str:
         for label, reached in baselines.items()
         if label == REFERENCE
     ]
+    if len(comparison.get("code") or ()) > 1:
+        sentences.append(
+            f"Runs were made with {len(comparison['code'])} states of medpfl's own code "
+            f"({', '.join(comparison['code'])}): part of a difference may be that."
+        )
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))

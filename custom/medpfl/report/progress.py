@@ -19,7 +19,7 @@ _PHASES = {
     "prepare": "preparing sites",
     "train": "training",
     "validate": "validating the last round",
-    "test": "testing",
+    "test": "finishing (further steps, choice of the model, test)",
     "done": "done",
     "join": "new sites adapt",
 }

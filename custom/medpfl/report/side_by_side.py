@@ -84,6 +84,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
             "sites": _sites(first),
         },
         "seeds": list(next(iter(groups.values()))),
+        "code": _code(runs),
         "groups": found,
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
@@ -140,6 +141,13 @@ def _summarise(
         "by_seed": {str(seed): entry["mean"].get(begun.name) for seed, entry in scores.items()},
         "notes": _notes(by_seed),
     }
+
+
+def _code(runs: Sequence[Results]) -> list[str]:
+    """The states of the package that runs were made with: the version, and the beginning of the sources' SHA-256."""
+    made = [run.get("environment") or {} for run in runs]
+    told = [f"{of.get('medpfl', '?')} {of['medpfl_sha256'][:12]}" for of in made if of.get("medpfl_sha256")]
+    return list(dict.fromkeys(told))
 
 
 def _sites(run: Results) -> list[str]:

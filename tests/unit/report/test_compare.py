@@ -361,3 +361,14 @@ def test_the_note_speaks_of_no_column_that_is_not_there(make_run):
         "new": {"models": 2, "pooled": {"accuracy": 0.7, "auroc": 0.8, "n": 9}, "held_out": {}}
     }
     assert "held-out" not in comparison_note(compare([run, make_run("local", LOCAL[0])]))
+
+
+def test_runs_of_several_states_of_the_package_are_said(runs):
+    first, *rest = [run | {"environment": run["environment"] | {"medpfl": "0.1.0"}} for run in runs]
+    assert compare([first, *rest])["code"] == []  # of before, which do not say
+    rest = [run | {"environment": run["environment"] | {"medpfl_sha256": "b" * 64}} for run in rest]
+    assert "states of medpfl's own code" not in comparison_note(compare([first, *rest]))
+    first["environment"] |= {"medpfl_sha256": "a" * 64}
+    assert "Runs were made with 2 states of medpfl's own code (0.1.0 aaaaaaaaaaaa, 0.1.0 bbbbbbbbbbbb)" in (
+        comparison_note(compare([first, *rest]))
+    )
