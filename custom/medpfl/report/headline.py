@@ -107,7 +107,7 @@ def summary(results: Results) -> str:
     line = f"{name}: {measure.said(mean)} mean {measure.title} over {sites}"
     change = differences(scores, local_reference(results), measure)
     if change and not is_local(results):
-        line += f", {_beside(measure, fmean(change.values()))} local training"
+        line += f", {_beside(measure, fmean(change.values()))} training alone"
     worst = worst_site(scores, measure)
     return f"{line} (worst site {worst[0]} {measure.said(worst[1])})" if worst else line
 

@@ -171,7 +171,7 @@ def _courses(run: Results) -> Iterator[Part]:
             [(n, fmean(values)) for n, values in series],
             [(n, min(values), max(values)) for n, values in series],
         )
-        level = ("local training", alone) if course.measure and alone is not None else None
+        level = ("training alone", alone) if course.measure and alone is not None else None
         chosen = run.get("selected_round")
         mark = ("selected", chosen) if chosen is not None else None
         charts.append(line_chart(course.title, [curve], level, mark, course.share, course.number))

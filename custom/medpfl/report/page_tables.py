@@ -65,7 +65,7 @@ def impressions_table(made: list[tuple[int, dict[str, Any]]]) -> Table:
 
 
 def site_table(run: Results) -> Table:
-    """Test measures of every site, their mean and the worst, beside local training where there is a reference."""
+    """Test measures of every site, their mean and the worst, beside training alone where there is a reference."""
     scores = selected(run)
     reference = None if is_local(run) else local_reference(run)
     measures, begun = measures_of(run), first(run)
@@ -74,7 +74,7 @@ def site_table(run: Results) -> Table:
     tested = "Test patients" if by_patient(run, scores["sites"]) else "Test"
     heads = ["Site", "Train", tested, *(_interval_head(m, scores["sites"]) for m in measures)]
     heads += [f"Classes in {m.title}" for m in counted]
-    heads += [f"Local {begun.titled}", change_head("To local", begun)] if reference else []
+    heads += [f"Alone: {begun.titled}", change_head("To alone", begun)] if reference else []
     rows = []
     for name, entry in scores["sites"].items():
         row = [

@@ -108,7 +108,7 @@ class _Shown:
 
     @cached_property
     def gains(self) -> dict[str, float]:
-        """Over local training, by site; empty where there is none to compare with."""
+        """Over training alone, by site; empty where there is none to compare with."""
         if is_local(self.results):
             return {}
         return differences(self.scores, local_reference(self.results), self.begun)
@@ -122,12 +122,12 @@ class _Shown:
     def heads(self) -> list[str]:
         """Of all columns but the sites' names."""
         tested = "patients\ntest" if by_patient(self.results, self.scores["sites"]) else "n test"
-        gains = [self._to_local] if self.gains else []
+        gains = [self._to_alone] if self.gains else []
         return [tested, *map(_head, self.measures), *(f"classes\nin {m.title}" for m in self.counted), *gains]
 
     @property
-    def _to_local(self) -> str:
-        return change_head("to local", self.begun).replace(" (", "\n(").replace(", ", ",\n")
+    def _to_alone(self) -> str:
+        return change_head("to alone", self.begun).replace(" (", "\n(").replace(", ", ",\n")
 
     def sites(self) -> tuple[list[str], list[str]]:
         """Those that have a row, and a note if these are not all."""
@@ -143,7 +143,7 @@ class _Shown:
         """A row each; names are broken where they are longer than the other columns leave room for."""
         names = [printable(site_name(self.results, site)) for site in sites]
         needed = [_COUNT, *(_needed(m, _head(m)) for m in self.measures), *(_CLASSES for _ in self.counted)]
-        needed += [max(map(len, self._to_local.splitlines()))] if self.gains else []
+        needed += [max(map(len, self._to_alone.splitlines()))] if self.gains else []
         free = width - 2 - sum(2 + n for n in needed)
         if tight := max(map(len, names), default=0) > free:
             free += _INTERVAL
@@ -176,7 +176,7 @@ class _Shown:
             least = min(self.gains, key=self.gains.__getitem__)
             cells += self._gain(self.gains[least])
             whose.append(least)
-            titles.append("to local")
+            titles.append("to alone")
         if max(map(len, whose)) <= _CELL:
             named = [cell.append(f"\n{name}", style="default") for cell, name in zip(cells, whose, strict=True)]
             return ["worst\nsite", "", *named], []

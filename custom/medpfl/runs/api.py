@@ -3,7 +3,7 @@
     >>> import medpfl, torch
     >>> run = medpfl.run("fedbn", sites=2, rounds=2, train_fraction=0.2, settings={"lr": 0.05})
     >>> run
-    FedBN: 0... mean accuracy over 2 sites, ... local training (worst site ...)
+    FedBN: 0... mean accuracy over 2 sites, ... training alone (worst site ...)
 
     >>> run.results["final"]["selected"]["sites"]["site-1"]["n"]
     760

@@ -78,7 +78,7 @@ def test_balanced_accuracy_leads_where_one_class_is_large(five, make_run, tmp_pa
     five["selection"] = LEAD
     assert first(five).name == selecting(five).name == "balanced_accuracy"
     # 0.05 below the accuracies, whose mean is 0.914.
-    assert summary(five).startswith("FedAP: 0.864 mean balanced accuracy over 5 sites, 0.023 below local training")
+    assert summary(five).startswith("FedAP: 0.864 mean balanced accuracy over 5 sites, 0.023 below training alone")
     assert "balanced accuracy of 0.864" in headline(five)
     assert history_csv(five).splitlines()[0] == history_csv(make_run("fedap", {"a": 0.5})).splitlines()[0]
     assert write_report([five], tmp_path / "report.html").exists()

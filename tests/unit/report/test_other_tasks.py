@@ -105,13 +105,13 @@ def test_a_first_measure_of_which_less_is_better(masks):
         "with 10.0 mm). That is 1.2 mm better than if each site trains alone. Taking part helps 3 of 4 sites."
     )
     assert summary(run) == (
-        "FedAvg: 7.0 mm mean HD95 over 4 sites, 1.2 mm better than local training (worst site east 10.0 mm)"
+        "FedAvg: 7.0 mm mean HD95 over 4 sites, 1.2 mm better than training alone (worst site east 10.0 mm)"
     )
     text = shown(run_table(run, 100), width=100)
     assert cells(text, "south")[-1] == "-0.4" and cells(text, "north")[-1] == "+2.0"
     assert "(mm," in text and "+ is" in text
     run["final"] = run["reference"]["final"]
-    assert ", level with local training" in summary(run)
+    assert ", level with training alone" in summary(run)
 
 
 def test_the_terminals_table(masks):
@@ -156,8 +156,8 @@ def test_the_page_of_masks(masks, tmp_path):
         "Dice [95 % CI]",
         "HD95 (mm)",
         "Volume error",
-        "Local Dice",
-        "To local (points)",
+        "Alone: Dice",
+        "To alone (points)",
     ]
     assert page.rows[0] == heads
     assert page.row("north")[2:] == ["40", "0.800 [0.750, 0.850]", "4.0", "0.100", "0.700", "+10.0"]
@@ -183,7 +183,7 @@ def test_cases_of_masks_are_patients_where_each_has_one(masks, tmp_path, cases, 
 
 def test_the_page_of_several_labels(findings, tmp_path):
     _, page = report(tmp_path, findings)
-    assert page.rows[0][3:] == ["AUC [95 % CI]", "Accuracy of labels", "Local AUC", "To local (points)"]
+    assert page.rows[0][3:] == ["AUC [95 % CI]", "Accuracy of labels", "Alone: AUC", "To alone (points)"]
     assert page.row("a")[3:] == ["0.900", "0.800", "0.820", "+8.0"]
     assert ["Site", "1", "2", "3"] in page.rows and ["a", "0.950", "0.850", "–"] in page.rows
 

@@ -84,7 +84,7 @@ def test_one_run(five, tmp_path):
     assert ["environment", "nvflare", "2.9.0"] in page.rows
     assert ["setting", "lambda", "0.5"] in page.rows
     assert page.tags.count("svg") == 4
-    assert "local training 0.937" in page.text
+    assert "training alone 0.937" in page.text
     assert markup.count('class="level"') == 1
 
 
@@ -164,7 +164,7 @@ def test_a_running_run(running, tmp_path):
 
 def test_local_training_is_not_compared_with_itself(make_run, tmp_path):
     _, page = report(tmp_path, make_run("local", {"a": 0.9, "b": 0.8}, {"a": 0.9, "b": 0.8}))
-    assert "To local (points)" not in page.rows[0]
+    assert "To alone (points)" not in page.rows[0]
 
 
 def test_seeds_share_a_row_and_each_has_its_partition(make_run, tmp_path):

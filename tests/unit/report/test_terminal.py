@@ -51,7 +51,7 @@ def test_print_run_ends_with_plain_words(five):
     stream = io.StringIO()
     print_run(five, Console(file=stream, width=120))
     assert stream.getvalue().splitlines()[-1] == (
-        "FedAP: 0.914 mean accuracy over 5 sites, 0.023 below local training (worst site site-3 0.870)"
+        "FedAP: 0.914 mean accuracy over 5 sites, 0.023 below training alone (worst site site-3 0.870)"
     )
 
 
@@ -88,8 +88,8 @@ def test_numbers_of_ct_data_are_of_patients(five):
 
 
 def test_no_difference_column_without_or_for_local_training(make_run):
-    assert "to local" not in shown(run_table(make_run("fedap", {"a": 0.9})))
-    assert "to local" not in shown(run_table(make_run("local", {"a": 0.9}, {"a": 0.9})))
+    assert "to alone" not in shown(run_table(make_run("fedap", {"a": 0.9})))
+    assert "to alone" not in shown(run_table(make_run("local", {"a": 0.9}, {"a": 0.9})))
 
 
 def test_many_sites_show_the_ten_worst(make_run):
@@ -119,7 +119,7 @@ def test_long_names_are_whole_and_broken_where_they_can_be(make_run):
     assert cells("\n".join(lines), "north-")[:4] == ["north-", "100", "0.800", "0.750"]
     assert cells("\n".join(lines), "hospital") == ["hospital"]
     text = " ".join(" ".join(lines).split())
-    assert "worst in accuracy, balanced accuracy, AUC, to local: north-university-hospital" in text
+    assert "worst in accuracy, balanced accuracy, AUC, to alone: north-university-hospital" in text
 
 
 def test_wide_terminals_break_no_name(make_run):

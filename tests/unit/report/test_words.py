@@ -70,17 +70,17 @@ def test_scores_and_intervals():
 def test_summary_names_the_gap_to_local_training(five):
     # Differences -2, +1, -5, 0, -5.5 points: mean -2.3.
     assert summary(five) == (
-        "FedAP: 0.914 mean accuracy over 5 sites, 0.023 below local training (worst site site-3 0.870)"
+        "FedAP: 0.914 mean accuracy over 5 sites, 0.023 below training alone (worst site site-3 0.870)"
     )
 
 
 def test_summary_above_level_and_without_reference(make_run):
     accuracy = {"a": 0.9, "b": 0.8}
     above = summary(make_run("fedbn", accuracy, {"a": 0.85, "b": 0.75}))
-    assert above == "FedBN: 0.850 mean accuracy over 2 sites, 0.050 above local training (worst site b 0.800)"
-    assert ", level with local training" in summary(make_run("fedbn", accuracy, accuracy))
+    assert above == "FedBN: 0.850 mean accuracy over 2 sites, 0.050 above training alone (worst site b 0.800)"
+    assert ", level with training alone" in summary(make_run("fedbn", accuracy, accuracy))
     assert summary(make_run("fedbn", accuracy)) == "FedBN: 0.850 mean accuracy over 2 sites (worst site b 0.800)"
-    assert "local training" not in summary(make_run("local", accuracy, accuracy)).removeprefix("Local training")
+    assert "training alone" not in summary(make_run("local", accuracy, accuracy)).removeprefix("Local training")
 
 
 def test_summary_without_numbers(empty, running):
