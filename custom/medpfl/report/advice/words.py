@@ -21,9 +21,9 @@ from medpfl.report.measures import some_of
 from medpfl.report.plain_table import literal, plain_table
 
 LIMITS = (
-    "These are benchmarks with a small network, on the images that their descriptions name: for other images, networks "
-    "or sites they promise nothing. What taking part is worth at your sites, medpfl compare says in a simulation, and "
-    "a run itself, in which each site trains alone too."
+    "These are benchmarks with a small network, on the images and for the rounds that their descriptions name: for "
+    "other images, networks, schedules or sites they promise nothing. What taking part is worth at your sites, medpfl "
+    "compare says in a simulation, and a run itself, in which each site trains alone too."
 )
 UNITS_IN_WORDS = (
     f"A distance of 1 is {UNITS['sites']:g} times the sites, {UNITS['train']:g} times the training samples, "
