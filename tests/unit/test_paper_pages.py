@@ -14,6 +14,7 @@ from medpfl.cli.options import Options
 from medpfl.config.fields import OPTIONS
 from medpfl.data.partition.published_counts import COUNTS
 from medpfl.runs.asked import configs_of
+from medpfl.runs.seeds import seeds_of
 from medpfl.runs.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
@@ -64,13 +65,13 @@ def test_commands_are_read_and_make_configurations(command, tmp_path, monkeypatc
     options = Options(
         without=("personal", "mixing", "seed"), **{k: v for k, v in said.items() if k == "preset" or k in OPTIONS}
     )
-    swept = Sweep.parse(said["sweep"]) if said["sweep"] else None
+    swept = Sweep.grid(said["sweep"]) if said["sweep"] else None
     names = [text.partition(":")[0] for text in said["algorithms"]]
     for fields in [swept.fields(value, options.fields) for value in swept.values] if swept else [options.fields]:
         made = configs_of(said["algorithms"], 1, fields, options.naming_preset)
         assert {config.algorithm for _, config in made} == {"local", *names}
         assert len(made) == len(names) + ("local" not in names)
-    assert said["seeds"] == 3
+    assert seeds_of(said["seeds"]) == (0, 1, 2)
 
 
 def test_every_page_has_commands():
