@@ -32,7 +32,7 @@ def test_of_options(medpfl, tmp_path):
     words, content = said(done), json.loads((tmp_path / "a.json").read_text())
     assert "The regime: 5 sites with some hundred training samples each (median 380), much the same classes" in words
     assert "images that look alike at all sites" in words
-    assert "for other images, networks or sites they promise nothing" in words
+    assert "for other images, networks, schedules or sites they promise nothing" in words
     assert content["features"]["sites"] == 5 and content["features"]["skew"] < 0.05
     assert content["sites"]["site-1"]["train"] == 380 and sum(content["sites"]["site-1"]["classes"].values()) == 760
     [answer] = content["answers"]
