@@ -33,6 +33,7 @@ def test_of_options(medpfl, tmp_path):
     assert "The regime: 5 sites with some hundred training samples each (median 380), much the same classes" in words
     assert "images that look alike at all sites" in words
     assert "for other images, networks, schedules or sites they promise nothing" in words
+    assert "20 rounds of 1 epoch, SGD, learning rate 0.01; network lenet5" in words
     assert content["features"]["sites"] == 5 and content["features"]["skew"] < 0.05
     assert content["sites"]["site-1"]["train"] == 380 and sum(content["sites"]["site-1"]["classes"].values()) == 760
     [answer] = content["answers"]

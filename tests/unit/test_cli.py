@@ -180,14 +180,15 @@ def test_a_run_of_which_only_damaged_states_are_left_says_so(medpfl, tmp_path):
 
 @pytest.mark.slow
 def test_compare_shows_local_and_resumes(medpfl, tmp_path):
-    arguments = ["compare", "fedbn", "fedap:mixing=uniform", "--sites", 2, "--rounds", 1, "--seeds", 2]
+    arguments = ["compare", "fedbn", "fedap:mixing=uniform", "--sites", 2, "--rounds", 1, "--seeds", "1,4"]
     first = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
-    assert "fedbn, seed 1: finishing (further steps, choice of the model, test)" in first.stderr
+    assert "fedbn, seed 4: testing" in first.stderr
     table = (tmp_path / "comparison.md").read_text()
     for name in ("Local training", "FedBN", "FedAP (mixing=uniform)"):
         assert f"| {name} |" in table
+    assert "seeds 1, 4." in table and (tmp_path / "fedbn" / "seed-4" / "results.json").is_file()
     again = medpfl(*arguments, "--train-fraction", 0.1, "--out", tmp_path)
-    assert "finishing" not in again.stderr
+    assert "testing" not in again.stderr
     assert (tmp_path / "comparison.md").read_text() == table
 
 
@@ -204,7 +205,7 @@ def test_what_is_piped_begins_with_the_answer_and_ends_with_the_whole_path(medpf
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Taking part ")
     assert lines[-1] == f"Report: {tmp_path}/[red]a/report.html"
-    assert "fedblend: finishing" in done.stderr
+    assert "fedblend: training further, choosing and testing" in done.stderr
 
 
 def test_a_sign_that_the_terminals_encoding_lacks_is_a_question_mark(medpfl):

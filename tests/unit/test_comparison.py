@@ -23,6 +23,24 @@ def test_local_training_of_every_model_is_among_them_once():
     assert texts("fedavg", "local:finetune_steps=200")[0] == "local"  # which a variant of it does not replace
 
 
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [
+        (3, [0, 1, 2]),
+        ("3", [0, 1, 2]),
+        ("3..6", [3, 4, 5, 6]),
+        ("5..5", [5]),
+        (" 0, 5,7 ", [0, 5, 7]),
+        ([0, 5, 7], [0, 5, 7]),
+        (range(2, 4), [2, 3]),
+    ],
+)
+def test_seeds_are_how_many_or_which(given, seeds):
+    empty = {"data_args": {}, "model_args": {}, "settings": {}}
+    made = configs_of(["local", "fedavg"], given, as_meant(dict.fromkeys(OPTIONS) | empty | {"sites": "2"}))
+    assert [(name, config.seed) for name, config in made] == [(n, s) for s in seeds for n in ("local", "fedavg")]
+
+
 def test_the_same_run_twice_is_refused_before_training(tmp_path):
     both = [make_config(algorithm="fedprox", settings=settings) for settings in ({}, {"mu": 0.01})]
     with pytest.raises(UserError, match=r"fedprox_mu=0.01 and fedprox are the same run"):

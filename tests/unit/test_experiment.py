@@ -1,5 +1,4 @@
 import csv
-import hashlib
 import json
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import medpfl
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import read_state
+from medpfl.core.version import sha256_of
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.runs import experiment
 from medpfl.runs.folder import finished_before
@@ -72,12 +72,7 @@ def test_results_keep_the_contract(finished):
     environment = results["environment"]
     assert environment.keys() >= {"env", "nvflare", "torch", "monai", "numpy", "scipy", "cpu", "gpu"}
     assert environment["numpy"] == np.__version__
-    package = Path(medpfl.__file__).parent
-    digest = hashlib.sha256()
-    for name in sorted(str(file.relative_to(package)) for file in package.glob("**/*.py")):
-        content = (package / name).read_bytes()
-        digest.update(f"{name}\n{len(content)}\n".encode() + content)
-    assert environment["medpfl_sha256"] == digest.hexdigest()
+    assert environment["medpfl_sha256"] == sha256_of(Path(medpfl.__file__).parent)
     assert results["data"].keys() >= {"name", "md5", "partition", "sites"}
     assert results["data"]["sites"]["site-1"].keys() == {"train", "validation", "test", "classes", "judged_classes"}
     assert results["config"]["settings"]["lambda"] == 0.5

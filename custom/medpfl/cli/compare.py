@@ -14,7 +14,7 @@ from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.refusals import require_known
 from medpfl.core.errors import UserError
 from medpfl.core.numbers_in_words import count
-from medpfl.report.progress import progress
+from medpfl.report.progress import progress_of
 
 
 @opt.takes_options("personal", "mixing", "seed")
@@ -41,7 +41,7 @@ def compare(
     require_known(env, "sim", "inprocess")
     from medpfl.runs.comparison import How, run_comparison
 
-    how = How(partial(progress, aside), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
+    how = How(partial(progress_of, aside), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
     if sweep:
         from medpfl.report.terminal import chosen_table, sweep_table
         from medpfl.runs.sweep import Sweep, run_sweep

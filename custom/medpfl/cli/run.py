@@ -13,7 +13,7 @@ from medpfl.cli.consoles import aside, console, say
 from medpfl.cli.join import export_join_job, join_run, require_kit
 from medpfl.cli.refusals import refuse, require_installed, require_known
 from medpfl.config.fields import PLACE, RUN
-from medpfl.report.progress import progress
+from medpfl.report.progress import progress_of
 
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
@@ -75,7 +75,7 @@ def run(
         refuse(real, "is for runs where the sites are real (prod)")
     if resume and not folder.exists():
         say(f"{folder}: there is no run yet to resume; it begins", aside)
-    with progress(aside, config.algorithm, config.rounds) as watch:
+    with progress_of(aside, config.algorithm, config) as watch:
         common = {"resume": resume, "overwrite": overwrite, "track": tracker, "watch": watch}
         if env == "prod":
             from medpfl.runs.real_sites import run_in_production

@@ -153,6 +153,7 @@ def comparison_note(comparison: Comparison) -> str:
         + (", ± standard deviation over seeds." if len(seeds) > 1 else "."),
         "Differences are paired by site and seed; 'better' counts those pairs, the worst site's is a seed's lowest"
         + (", averaged over seeds." if len(seeds) > 1 else "."),
+        _local(begun, baselines),
     ]
     short = [m.title for m in chief(measures)]
     together = {where for where, _ in _together(comparison)}
@@ -177,11 +178,6 @@ def comparison_note(comparison: Comparison) -> str:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
     sentences += [_more_each_round(comparison), trained_otherwise(comparison["groups"]), _unequal_ends(comparison)]
-    sentences += [
-        f"Local training ({label}): {f'{spread(begun, **reached)} {begun.unit}'.strip()}."
-        for label, reached in baselines.items()
-        if label == REFERENCE
-    ]
     if len(comparison.get("code") or ()) > 1:
         sentences.append(
             f"Runs were made with {len(comparison['code'])} states of medpfl's own code "
@@ -190,6 +186,17 @@ def comparison_note(comparison: Comparison) -> str:
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))
+
+
+def _local(measure: Measure, baselines: Mapping[str, Any]) -> str:
+    """What differences to local are to, which in a comparison without a run of it is no local training."""
+    if not baselines:
+        return ""
+    if reached := baselines.get(REFERENCE):
+        told = f"{spread(measure, **reached)} {measure.unit}".strip()
+        return f"To local: to {REFERENCE} here, the model that each site trained alone beside the run ({told})."
+    network = " of the same network" * (len(baselines) > 1)
+    return f"To local: to {' or '.join(baselines)}, a run in which each site trains alone{network}."
 
 
 def _more_each_round(comparison: Comparison) -> str:

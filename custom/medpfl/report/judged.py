@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 from medpfl.core.measure import NONE
-from medpfl.report.measures import change, change_head, first
+from medpfl.report.measures import change, change_head, first, printed, short_head
 from medpfl.report.words import percent
 
 Test = dict[str, float | int | None]
@@ -62,7 +62,7 @@ def takes_more_steps(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any
 
 
 def judged(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """``by`` what a method is judged, its gain over that, and the test of its mean and of its worst site's.
+    """``by`` what a method is judged, what that ``reaches``, the gain over it, and the tests of mean and worst site's.
 
     None where the answer leaves a method out: of local training, where nothing is paired with it, or where its steps at
     the end alone may be what is gained. The gain has ``mean`` and ``sd`` over ``seeds``, ``worst`` likewise, and
@@ -77,14 +77,21 @@ def judged(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dic
         return None
     tests = {"mean": t_test(gain, gain["seeds"]), "worst": t_test(gain["worst"], gain["seeds"])}
     kept = {name: gain[name] for name in ("seeds", "mean", "sd", "worst", "below")}
-    return {"by": name_of(group), **kept, "tests": tests}
+    return {"by": name_of(group), "reaches": _reached(group), **kept, "tests": tests}
+
+
+def _reached(group: Mapping[str, Any]) -> float | None:
+    """By what it is judged in the first measure, mean over sites and seeds."""
+    if found := group.get("to_best_alone") or group.get("to_own_rival"):
+        return found["reaches"]
+    return next(iter(group["to_local"]["measures"].values()))["baseline"]["mean"]
 
 
 def judged_rows(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Column heads, and a row for each method that is judged."""
     measure = first(comparison)
     below = "Sites more than a point below" if measure.better == "higher" else "Sites more than a point worse"
-    heads = ["Algorithm", "Judged by", change_head("Gain", measure), "t (df)", "p"]
+    heads = ["Algorithm", "Judged by", f"Alone: {short_head(measure)}", change_head("Gain", measure), "t (df)", "p"]
     heads += [change_head("Worst site's gain", measure), "t (df)", "p", below if measure.share else "Sites worse"]
     rows = []
     for group in comparison["groups"]:
@@ -94,6 +101,7 @@ def judged_rows(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str
                 [
                     group["label"],
                     of["by"],
+                    printed(measure, of["reaches"]),
                     change(measure, of["mean"], of["sd"]),
                     *_told(mean),
                     change(measure, *of["worst"].values()),
@@ -110,11 +118,13 @@ def judged_note(comparison: Mapping[str, Any]) -> str:
     return (
         f"What the answer rests on: gains paired by site and seed{spread}; the worst site's is a seed's lowest. p: "
         "Student's one-sided t test over seeds that the gain is above 0, df = seeds - 1, not corrected for the number "
-        "of methods."
+        f"of methods. Alone: what that by which it is judged reaches{', mean over seeds' if spread else ''}."
     )
 
 
 def _told(test: Test) -> list[str]:
     if test["p"] is None:
         return [NONE, NONE]
-    return [f"{test['t']:.2f} ({test['df']})", f"{test['p']:.3f}" if test["p"] >= 0.001 else "< 0.001"]
+    p = test["p"]
+    told = "< 0.001" if p < 0.001 else "> 0.999" if p > 0.999 else f"{p:.3f}"
+    return [f"{test['t']:.2f} ({test['df']})", told]

@@ -18,13 +18,13 @@ from medpfl.report.measures import first, selecting
 from medpfl.report.page_parts import Part, Section, Table
 from medpfl.report.page_run import courses_of, partition
 from medpfl.report.reading import Results, round_series
-from medpfl.report.side_by_side import Comparison, alone
+from medpfl.report.side_by_side import REFERENCE, Comparison, alone
 
 Groups = dict[str, dict[Any, Results]]
 """Label to the group's runs by seed."""
 
 Level = tuple[str, float] | None
-"""Name and value of the dashed line that local training is."""
+"""Name and value of the dashed line: local training, or each run's own rival."""
 
 
 def comparison_section(comparison: Comparison, groups: Groups) -> Section:
@@ -44,7 +44,7 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     strips = [(g["label"], {k: v for k, v in g["sites"].items() if v is not None}) for g in comparison["groups"]]
     measure = first(comparison)
     if any(sites for _, sites in strips):
-        dashed = ", the dashed line the mean of local training" if local else ""
+        dashed = f", the dashed line the mean of {local[0]}" if local else ""
         yield Part(
             "Every site",
             figure=strip_plot(f"test {measure.titled}", strips, local, measure.number),
@@ -54,7 +54,7 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     local = _local_level(comparison, by)
     if charts := _courses(groups, by, local):
         over = "sites and seeds" if len(seeds) > 1 else "sites"
-        dashed = f" The dashed line is the test {by.title} of local training." if local else ""
+        dashed = f" The dashed line is the test {by.title} of {local[0]}." if local else ""
         yield Part("Course of training", charts=charts, note=f"Means over {over}.{dashed}")
     runs = next(iter(groups.values())).items()
     splits = [partition(run, f"Seed {seed}. " if len(seeds) > 1 else "") for seed, run in runs]
@@ -107,12 +107,13 @@ def _verdict(comparison: Comparison) -> str:
     if best["algorithm"] == "local" and any(group["algorithm"] != "local" for group, _ in ranked):
         text += ": here no federated method does better than each site training alone"
     elif best["algorithm"] != "local" and (reached := _alone_beside(best, measure.name)) is not None:
-        text += f"; sites that train alone reach {measure.said(reached)}"
+        label = best["to_local"]["baseline"]
+        text += f"; {label[0].lower()}{label[1:]} reaches {measure.said(reached)}"
     return " ".join([f"{text}.", *advice(comparison)])
 
 
 def _alone_beside(group: Mapping[str, Any], measure: str) -> float | None:
-    """What local training of the same network reaches."""
+    """What local training of the same network reaches, or the own rival."""
     reached = alone(group["to_local"], measure)
     return reached and reached["mean"]
 
@@ -126,5 +127,6 @@ def _local_level(comparison: Comparison, measure: Measure) -> Level:
     for group in comparison["groups"]:
         of_local = group["measures"][name] if group["algorithm"] == "local" else alone(group["to_local"], name)
         if of_local and of_local["mean"] is not None:
-            return "local training", of_local["mean"]
+            beside = group["algorithm"] != "local" and group["to_local"]["baseline"] == REFERENCE
+            return REFERENCE if beside else "local training", of_local["mean"]
     return None

@@ -30,6 +30,8 @@ from medpfl.report.reading import Results, class_titles, is_local, local_referen
 from medpfl.report.verdicts import gains_part
 from medpfl.report.words import counted_as, further
 
+_ALONE = "Alone: the model that each site trained alone beside the run, its own rival."
+
 
 class Course(NamedTuple):
     """What is drawn by round: its title, where a site's entry of a round has it, and the measure if it is one."""
@@ -136,7 +138,7 @@ def _site_note(run: Results) -> str:
         f"({len(run['rounds'])}): mean {measure.title} {printed(measure, last['mean'].get(measure.name))}"
         + (f", worst {measure.number(lowest[1])} ({lowest[0]})." if lowest else ".")
         + (f" {what}" if what else "")
-        + (f" {_differences_in(measure)}" if _reference(run) else "")
+        + (f" {_differences_in(measure)} {_ALONE}" if _reference(run) else "")
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,23 +14,45 @@ from medpfl.core.errors import printable
 from medpfl.engine.progress import Progress as Moment
 from medpfl.engine.progress import Watch
 
+if TYPE_CHECKING:
+    from medpfl.config.run import RunConfig
+
 _PHASES = {
     "submitted": "waiting for FLARE to start the job",
     "unreachable": "no answer from FLARE's server",
     "prepare": "preparing sites",
     "train": "training",
     "validate": "validating the last round",
-    "test": "finishing (further steps, choice of the model, test)",
     "done": "done",
     "join": "new sites adapt",
 }
 
 
+def progress_of(console: Console, title: str, config: RunConfig) -> AbstractContextManager[Watch]:
+    """Shows the progress of a run with these options; its end is called by what sites do there."""
+    return progress(console, title, config.rounds, ending(config))
+
+
+def ending(config: RunConfig) -> str:
+    """What sites do after the last round, which may take as long as several: testing at least."""
+    before = ["training further"] if config.further else []
+    before += ["choosing"] if config.resolved_use != "received" else []
+    return " and ".join(filter(None, (", ".join(before), "testing")))
+
+
 @contextmanager
-def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
-    """Shows a run's progress while the block runs; yields what the engine tells."""
+def progress(console: Console, title: str, rounds: int, end: str = "testing") -> Iterator[Watch]:
+    """Shows a run's progress while the block runs; yields what the engine tells.
+
+    Args:
+        console: where.
+        title: of the run.
+        rounds: how many it has.
+        end: what its phase ``test`` is called.
+    """
+    phases = _PHASES | {"test": end}
     if not console.is_terminal:
-        yield _lines(console, title, rounds)
+        yield _lines(console, title, rounds, phases)
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -43,7 +66,7 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Watch]:
             done = now.round
             if now.phase == "train" and now.expected:
                 done += now.answered / now.expected
-            bar.update(task, completed=done, description=f"{title}: {_PHASES[now.phase]}{_more(now)}")
+            bar.update(task, completed=done, description=f"{title}: {phases[now.phase]}{_more(now)}")
 
         yield watch
 
@@ -52,7 +75,7 @@ def _more(now: Moment) -> str:
     return f": {printable(now.note)}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
 
 
-def _lines(console: Console, title: str, rounds: int) -> Watch:
+def _lines(console: Console, title: str, rounds: int, phases: Mapping[str, str]) -> Watch:
     started, said = time.monotonic(), set[tuple[str, int, str]]()
 
     def watch(now: Moment) -> None:
@@ -70,6 +93,6 @@ def _lines(console: Console, title: str, rounds: int) -> Watch:
             )
         elif now.phase != "train" or now.note:
             note = f": {printable(now.note)}" if now.note else ""
-            console.print(f"{title}: {_PHASES[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{title}: {phases[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
 
     return watch

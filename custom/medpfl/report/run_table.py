@@ -82,7 +82,7 @@ def run_table(results: Results, width: int = 80) -> Table:
     table.add_row(*shown.mean_row(), style="bold")
     worst, whose = shown.worst_row()
     table.add_row(*worst)
-    notes = [*fewer, *whose, *shown.intervals()]
+    notes = [*fewer, *whose, *shown.intervals(), *shown.alone()]
     table.caption = literal("\n".join(notes)) if notes else None
     return table
 
@@ -191,6 +191,10 @@ class _Shown:
         entries = self.scores["sites"].values()
         said = {by for m in self.measures if m.interval and (by := interval_by(m, entries))}
         return [f"95% CI{by}" for by in sorted(said)]
+
+    def alone(self) -> list[str]:
+        """What the last column is against."""
+        return ["alone: the model that the site trained alone beside the run"] if self.gains else []
 
     @property
     def _none(self) -> list[str]:

@@ -28,7 +28,8 @@ from medpfl.report.words import data_name, went_wrong
 
 Comparison = dict[str, Any]
 
-REFERENCE = "the reference in each run"
+REFERENCE = "each run's own rival"
+"""What stands for local training where no run of it is among those that are compared."""
 _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
 
@@ -37,7 +38,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     """Group finished runs by algorithm over seeds and pair them, seed by seed and site by site.
 
     Standard deviations (``sd``) are over seeds, with n - 1 in the denominator, and None for a single seed. The
-    difference to local training is taken to a run of ``local`` among the runs, else to the reference in each run; above
+    difference to local training is taken to a run of ``local`` among the runs, else to each run's own rival; above
     0 is better, whichever way the measure is.
 
     Args:
@@ -144,9 +145,14 @@ def _summarise(
 
 
 def _code(runs: Sequence[Results]) -> list[str]:
-    """The states of the package that runs were made with: the version, and the beginning of the sources' SHA-256."""
+    """The states of the package that runs were made with: the version, and the beginning of the sources' SHA-256.
+
+    Runs of before it was recorded count as one state beside others, which theirs cannot be; empty if all are such.
+    """
     made = [run.get("environment") or {} for run in runs]
-    told = [f"{of.get('medpfl', '?')} {of['medpfl_sha256'][:12]}" for of in made if of.get("medpfl_sha256")]
+    if not any(of.get("medpfl_sha256") for of in made):
+        return []
+    told = [f"{of.get('medpfl', '?')} {(of.get('medpfl_sha256') or 'not recorded')[:12]}" for of in made]
     return list(dict.fromkeys(told))
 
 

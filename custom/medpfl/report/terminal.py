@@ -23,6 +23,8 @@ from medpfl.report.compare_table import (
 )
 from medpfl.report.every_pair import TITLE, pair_rows
 from medpfl.report.headline import summary
+from medpfl.report.judged import TITLE as AGAINST_ALONE
+from medpfl.report.judged import judged_rows
 from medpfl.report.measures import change_head, chief, measures_of, short_head
 from medpfl.report.plain_table import plain_table
 from medpfl.report.reading import Results
@@ -92,6 +94,8 @@ def comparison_table(comparison: Comparison, width: int) -> Table:
     widths[0] = min(widths[0] + free, max(map(len, labels)))
     note = "\n".join([*advice(comparison), comparison_note(comparison), *map(printable, notes_of(comparison))])
     left = [head for i, head in enumerate(heads) if i not in shown]
+    if judged_rows(comparison)[1]:
+        left.append(AGAINST_ALONE[0].lower() + AGAINST_ALONE[1:])
     if pair_rows(comparison)[1]:
         left.append(TITLE[0].lower() + TITLE[1:])
     if left:

@@ -48,13 +48,18 @@ def trained_alone(groups: Mapping[str, Runs]) -> Iterator[Alone]:
 
 
 def to_own_rival(runs: Runs, measure: Measure) -> dict[str, Any] | None:
-    """What is gained over the model that each site trained alone beside the run, and in a word; None without one."""
+    """What is gained over the model that each site trained alone beside the run, and in a word; None without one.
+
+    ``reaches`` is its own mean over sites and seeds.
+    """
     if not (rivals := _own_rivals(runs)):
         return None
     told = [said["gain"] for run in runs.values() for said in run["verdict"]["sites"].values() if said["gain"]]
     words = [word for gain in told if (word := verdict(gain.get(measure.name)))]
     scores = {seed: selected(run) for seed, run in runs.items()}
-    return {**gains(scores, rivals, measure), "verdicts": {word: words.count(word) for word in get_args(Verdict)}}
+    verdicts = {word: words.count(word) for word in get_args(Verdict)}
+    reaches = mean_or_none(rival["mean"].get(measure.name) for rival in rivals.values())
+    return {**gains(scores, rivals, measure), "reaches": reaches, "verdicts": verdicts}
 
 
 def _own_rivals(runs: Runs) -> dict[Any, Any]:

@@ -38,7 +38,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.home import at_home
 from medpfl.core.site_data import SiteData
 from medpfl.engine.progress import Watch, watch_nothing
-from medpfl.report.progress import progress
+from medpfl.report.progress import progress_of
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
@@ -269,9 +269,9 @@ def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDire
         raise
 
 
-def _shown(quiet: bool, title: str, rounds: int) -> AbstractContextManager[Watch]:
+def _shown(quiet: bool, title: str, config: RunConfig) -> AbstractContextManager[Watch]:
     console = Console(emoji=False)
-    return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress(console, title, rounds)
+    return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress_of(console, title, config)
 
 
 def _findable(env: str) -> AbstractContextManager[None]:

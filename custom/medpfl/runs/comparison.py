@@ -39,7 +39,7 @@ class How:
     """How the runs of a comparison are made, whichever they are.
 
     Attributes:
-        progress: shows a run's progress, from a title and the number of rounds.
+        progress: shows a run's progress, from a title and its options.
         env: engine for all.
         threads: sites at once.
         overwrite: run everything again.
@@ -47,7 +47,7 @@ class How:
         forgotten: likewise; None measures it for all if one of the methods is against forgetting.
     """
 
-    progress: Callable[[str, int], AbstractContextManager[Watch]]
+    progress: Callable[[str, RunConfig], AbstractContextManager[Watch]]
     env: Env
     threads: int | None = None
     _: KW_ONLY
@@ -261,7 +261,7 @@ def all_results(
     unfinished: list[Unfinished] = []
     for i, (name, config) in enumerate(runs, 1):
         title = f"[{i}/{len(runs)}] {name}, seed {config.seed}"
-        with how.progress(title, config.rounds) as watch:
+        with how.progress(title, config) as watch:
             try:
                 found = run_experiment(
                     config,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from medpfl.core.errors import UserError
 
 Seeds = int | str | Sequence[int]
-_MOST = 10_000
+_MOST, _DIGITS = 10_000, 20
 _HOW = "give how many (3: seeds 0, 1 and 2), FROM..TO, or the seeds with commas between, e.g. 3..9 or 0,5,7"
 
 
@@ -23,7 +23,9 @@ def seeds_of(given: Seeds) -> tuple[int, ...]:
     found = _read(given.strip()) if isinstance(given, str) else given
     if _whole(found):
         found = range(found)
-    if not isinstance(found, Sequence) or isinstance(found, str) or not found:
+    if isinstance(found, range) and len(found[: _MOST + 1]) > _MOST:  # the length of one may be no machine's number
+        raise UserError(f"seeds {given!r}: more than {_MOST:,}")
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes) or not found:
         raise UserError(f"seeds {given!r}: {_HOW}")
     if len(found) > _MOST:
         raise UserError(f"seeds {given!r}: more than {_MOST:,}")
@@ -39,7 +41,7 @@ def seeds_of(given: Seeds) -> tuple[int, ...]:
 def _read(text: str) -> Seeds:
     first, dots, last = text.partition("..")
     parts = [part.strip() for part in ((first, last) if dots else text.split(","))]
-    if not all(part.removeprefix("-").isdecimal() for part in parts):
+    if not all(part.removeprefix("-").isdecimal() and len(part) <= _DIGITS for part in parts):
         return text
     numbers = list(map(int, parts))
     if dots:

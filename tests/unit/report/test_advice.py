@@ -1,6 +1,7 @@
 """Advice before training: features by hand, which regimes are near, and what is said of them."""
 
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -232,7 +233,20 @@ def test_seeds_are_told_as_they_are(seeds, said):
 
 def test_limits_hold_for_the_benchmarks_own_images_too():
     assert "other images" not in LIMITS.partition(":")[0]
-    assert "and for the rounds that their descriptions name: for other images, networks, schedules or sites they" in LIMITS
+    assert "and for the rounds that their descriptions name: for other images, networks, schedules or sites" in LIMITS
+
+
+def test_every_shipped_regime_says_its_schedule_as_the_benchmarks_have_it(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    from regimes import regimes
+    from regimes_masks import REGIMES
+
+    for regime in shipped().regimes:
+        fields = (regimes() | REGIMES)[regime.name]
+        rounds, epochs = fields["rounds"], fields.get("local_epochs", 1)
+        settings = {"optimizer": "sgd", "lr": 0.01} | fields.get("settings", {})
+        said = f"; {rounds} rounds of {epochs} epoch{'s' * (epochs > 1)}, {settings['optimizer']}, learning rate "
+        assert regime.description.replace("SGD", "sgd").replace("Adam", "adam").endswith(f"{said}{settings['lr']:g}")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ def test_the_reference_stands_in_for_a_local_run(runs):
     comparison = compare([run for run in runs if run["algorithm"] != "local"])
     fedap = by_label(comparison)["FedAP"]
     assert fedap["to_local"]["mean"] == pytest.approx(0.01)
-    assert "Local training (the reference in each run): 0.855 ± 0.007." in comparison_note(comparison)
+    assert (
+        "To local: to each run's own rival here, the model that each site trained alone beside the run (0.855 ± 0.007)."
+        in (comparison_note(comparison))
+    )
 
 
 def test_no_local_training_and_no_fedavg(make_run):
@@ -346,8 +349,20 @@ def test_each_network_is_beside_its_own_local_training(make_run, tmp_path):
     values = (("local", "lenet5", 0.5), ("fedavg", "lenet5", 0.6), ("local", "fcn-1d", 0.8), ("fedavg", "fcn-1d", 0.81))
     runs = [make_run(name, {"a": a, "b": a}, model=model) for name, model, a in values]
     text = write_report(runs, tmp_path / "report.html").read_text()
-    assert "has the highest mean accuracy, 0.810 (0.810 at its worst site); sites that train alone reach 0.800" in text
+    assert "mean accuracy, 0.810 (0.810 at its worst site); local training (fcn-1d) reaches 0.800" in text
     assert "the dashed line the mean of local training" not in text
+
+
+def test_what_stands_for_local_training_is_called_what_it_is(make_run, tmp_path):
+    """The model that each site trained alone beside a run is no run of local training, and is not called one."""
+    runs = [make_run("fedap", FEDAP[0], LOCAL[0]), make_run("fedavg", FEDAVG[0], LOCAL[0])]
+    text = write_report(runs, tmp_path / "report.html").read_text().lower()
+    assert "; each run&#39;s own rival reaches 0.85" in text
+    assert "the dashed line the mean of each run&#39;s own rival" in text and "local training" not in text
+    runs.append(make_run("local", LOCAL[0]))
+    text = write_report(runs, tmp_path / "report.html").read_text()
+    assert "the dashed line the mean of local training" in text
+    assert "To local: to Local training, a run in which each site trains alone." in text
 
 
 def test_local_variants_alone_beat_no_method(make_run, tmp_path):
@@ -367,7 +382,8 @@ def test_runs_of_several_states_of_the_package_are_said(runs):
     first, *rest = [run | {"environment": run["environment"] | {"medpfl": "0.1.0"}} for run in runs]
     assert compare([first, *rest])["code"] == []  # of before, which do not say
     rest = [run | {"environment": run["environment"] | {"medpfl_sha256": "b" * 64}} for run in rest]
-    assert "states of medpfl's own code" not in comparison_note(compare([first, *rest]))
+    assert "states of medpfl's own code" not in comparison_note(compare(rest[-2:]))  # of one state
+    assert "(0.1.0 not recorded, 0.1.0 bbbbbbbbbbbb)" in comparison_note(compare([first, *rest]))
     first["environment"] |= {"medpfl_sha256": "a" * 64}
     assert "Runs were made with 2 states of medpfl's own code (0.1.0 aaaaaaaaaaaa, 0.1.0 bbbbbbbbbbbb)" in (
         comparison_note(compare([first, *rest]))

@@ -59,7 +59,7 @@ def test_compared(compared, tmp_path):
 
 def test_the_page_of_a_comparison(compared, tmp_path):
     markup, page = report(tmp_path, *compared)
-    assert "FedAvg has the highest mean Dice, 0.650 (0.500 at its worst site); sites that train alone" in page.text
+    assert "FedAvg has the highest mean Dice, 0.650 (0.500 at its worst site); local training reaches" in page.text
     assert "The dashed line is the test Dice of local training." in page.text
     assert "FedBN on organamnist, seed 0, Dice 0.640" in page.text
     assert "accuracy" not in markup.lower()
@@ -76,8 +76,8 @@ def test_compared_by_a_measure_of_which_less_is_better(compared, tmp_path):
     )
     markup, page = report(tmp_path, *compared)
     assert (
-        "FedAvg has the lowest mean HD95, 7.0 mm (10.0 mm at its worst site); sites that train alone reach 8.2 mm"
-        in (page.text)
+        "FedAvg has the lowest mean HD95, 7.0 mm (10.0 mm at its worst site); local training reaches 8.2 mm"
+        in page.text
     )
     assert 'class="n down">−0.4</td>' in markup
 

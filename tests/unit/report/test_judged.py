@@ -1,10 +1,12 @@
 """What the answer rests on: by what each method is judged, and the tests, by hand."""
 
+import io
 import json
 import re
 
 import pytest
 from accuracies import FEDAP, FEDAVG, LOCAL, fine_tuned
+from rich.console import Console
 from scipy.stats import ttest_1samp
 from test_best_variant import blended
 
@@ -13,6 +15,7 @@ from medpfl.report.compare_table import comparison_markdown, write_comparison
 from medpfl.report.judged import judged_rows, t_test
 from medpfl.report.page import write_report
 from medpfl.report.side_by_side import compare
+from medpfl.report.terminal import comparison_table
 
 
 @pytest.fixture
@@ -26,6 +29,7 @@ def test_a_t_test_over_seeds_is_scipys(runs):
     local, fedavg, fedap = compare(runs)["groups"]
     assert local["judged"] is None
     assert (fedap["judged"]["by"], fedap["judged"]["seeds"]) == ("Local training", 2)
+    assert fedap["judged"]["reaches"] == pytest.approx(0.855)
     assert fedap["judged"]["tests"]["mean"] == pytest.approx({"t": 1, "df": 1, "p": 0.25})
     assert fedap["judged"]["tests"]["worst"] == pytest.approx({"t": 0, "df": 1, "p": 0.5}, abs=1e-9)
     same = ttest_1samp([-0.2, -0.19], 0, alternative="greater")
@@ -48,14 +52,32 @@ def test_every_number_of_the_answer_stands_in_a_table(make_run, tmp_path):
     told = " ".join(advice(comparison))
     assert "FedAvg is judged by FedBlend's own rival" in told
     cells = comparison_markdown(comparison).split("**Against training alone**")[1].split("\n\n")[1]
-    for number in re.findall(r"[+-][\d.]+ points|\d+ %", told):
-        assert number.removesuffix(" points") in cells
+    for number in (found := re.findall(r"[+-][\d.]+ points|\d+ %|\(accuracy [\d.]+", told)):
+        assert number.removesuffix(" points").removeprefix("(accuracy ") in cells
+    assert "(accuracy 0.820" in found
     heads, rows = judged_rows(comparison)
-    assert heads[:4] == ["Algorithm", "Judged by", "Gain (points)", "t (df)"]
+    assert heads[:5] == ["Algorithm", "Judged by", "Alone: Accuracy", "Gain (points)", "t (df)"]
     assert [row[:2] for row in rows] == [["FedAvg", "FedBlend's own rival"], ["FedBlend", "its own rival"]]
     write_comparison(comparison, tmp_path)
     kept = json.loads((tmp_path / "comparison.json").read_text())["groups"][2]["judged"]
     assert kept["tests"]["mean"]["df"] == 2 and 0 < kept["tests"]["mean"]["p"] < 1
+
+
+def test_no_p_is_printed_as_0_or_1(make_run):
+    """The statistic is 0.1 √3 / 0.001 = 173, and -173, with two degrees of freedom."""
+    up = (0.1, 0.101, 0.099)
+    for gains, said in ((up, "< 0.001"), ([-gain for gain in up], "> 0.999")):
+        runs = []
+        for seed, gain in enumerate(gains):
+            runs.append(make_run("local", {"a": 0.8, "b": 0.8}, seed=seed))
+            runs.append(make_run("fedavg", {"a": 0.8 + gain, "b": 0.8 + gain}, seed=seed))
+        assert judged_rows(compare(runs))[1][0][5] == said
+
+
+def test_the_terminal_says_where_they_are(runs):
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(comparison_table(compare(runs), 80))
+    assert "against training alone" in " ".join(stream.getvalue().split()).partition("Only in comparison.md:")[2]
 
 
 def test_the_page_has_them(runs, tmp_path):

@@ -84,7 +84,8 @@ def test_one_run(five, tmp_path):
     assert ["environment", "nvflare", "2.9.0"] in page.rows
     assert ["setting", "lambda", "0.5"] in page.rows
     assert page.tags.count("svg") == 4
-    assert "training alone 0.937" in page.text
+    assert "training alone 0.937" in page.text and "local training" not in page.text.lower()
+    assert "Alone: the model that each site trained alone beside the run, its own rival." in page.text
     assert markup.count('class="level"') == 1
 
 

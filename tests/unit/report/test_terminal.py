@@ -4,10 +4,11 @@ import re
 import pytest
 from rich.console import Console
 
+from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
 from medpfl.engine.progress import Progress
 from medpfl.report.compare_table import comparison_rows
-from medpfl.report.progress import progress
+from medpfl.report.progress import progress, progress_of
 from medpfl.report.run_table import run_table
 from medpfl.report.side_by_side import compare
 from medpfl.report.terminal import comparison_table, print_run
@@ -120,6 +121,7 @@ def test_long_names_are_whole_and_broken_where_they_can_be(make_run):
     assert cells("\n".join(lines), "hospital") == ["hospital"]
     text = " ".join(" ".join(lines).split())
     assert "worst in accuracy, balanced accuracy, AUC, to alone: north-university-hospital" in text
+    assert "alone: the model that the site trained alone beside the run" in text
 
 
 def test_wide_terminals_break_no_name(make_run):
@@ -262,7 +264,7 @@ def test_every_number_that_is_shown_is_whole(eight, width):
         expected = "".join(row[heads.index(str(column.header))] for row in rows)
         assert found.replace(" ", "").startswith(expected.replace(" ", "")), column.header
     text = " ".join(" ".join(lines).split())
-    left = [*(head for head in heads if head not in names), "each method against each"]
+    left = [*(head for head in heads if head not in names), "against training alone", "each method against each"]
     assert "Only in comparison.md: " + ", ".join(left) + "." in text
 
 
@@ -281,6 +283,22 @@ def test_the_columns_that_matter_most_come_first(eight):
     )
     assert {"Held-out AUC", "Sites more than a point below local", "Better than local"} < set(shown_at[120])
     assert shown_at[200] == comparison_rows(eight)[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "end"),
+    [
+        ({"algorithm": "fedavg"}, "testing"),
+        ({"algorithm": "fedavg", "settings": {"finetune_steps": 20}}, "training further and testing"),
+        ({"algorithm": "fedavg", "use": "best"}, "choosing and testing"),
+        ({"algorithm": "fedblend"}, "training further, choosing and testing"),
+    ],
+)
+def test_the_end_of_a_run_is_called_by_what_sites_do_there(asked, end):
+    stream = io.StringIO()
+    with progress_of(Console(file=stream, width=80), "run", make_config(**asked)) as watch:
+        watch(Progress("test", 20))
+    assert stream.getvalue() == f"run: {end}\n"
 
 
 def test_lines_of_progress_name_who_is_waited_for_once_a_round():

@@ -34,6 +34,7 @@ from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config
 from medpfl.core.errors import UserError
 from medpfl.core.statefile import serialised_bytes
+from medpfl.core.version import NOT_IN_JOBS
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE, other_samples
@@ -51,7 +52,7 @@ from medpfl.flare.transport.trust import REHEARSAL
 _INLINE_BYTES = 1 << 20
 """Tensors up to this size travel inside their message; larger ones are streamed, as FLARE does by default."""
 
-NOT_CARRIED = ("__main__.py", "audit", "cli", "report/advice/regimes.json")
+NOT_CARRIED = (*NOT_IN_JOBS, "report/advice/regimes.json")
 """Of this package what no job needs: commands, a site's audit of itself, and what ``medpfl advise`` reads."""
 
 

@@ -266,7 +266,11 @@ def _regimes_table(answer: Answer) -> Table:
         mark = "*" if regime in answer.regimes else ""
         table.add_row(f"{regime.name}{mark}", *cells, "yes" if f.shift else "no", str(len(regime.seeds)))
     used = [regime for _, regime in answer.near[:shown] if regime in answer.regimes]
-    table.caption = Text("\n".join([UNITS_IN_WORDS, *(f"* {regime.name}: {regime.description}" for regime in used)]))
+    table.caption = Text(
+        "\n".join(
+            [UNITS_IN_WORDS, *(f"* {regime.name}: {regime.description}; network {regime.network}" for regime in used)]
+        )
+    )
     return table
 
 
