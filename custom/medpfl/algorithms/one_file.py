@@ -15,6 +15,8 @@ from typing import Any
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.near import did_you_mean
 
+SESSION = "__main__"
+"""The module of a notebook's or a script's own names."""
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
 
@@ -47,21 +49,24 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
         UserError: there is no such file, module or name, or it cannot be imported.
     """
     head, _, name = spec.rpartition(":")
-    if head.endswith(".py"):
-        file = Path(head)
-        if not file.is_file():
-            raise UserError(f"algorithm {spec!r}: there is no file {head}")
-        folder, head = str(file.resolve().parent), file.stem
-        if sys.path[:1] != [folder]:
-            sys.path.insert(0, folder)
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    file = Path(head).resolve() if head.endswith(".py") else None
+    if file:
+        head = _importable(file, spec)
     try:
-        return f"{head}:{name}", _named(head, name)
+        module = importlib.import_module(head)
+        if file and Path(its := getattr(module, "__file__", None) or "").resolve() != file:
+            raise UserError(
+                f"algorithm {spec!r}: there is another module {head!r} here, {its or 'of Python itself'}; give the "
+                "file another name, or begin a new session"
+            )
+        return f"{head}:{name}", getattr(module, name)
     except ModuleNotFoundError as error:
         meant = did_you_mean(head, known) if error.name == head else ""
         raise UserError(f"algorithm {spec!r}: no module {error.name!r} can be imported{meant}") from None
     except AttributeError:
         raise UserError(f"algorithm {spec!r}: module {head!r} has no {name!r}") from None
+    except UserError:
+        raise
     except Exception as error:  # what somebody else's file raises
         raise UserError(
             f"algorithm {spec!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; mend that file"
@@ -90,13 +95,27 @@ def loaded() -> Iterator[tuple[str, str, Any]]:
 
 
 def where(method: Any) -> str:
-    """``module:NAME`` of an object that a module has at its top level; empty if none has it."""
-    for module, content in list(sys.modules.items()):
-        for name, value in list(getattr(content, "__dict__", {}).items()):
-            if value is method:
-                return f"{module}:{name}"
-    return ""
+    """``module:NAME`` of an object that a module has at its top level; empty if none has it.
+
+    Of a session that has it from a module it is the module's, which other processes can import.
+    """
+    found = [
+        f"{module}:{name}"
+        for module, content in list(sys.modules.items())
+        for name, value in list(getattr(content, "__dict__", {}).items())
+        if value is method
+    ]
+    return min(found, key=lambda spec: spec.partition(":")[0] in (SESSION, "__mp_main__"), default="")
 
 
-def _named(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
+def _importable(file: Path, spec: str) -> str:
+    """The name by which a file can be imported from now on: its folder is in front of the import path."""
+    if not file.is_file():
+        raise UserError(f"algorithm {spec!r}: there is no file {file}")
+    if not file.stem.isidentifier():
+        raise UserError(f"algorithm {spec!r}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
+    folder = str(file.parent)
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    return file.stem

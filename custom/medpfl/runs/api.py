@@ -220,7 +220,7 @@ def _named(algorithm: str | Algorithm, env: str) -> str:
             f"{algorithm.name}: sites find a method by its name, and no module has this one at its top level; give it "
             "a name there"
         )
-    if env != "inprocess" and spec.startswith("__main__:"):
+    if env != "inprocess" and spec.startswith(f"{one_file.SESSION}:"):
         raise UserError(
             f"{algorithm.name} is this session's own, and the sites of FLARE are processes of their own: put it into a "
             'file, import it from there, or use env="inprocess"'

@@ -93,6 +93,9 @@ def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
     run = medpfl.run(mine.L2_SP, out=tmp_path / "again", quiet=True, **TINY)
     assert run.results["config"]["settings"]["hold"] == 0.7
     assert medpfl.run(FEDPROX, out=tmp_path / "own", quiet=True, **TINY).results["algorithm"] == "fedprox"
+    # A session that imported it is no hindrance to other processes.
+    monkeypatch.setattr(sys.modules["__main__"], "MINE", mine.L2_SP, raising=False)
+    assert one_file.where(mine.L2_SP) == "mine:L2_SP"
     with pytest.raises(UserError, match="no module has this one at its top level"):
         medpfl.run(replace(mine.L2_SP, name="other"), **TINY)
     monkeypatch.setattr(sys.modules["__main__"], "IN_A_CELL", replace(mine.L2_SP, name="cell"), raising=False)
@@ -111,6 +114,8 @@ def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
         ("{folder}/mine_taken.py:L2_SP", "there is a method 'fedavg' already; give it another name"),
         ("{folder}/mine_setting.py:L2_SP", "both have a setting 'mu': give the other package's another name"),
         ("fedap:lambda", "unknown algorithm 'fedap:lambda'"),
+        ("{folder}/statistics.py:L2_SP", "there is another module 'statistics' here, .*give the file another name"),
+        ("{folder}/fed-mine.py:L2_SP", "fed-mine.py: a module is called in letters, digits and _"),
     ],
 )
 def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
@@ -118,6 +123,8 @@ def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
     (tmp_path / "mine_torn.py").write_text("def (")
     written(tmp_path, "mine_taken", **{'name="mine_taken"': 'name="fedavg"'})
     written(tmp_path, "mine_setting", hold="mu")
+    written(tmp_path, "statistics")
+    written(tmp_path, "fed-mine")
     with pytest.raises(UserError, match=words):
         algorithm(taken_up(given.format(file=file, folder=tmp_path)))
     assert one_file.remembered() == [] and not {"mine", "mine_setting"} & set(algorithms())
