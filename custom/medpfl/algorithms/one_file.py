@@ -54,23 +54,21 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
         head = _importable(file, spec)
     try:
         module = importlib.import_module(head)
-        if file and Path(its := getattr(module, "__file__", None) or "").resolve() != file:
-            raise UserError(
-                f"algorithm {spec!r}: there is another module {head!r} here, {its or 'of Python itself'}; give the "
-                "file another name, or begin a new session"
-            )
-        return f"{head}:{name}", getattr(module, name)
     except ModuleNotFoundError as error:
         meant = did_you_mean(head, known) if error.name == head else ""
         raise UserError(f"algorithm {spec!r}: no module {error.name!r} can be imported{meant}") from None
-    except AttributeError:
-        raise UserError(f"algorithm {spec!r}: module {head!r} has no {name!r}") from None
-    except UserError:
-        raise
     except Exception as error:  # what somebody else's file raises
         raise UserError(
             f"algorithm {spec!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; mend that file"
         ) from error
+    if file and Path(its := getattr(module, "__file__", None) or "").resolve() != file:
+        raise UserError(
+            f"algorithm {spec!r}: there is another module {head!r} here, {its or 'of Python itself'}; give the file "
+            "another name, or begin a new session"
+        )
+    if not hasattr(module, name):
+        raise UserError(f"algorithm {spec!r}: module {head!r} has no {name!r}")
+    return f"{head}:{name}", getattr(module, name)
 
 
 def remembered() -> list[str]:

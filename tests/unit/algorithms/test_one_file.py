@@ -110,6 +110,7 @@ def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
         ("{folder}/none.py:L2_SP", "there is no file .*none.py"),
         ("fedaap:FOO", "no module 'fedaap' can be imported .did you mean fedap.."),
         ("{file}:StartingPoint", "must be a medpfl Algorithm, not type"),
+        ("{folder}/mine_wrong.py:X", "cannot be loaded: AttributeError: module 'math' has no attribute 'tau2'"),
         ("{folder}/mine_torn.py:X", "cannot be loaded: SyntaxError: .*mend that file"),
         ("{folder}/mine_taken.py:L2_SP", "there is a method 'fedavg' already; give it another name"),
         ("{folder}/mine_setting.py:L2_SP", "both have a setting 'mu': give the other package's another name"),
@@ -121,6 +122,7 @@ def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
 def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
     file = written(tmp_path)
     (tmp_path / "mine_torn.py").write_text("def (")
+    (tmp_path / "mine_wrong.py").write_text("import math\nX = math.tau2")
     written(tmp_path, "mine_taken", **{'name="mine_taken"': 'name="fedavg"'})
     written(tmp_path, "mine_setting", hold="mu")
     written(tmp_path, "statistics")
