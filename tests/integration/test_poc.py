@@ -43,9 +43,11 @@ def forbid(kits: Path) -> None:
 
 
 def flat(verdict: dict) -> dict[str, float]:
-    """By site and measure what is gained, with its interval."""
+    """By site and measure what is gained, with its interval; -1 for one of which nobody knows it."""
     sites = verdict["sites"].items()
-    return {f"{s} {m} {k}": v for s, of in sites for m, gain in of["gain"].items() for k, v in gain.items()}
+    gains = {f"{s} {m}": gain for s, of in sites for m, gain in of["gain"].items()}
+    told = {f"{what} {k}": v for what, gain in gains.items() for k, v in (gain or {}).items()}
+    return told | {what: -1.0 for what, gain in gains.items() if gain is None}
 
 
 def check(results: dict, sites: int = 2) -> None:
