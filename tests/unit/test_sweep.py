@@ -172,6 +172,19 @@ def test_validation_data_choose_a_value_for_each_seed(lambdas):
     assert "Chosen on validation data" in page and "where validation data choose (lambda=" in page
 
 
+def test_the_gain_where_validation_data_choose_is_over_the_local_training_of_the_values(tmp_path):
+    """With further steps at the end it is the one that takes them, too, wherever it stands."""
+    found = swept(tmp_path, ["local:finetune_steps=5", "local", "fedavg:finetune_steps=5"], "lr=0.01,0.05")
+    longer, plain, fedavg = (group["chosen"] for group in found["groups"])
+    assert fedavg["baseline"] == found["groups"][0]["label"] == "Local training (finetune_steps=5)"
+    gained = fedavg["measure"]["mean"] - longer["measure"]["mean"]
+    assert fedavg["to_local"]["mean"] == pytest.approx(gained)
+    assert longer["baseline"] is None and plain["to_local"] is None
+    either = swept(tmp_path / "b", ["local:finetune_steps=5", "fedavg"], "lr=0.01,0.05")
+    labels = [group["label"] for group in either["groups"]]
+    assert either["groups"][labels.index("FedAvg")]["chosen"]["baseline"] == "Local training"
+
+
 def _run(validated, test):
     tested = {"sites": {"a": {"accuracy": test}}, "mean": {"accuracy": test}}
     return {"final": {"validation": {"mean": {"accuracy": validated}}, "selected": tested}}

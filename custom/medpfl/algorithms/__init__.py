@@ -103,7 +103,7 @@ def taken_up(given: str) -> str:
     if not (parts := one_file.parted(given, algorithms())):
         return given
     spec, method = one_file.found(parts[0], algorithms())
-    if method not in algorithms().values():  # a notebook may define it anew
+    if not any(method is known for known in algorithms().values()):  # a notebook may define it anew
         before = one_file.remembered()
         try:
             _remember([*dict.fromkeys([*before, spec])])

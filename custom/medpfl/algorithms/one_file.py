@@ -20,6 +20,8 @@ SESSION = "__main__"
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
 
+_of_the_session: list[str] = []
+
 
 def parted(text: str, known: Collection[str]) -> tuple[str, str] | None:
     """``module:NAME`` and what follows it, as a variant's settings; None for a method's name, with settings or without.
@@ -72,13 +74,16 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
 
 
 def remembered() -> list[str]:
-    """The ``module:NAME`` of all methods that have been taken up so."""
-    return [spec for spec in os.environ.get(VARIABLE, "").split(",") if spec]
+    """The ``module:NAME`` of all methods that have been taken up so and are there; a session's own may be gone."""
+    own = [spec for spec in _of_the_session if hasattr(sys.modules[spec.partition(":")[0]], spec.partition(":")[2])]
+    return [*filter(None, os.environ.get(VARIABLE, "").split(",")), *own]
 
 
 def remember(specs: Collection[str]) -> None:
-    """For this process, and for those that it starts."""
-    os.environ[VARIABLE] = ",".join(specs)
+    """For this process and, but for a session's own, which others cannot import, for those that it starts."""
+    own = [spec for spec in specs if _is_a_sessions(spec)]
+    _of_the_session[:] = own
+    os.environ[VARIABLE] = ",".join(spec for spec in specs if spec not in own)
 
 
 def loaded() -> Iterator[tuple[str, str, Any]]:
@@ -101,9 +106,13 @@ def where(method: Any) -> str:
         f"{module}:{name}"
         for module, content in list(sys.modules.items())
         for name, value in list(getattr(content, "__dict__", {}).items())
-        if value is method
+        if value is method and module != "builtins" and not name.startswith("_")  # as what was shown last is
     ]
-    return min(found, key=lambda spec: spec.partition(":")[0] in (SESSION, "__mp_main__"), default="")
+    return min(found, key=_is_a_sessions, default="")
+
+
+def _is_a_sessions(spec: str) -> bool:
+    return spec.partition(":")[0] in (SESSION, "__mp_main__")
 
 
 def _importable(file: Path, spec: str) -> str:

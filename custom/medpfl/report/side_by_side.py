@@ -100,12 +100,12 @@ def _summarise(
     scores = {seed: selected(run) for seed, run in by_seed.items()}
     begun = measures[0]
 
-    local_label, local = _baseline("local", by_seed, groups)
+    local_label, local = baseline("local", by_seed, groups)
     if local is None:
         references = {seed: local_reference(run) for seed, run in by_seed.items()}
         if all(references.values()):
             local_label, local = REFERENCE, references
-    fedavg_label, fedavg = _baseline("fedavg", by_seed, groups)
+    fedavg_label, fedavg = baseline("fedavg", by_seed, groups)
 
     worst = [worst_site(entry, begun) for entry in scores.values()]
     per_site = {
@@ -199,9 +199,9 @@ def _earlier(over: dict[str, Over], new: dict[str, Over], held_out: dict[str, Ov
     }
 
 
-def _baseline(
-    algorithm: str, by_seed: dict[Any, Results], groups: dict[str, dict[Any, Results]]
-) -> tuple[str, dict[Any, Any] | None]:
+def baseline(
+    algorithm: str, by_seed: dict[Any, Results], groups: dict[Any, dict[Any, Results]]
+) -> tuple[Any, dict[Any, Any] | None]:
     """The group of that algorithm and model; of several (say, with 20 and 80 rounds) the one set most like this."""
     own = settings_of(next(iter(by_seed.values())))
 

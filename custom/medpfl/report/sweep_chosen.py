@@ -13,6 +13,7 @@ from medpfl.core.measure import Measure
 from medpfl.report.gains import gains, over_seeds
 from medpfl.report.measures import change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, worst_site
+from medpfl.report.side_by_side import baseline
 from medpfl.report.sweep import Sweeping, Swept
 from medpfl.report.trained_alone import to_own_rival
 
@@ -45,8 +46,8 @@ def with_chosen(found: Swept, at_each: Sequence[Mapping[int, Sequence[Results]]]
 
     It is None where sites have other data at each value, so that values are no choice, and where validation data are
     not told. Else it has ``values``, the chosen point's place by seed (None: the value changes nothing), and over the
-    seeds' chosen runs ``measure``, ``worst``, ``to_local``, against local training at the value that its own validation
-    data choose, and ``to_own_rival``.
+    seeds' chosen runs ``measure``, ``worst``, ``to_local``, against the local training that it is paired with at the
+    values (``baseline``), at the value that its validation data choose, and ``to_own_rival``.
 
     Args:
         found: of :func:`medpfl.report.sweep.swept`.
@@ -62,10 +63,11 @@ def with_chosen(found: Swept, at_each: Sequence[Mapping[int, Sequence[Results]]]
         group["chosen"] = places and {
             "values": {str(seed): None if same else k for seed, k in zip(seeds, places, strict=True)}
         }
-    alone = [of for of, group in zip(runs, found["groups"], strict=True) if of and group["algorithm"] == "local"]
-    for of, group in zip(runs, found["groups"], strict=True):
+    for index, (of, group) in enumerate(zip(runs, found["groups"], strict=True)):
         if of:
-            group["chosen"] |= _figures(of, None if group["algorithm"] == "local" else _local(alone, of), measure)
+            local = None if group["algorithm"] == "local" else _local(index, at_each, seeds)
+            group["chosen"] |= _figures(of, None if local is None else runs[local], measure)
+            group["chosen"]["baseline"] = None if local is None else found["groups"][local]["label"]
     return found
 
 
@@ -103,13 +105,15 @@ def chosen_note(found: Swept) -> str:
     )
 
 
-def _local(alone: Sequence[Mapping[Any, Results]], runs: Mapping[Any, Results]) -> Mapping[Any, Results] | None:
-    """Local training, of several of them that of the runs' network."""
-
-    def network(of: Mapping[Any, Results]) -> Any:
-        return next(iter(of.values()))["config"].get("model")
-
-    return next((of for of in alone if len(alone) == 1 or network(of) == network(runs)), None)
+def _local(index: int, at_each: Sequence[Mapping[int, Sequence[Results]]], seeds: Sequence[Any]) -> int | None:
+    """The place of the local training that a method is paired with at the values: of several the one set most alike."""
+    for runs in at_each:
+        by_method = {place: dict(zip(seeds, own, strict=True)) for place, own in runs.items()}
+        if index in by_method:
+            place, found = baseline("local", by_method[index], by_method)
+            if found is not None:
+                return place
+    return None
 
 
 def _figures(runs: Mapping[Any, Results], local: Mapping[Any, Results] | None, measure: Measure) -> dict[str, Any]:

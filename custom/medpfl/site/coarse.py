@@ -118,7 +118,13 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
 
 
 def _without_rival(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what says how training alone did; of a site that joins as where that diverged."""
+    """Without what says how training alone did; of a site that joins as where that diverged.
+
+    Of the test nor the validation measures of what the site uses: beside those of the model that it received, of the
+    same cases, they would say which of the two that is.
+    """
+    if "test" in metrics:
+        metrics = {name: value for name, value in metrics.items() if name != "validation"}
     silent = {"alone": None, "alone_epoch": None, "alone_validation": []} if "alone" in metrics else {}
     return {name: value for name, value in metrics.items() if name not in _CHOICE} | silent
 

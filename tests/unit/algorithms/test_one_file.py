@@ -103,6 +103,23 @@ def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
         medpfl.run(sys.modules["__main__"].IN_A_CELL, env="sim", **TINY)
 
 
+def test_a_sessions_own_method_is_no_hindrance_to_other_processes(monkeypatch, tmp_path):
+    """They could not import it; nor is one that the session has thrown away to the session."""
+    monkeypatch.syspath_prepend(written(tmp_path).parent)
+    import mine
+
+    session = sys.modules["__main__"]
+    own = replace(mine.L2_SP, name="mine")
+    monkeypatch.setattr(session, "OWN", own, raising=False)
+    monkeypatch.setattr("builtins._", own, raising=False)  # what a prompt has shown last
+    assert one_file.where(own).endswith("main__:OWN")
+    medpfl.run(own, out=tmp_path / "run", quiet=True, **TINY)
+    assert len(one_file.remembered()) == 1 and os.environ[one_file.VARIABLE] == ""
+    monkeypatch.delattr(session, "OWN")
+    assert one_file.remembered() == []
+    medpfl.run("fedavg", out=tmp_path / "other", quiet=True, **TINY)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -200,3 +200,14 @@ def test_what_a_method_says_of_a_site_and_how_long_it_took_leave_with_two_digits
     metrics = {"train_loss": 1.0, "validation": None, "numbers": {"mean": 812.34}}
     left = gate.passed("train", Update("site-1", 1, {}, metrics, 93.1279))
     assert (left.metrics["numbers"], left.seconds) == ({"mean": number}, seconds)
+
+
+def test_what_a_site_uses_is_not_validated_elsewhere_without_a_verdict():
+    """Beside the received model's measures of the same cases it would say which of the two that is."""
+    measured = {"n": 100, "accuracy": 0.88}
+    answer = {"test": {"selected": measured, "last": None}, "validation": measured}
+    for measures in ("coarse", "full"):
+        policy = HOSPITAL.model_copy(update={"measures": measures})
+        assert "validation" not in coarsened(answer, policy)
+        assert coarsened(answer, policy.model_copy(update={"verdict": True}))["validation"]["accuracy"] == 0.88
+        assert coarsened({"validation": measured}, policy)["validation"]["accuracy"] == 0.88  # of a round
