@@ -10,6 +10,7 @@ from masked import CPU, SMALL, opened, save_nifti, volume, write_volumes
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.site_data import PARTS
+from medpfl.data.kinds.masks import transforms
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.registry import kind_of
 from medpfl.data.sites import fixed_sites
@@ -303,3 +304,16 @@ def test_sites_whose_volumes_auto_would_read_in_two_ways_are_told(home):
         " | ".join(f.message for f in kind.check(str(home / "ct"), {"normalise": how})) for how in ("auto", "zscore")
     )
     assert "volumes look like CT at north; no CT at south: CT is windowed" in auto and "windowed" not in zscore
+
+
+@pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
+@pytest.mark.parametrize("mask", [False, True])
+def test_slices_are_the_same_however_many_are_made_square_at_once(fit, mask, monkeypatch):
+    """A volume whose columns are far finer than its rows would be many times as large if all were padded together."""
+    volume = torch.randn((2, 9, 5, 300), generator=torch.Generator().manual_seed(0))
+    found = []
+    for together in (1, 2 * 2 * 300**2, 1 << 24):
+        monkeypatch.setattr(transforms, "_PADDED_TOGETHER", together)
+        found.append(transforms.SquareSlicesd(["x"], 8, fit, mask)({"x": (volume > 0).float() if mask else volume}))
+    assert found[0]["x"].shape == (9, 2, 8, 8)
+    assert all(torch.equal(found[0]["x"], other["x"]) for other in found)

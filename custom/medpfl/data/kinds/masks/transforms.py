@@ -181,6 +181,10 @@ def _by_percentiles(channel: Tensor) -> Tensor:
     return ((channel - low) / max(high - low, 1e-6) * 2 - 1).clamp(-1, 1)
 
 
+_PADDED_TOGETHER = 1 << 24
+"""Pixels of padded slices that are in memory at once."""
+
+
 class SquareSlicesd(MapTransform):
     """(C, D, H, W) to its slices, (D, C, size, size): antialiased, or of a mask by the nearest pixel.
 
@@ -207,22 +211,28 @@ class SquareSlicesd(MapTransform):
             height, width = slices.shape[-2:]
             if not self.mask:
                 out["squared"] = {"shape": (height, width), "affine": getattr(volume, "affine", None)}
-            if self.fit == "pad":
-                rows, columns = (max(height, width) - side for side in (height, width))
-                around = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
-                slices = F.pad(slices, around, value=0.0 if self.mask else float(slices.min()))
-            elif self.fit == "crop":
-                edge = min(height, width)
-                top, left = (height - edge) // 2, (width - edge) // 2
-                slices = slices[..., top : top + edge, left : left + edge]
-            size = (self.size, self.size)
-            if slices.shape[-2:] != size:
-                if self.mask:
-                    slices = F.interpolate(slices, size, mode="nearest-exact")
-                else:
-                    slices = F.interpolate(slices, size, mode="bilinear", antialias=True)
-            out[key] = slices.contiguous()
+            # A few at a time: of a volume with far finer columns than rows the squares are many times as large.
+            together = max(1, _PADDED_TOGETHER // (slices.shape[1] * max(height, width) ** 2))
+            least = 0.0 if self.mask else float(slices.min())
+            out[key] = torch.cat([self._squared(some, least) for some in slices.split(together)]).contiguous()
         return out
+
+    def _squared(self, slices: torch.Tensor, least: float) -> torch.Tensor:
+        height, width = slices.shape[-2:]
+        if self.fit == "pad":
+            rows, columns = (max(height, width) - side for side in (height, width))
+            around = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+            slices = F.pad(slices, around, value=least)
+        elif self.fit == "crop":
+            edge = min(height, width)
+            top, left = (height - edge) // 2, (width - edge) // 2
+            slices = slices[..., top : top + edge, left : left + edge]
+        size = (self.size, self.size)
+        if slices.shape[-2:] == size:
+            return slices
+        if self.mask:
+            return F.interpolate(slices, size, mode="nearest-exact")
+        return F.interpolate(slices, size, mode="bilinear", antialias=True)
 
 
 def pixel_factors(height: int, width: int, size: int, fit: str) -> tuple[float, float]:
