@@ -185,6 +185,19 @@ def test_the_gain_where_validation_data_choose_is_over_the_local_training_of_the
     assert either["groups"][labels.index("FedAvg")]["chosen"]["baseline"] == "Local training"
 
 
+def test_a_grid_makes_a_run_once_and_says_what_changes_it(tmp_path):
+    fields = said(rounds=1, sites="2")
+    how = How(lambda title, total: nullcontext(lambda progress: None), "inprocess", threads=1, together=False)
+    found = run_sweep(["fedavg", "fedprox"], Sweep.grid(["lr=0.01,0.05", "mu=0.1,1"]), 1, fields, tmp_path, how)
+    made = sorted(file.parent.parent.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("results.json"))
+    of_lr = [f"{name}/lr={lr}__mu=0.1" for name in ("fedavg", "local") for lr in ("0.01", "0.05")]
+    assert made == sorted([*of_lr, *(f"fedprox/lr={lr}__mu={mu}" for lr in (0.01, 0.05) for mu in (0.1, 1))])
+    chosen = [group["chosen"]["names"] for group in found["groups"]]
+    assert chosen == [["lr"], ["lr"], ["lr", "mu"]]
+    rows = {line.split(" | ")[0]: line for line in (tmp_path / "sweep.md").read_text().splitlines() if "lr=" in line}
+    assert "mu" not in rows["| FedAvg"] and "mu=" in rows["| FedProx"]
+
+
 def _run(validated, test):
     tested = {"sites": {"a": {"accuracy": test}}, "mean": {"accuracy": test}}
     return {"final": {"validation": {"mean": {"accuracy": validated}}, "selected": tested}}

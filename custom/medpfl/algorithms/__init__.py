@@ -84,6 +84,9 @@ def algorithm(name: str) -> Algorithm:
     known = algorithms()
     if name in known:
         return known[name]
+    head, colon, settings = name.partition(":")
+    if colon and head in known:
+        raise UserError(f"algorithm {name!r}: settings of one run are given by --set, here {settings}")
     near = difflib.get_close_matches(name, known, n=2) or list(known)
     own = "one of another package is there where that is installed, one of a file is FILE.py:NAME"
     raise UserError(

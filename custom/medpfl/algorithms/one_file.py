@@ -15,8 +15,6 @@ from typing import Any
 from medpfl.core.errors import UserError, first_line
 from medpfl.core.near import did_you_mean
 
-SESSION = "__main__"
-"""The module of a notebook's or a script's own names."""
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
 
@@ -59,7 +57,7 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     except ModuleNotFoundError as error:
         meant = did_you_mean(head, known) if error.name == head else ""
         raise UserError(f"algorithm {spec!r}: no module {error.name!r} can be imported{meant}") from None
-    except Exception as error:  # what somebody else's file raises
+    except (Exception, SystemExit) as error:  # what somebody else's file raises
         raise UserError(
             f"algorithm {spec!r} cannot be loaded: {type(error).__name__}: {first_line(error)}; mend that file"
         ) from error
@@ -81,7 +79,7 @@ def remembered() -> list[str]:
 
 def remember(specs: Collection[str]) -> None:
     """For this process and, but for a session's own, which others cannot import, for those that it starts."""
-    own = [spec for spec in specs if _is_a_sessions(spec)]
+    own = [spec for spec in specs if is_a_sessions(spec)]
     _of_the_session[:] = own
     os.environ[VARIABLE] = ",".join(spec for spec in specs if spec not in own)
 
@@ -108,11 +106,12 @@ def where(method: Any) -> str:
         for name, value in list(getattr(content, "__dict__", {}).items())
         if value is method and module != "builtins" and not name.startswith("_")  # as what was shown last is
     ]
-    return min(found, key=_is_a_sessions, default="")
+    return min(found, key=is_a_sessions, default="")
 
 
-def _is_a_sessions(spec: str) -> bool:
-    return spec.partition(":")[0] in (SESSION, "__mp_main__")
+def is_a_sessions(spec: str) -> bool:
+    """Whether it is of a notebook's or a script's own module, which no other process can import."""
+    return spec.partition(":")[0] in ("__main__", "__mp_main__")
 
 
 def _importable(file: Path, spec: str) -> str:

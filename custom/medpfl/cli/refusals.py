@@ -24,11 +24,14 @@ def refuse(options: dict[str, Any], why: str) -> None:
 
 
 def require_installed(config: RunConfig) -> None:
-    """UserError for a method of a file where a job goes to sites that have what is installed."""
+    """UserError for a method or mechanism of a file where a job goes to sites that have what is installed."""
     from medpfl.algorithms import one_file
+    from medpfl.config.named_code import named_code
 
-    if spec := next((spec for name, spec, _ in one_file.loaded() if name == config.algorithm), ""):
+    files = {spec.partition(":")[0] for spec in one_file.remembered()}
+    if spec := next((spec for _, spec in named_code(config) if spec.partition(":")[0] in files), ""):
+        module, _, name = spec.partition(":")
         raise UserError(
-            f"{config.algorithm} is of {spec}, which is no installed package: sites would not find it. Name it as an "
+            f"{name} is of the file {module}, which is no installed package: sites would not find it. Name it as an "
             "entry point of a package (docs/own.md), which they install, too"
         )

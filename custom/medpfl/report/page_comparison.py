@@ -39,8 +39,8 @@ def _parts(comparison: Comparison, groups: Groups, local: Level) -> Iterator[Par
     yield Part(table=table, note=comparison_note(comparison))
     heads, rows = judged.judged_rows(comparison)
     if rows:
-        alone = Table("Gains over training alone, and their tests", heads, rows, numbers=range(2, len(heads)))
-        yield Part(judged.TITLE, table=alone, note=judged.judged_note(comparison))
+        gained = Table("Gains over training alone, and their tests", heads, rows, numbers=range(2, len(heads)))
+        yield Part(judged.TITLE, table=gained, note=judged.judged_note(comparison))
     strips = [(g["label"], {k: v for k, v in g["sites"].items() if v is not None}) for g in comparison["groups"]]
     measure = first(comparison)
     if any(sites for _, sites in strips):

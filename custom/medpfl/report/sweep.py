@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
+from medpfl.core.measure import Measure
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
 from medpfl.report.side_by_side import REFERENCE, Comparison, compare
@@ -41,9 +42,10 @@ class Sweeping:
         of = said["sweep"]
         return cls(tuple(of["names"]), tuple(map(tuple, of["values"])), of["other_sites"])
 
-    def label(self, index: int) -> str:
-        """``lambda=0.5``, of one point."""
-        return ", ".join(f"{name}={value}" for name, value in zip(self.names, self.values[index], strict=True))
+    def label(self, index: int, names: Sequence[str] | None = None) -> str:
+        """``lambda=0.5``, of one point; of these names alone, if some are given."""
+        pairs = zip(self.names, self.values[index], strict=True)
+        return ", ".join(f"{name}={value}" for name, value in pairs if names is None or name in names)
 
     def folder(self, index: int) -> str:
         """The label as a folder's name."""
@@ -144,31 +146,35 @@ def sweep_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
     """The sweep as text: column heads, and a row for each method and value."""
     sweeping, measure = Sweeping.read(found), first(found)
     with_own = _with_own_rivals(found)
-    heads = [
-        "Algorithm",
-        *sweeping.names,
-        short_head(measure),
-        "Worst site",
-        change_head("To local", measure),
-        change_head("Worst site's difference to local", measure),
+    rows = [
+        [group["label"], *map(str, value), *figures(measure, point["measures"][measure.name], point, with_own)]
+        for group in found["groups"]
+        for value, point in zip(sweeping.values, group["points"], strict=True)
     ]
-    heads += [change_head("To own rival", measure)] if with_own else []
-    rows = []
-    for group in found["groups"]:
-        for value, point in zip(sweeping.values, group["points"], strict=True):
-            local, own = point["to_local"], point.get("to_own_rival")
-            gains = [(local["mean"], local["sd"]), tuple(local["worst"].values())] if local else [None, None]
-            gains += [own and (own["mean"], own["sd"])] if with_own else []
-            rows.append(
-                [
-                    group["label"],
-                    *map(str, value),
-                    spread(measure, **point["measures"][measure.name]),
-                    printed(measure, point["worst"]["mean"]),
-                    *("–" if gain is None else change(measure, *gain) for gain in gains),
-                ]
-            )
-    return heads, rows
+    return ["Algorithm", *sweeping.names, *figure_heads(measure, with_own)], rows
+
+
+def figure_heads(measure: Measure, with_own: bool) -> list[str]:
+    """The heads over :func:`figures`."""
+    heads = [short_head(measure), "Worst site", change_head("To local", measure)]
+    heads += [change_head("Worst site's difference to local", measure)]
+    return heads + ([change_head("To own rival", measure)] if with_own else [])
+
+
+def figures(measure: Measure, reached: Mapping[str, Any], of: Mapping[str, Any], with_own: bool) -> list[str]:
+    """What is reached, at the worst site, and over local training; and over own rivals where some method has them.
+
+    Args:
+        measure: the first one.
+        reached: its mean and deviation over seeds.
+        of: ``worst``, ``to_local`` and ``to_own_rival``, as a comparison has them.
+        with_own: whether there is a column for own rivals.
+    """
+    local, own = of["to_local"], of.get("to_own_rival")
+    gains = [(local["mean"], local["sd"]), tuple(local["worst"].values())] if local else [None, None]
+    gains += [own and (own["mean"], own["sd"])] if with_own else []
+    told = ("–" if gain is None else change(measure, *gain) for gain in gains)
+    return [spread(measure, **reached), printed(measure, of["worst"]["mean"]), *told]
 
 
 def _points(found: Swept) -> Iterator[dict[str, Any]]:

@@ -5,16 +5,18 @@ The best of a sweep's test figures is flattered by the choice among them; who re
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medpfl.core.measure import Measure
+from medpfl.core.numbers_in_words import count
 from medpfl.report.gains import gains, over_seeds
-from medpfl.report.measures import change, change_head, first, printed, short_head, spread
+from medpfl.report.measures import first
 from medpfl.report.reading import Results, selected, worst_site
 from medpfl.report.side_by_side import baseline
-from medpfl.report.sweep import Sweeping, Swept
+from medpfl.report.sweep import Sweeping, Swept, figure_heads, figures
 from medpfl.report.trained_alone import to_own_rival
 
 Chosen = dict[str, Any]
@@ -45,9 +47,10 @@ def with_chosen(found: Swept, at_each: Sequence[Mapping[int, Sequence[Results]]]
     """The content of sweep.json with what validation data choose: ``chosen`` of every group.
 
     It is None where sites have other data at each value, so that values are no choice, and where validation data are
-    not told. Else it has ``values``, the chosen point's place by seed (None: the value changes nothing), and over the
-    seeds' chosen runs ``measure``, ``worst``, ``to_local``, against the local training that it is paired with at the
-    values (``baseline``), at the value that its validation data choose, and ``to_own_rival``.
+    not told. Else it has ``values``, the chosen point's place by seed (None: the value changes nothing), ``names``,
+    what is swept that changes the method's runs, and over the seeds' chosen runs ``measure``, ``worst``, ``to_local``,
+    against the local training that it is paired with at the values (``baseline``), at the value that its validation
+    data choose, and ``to_own_rival``.
 
     Args:
         found: of :func:`medpfl.report.sweep.swept`.
@@ -59,9 +62,10 @@ def with_chosen(found: Swept, at_each: Sequence[Mapping[int, Sequence[Results]]]
         points = [of.get(index, ()) for of in at_each]
         places = None if found["sweep"]["other_sites"] else chosen_values(points, measure)
         runs.append(places and {seed: points[k][i] for i, (seed, k) in enumerate(zip(seeds, places, strict=True))})
-        same = all(len(of) == len(points[0]) and all(map(_is, of, points[0])) for of in points)
+        names = _that_change(Sweeping.read(found), points)
         group["chosen"] = places and {
-            "values": {str(seed): None if same else k for seed, k in zip(seeds, places, strict=True)}
+            "values": {str(seed): k if names else None for seed, k in zip(seeds, places, strict=True)},
+            "names": names,
         }
     for index, (of, group) in enumerate(zip(runs, found["groups"], strict=True)):
         if of:
@@ -76,19 +80,24 @@ def chosen_rows(found: Swept) -> tuple[list[str], list[list[str]]]:
     sweeping, measure = Sweeping.read(found), first(found)
     groups = [group for group in found["groups"] if group.get("chosen")]
     with_own = any(group["chosen"]["to_own_rival"] for group in groups)
-    heads = ["Algorithm", "Chosen", short_head(measure), "Worst site", change_head("To local", measure)]
-    heads += [change_head("Worst site's difference to local", measure)]
-    heads += [change_head("To own rival", measure)] if with_own else []
-    return heads, [_row(group, sweeping, measure, with_own) for group in groups]
+    rows = [
+        [
+            group["label"],
+            chosen_in_words(group, sweeping) or "–",
+            *figures(measure, group["chosen"]["measure"], group["chosen"], with_own),
+        ]
+        for group in groups
+    ]
+    return ["Algorithm", "Chosen", *figure_heads(measure, with_own)], rows
 
 
 def chosen_in_words(group: Mapping[str, Any], sweeping: Sweeping) -> str:
-    """``lambda=0.5 (2 seeds); lambda=1 (1 seed)``; empty where the value changes nothing."""
-    numbers = Counter(k for k in group["chosen"]["values"].values() if k is not None)
+    """``lambda=0.5 (2 seeds); lambda=1 (1 seed)``, of what changes its runs; empty where nothing does."""
+    chosen = group["chosen"]
+    labels = [sweeping.label(k, chosen["names"]) for k in chosen["values"].values() if k is not None]
+    numbers = Counter(labels)
     several = len(numbers) > 1
-    return "; ".join(
-        sweeping.label(k) + (f" ({n} seed{'s' * (n > 1)})" if several else "") for k, n in numbers.most_common()
-    )
+    return "; ".join(label + (f" ({count(n, 'seed')})" if several else "") for label, n in numbers.most_common())
 
 
 def chosen_note(found: Swept) -> str:
@@ -128,23 +137,23 @@ def _figures(runs: Mapping[Any, Results], local: Mapping[Any, Results] | None, m
     }
 
 
-def _row(group: Mapping[str, Any], sweeping: Sweeping, measure: Measure, with_own: bool) -> list[str]:
-    of = group["chosen"]
-    local, own = of["to_local"], of["to_own_rival"]
-    changes = [(local["mean"], local["sd"]), tuple(local["worst"].values())] if local else [None, None]
-    changes += [own and (own["mean"], own["sd"])] if with_own else []
-    return [
-        group["label"],
-        chosen_in_words(group, sweeping) or "–",
-        spread(measure, **of["measure"]),
-        printed(measure, of["worst"]["mean"]),
-        *("–" if gain is None else change(measure, *gain) for gain in changes),
-    ]
-
-
 def _validated(run: Results, measure: Measure) -> float | None:
     return ((run["final"].get("validation") or {}).get("mean") or {}).get(measure.name)
 
 
-def _is(one: Results, other: Results) -> bool:
-    return one is other
+def _that_change(sweeping: Sweeping, points: Sequence[Sequence[Results]]) -> list[str]:
+    """What is swept without what the runs are the same for: in a grid a setting that the method has not."""
+
+    def alike(one: int, other: int) -> bool:
+        return len(points[one]) == len(points[other]) and all(map(operator.is_, points[one], points[other]))
+
+    every = range(len(points))
+    if all(alike(0, k) for k in every):
+        return []
+    idle = []
+    for i, name in enumerate(sweeping.names):
+        rest = [(*value[:i], *value[i + 1 :]) for value in sweeping.values]
+        pairs = [(a, b) for a in every for b in every if a < b and rest[a] == rest[b]]
+        if pairs and all(alike(a, b) for a, b in pairs):
+            idle.append(name)
+    return [name for name in sweeping.names if name not in idle]

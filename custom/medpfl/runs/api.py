@@ -30,8 +30,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from medpfl.algorithms import DEFAULT, one_file
-from medpfl.algorithms import algorithms as known_algorithms
+from medpfl.algorithms import DEFAULT
 from medpfl.algorithms.base import Algorithm
 from medpfl.config.run import RunConfig
 from medpfl.core.errors import UserError
@@ -42,7 +41,7 @@ from medpfl.report.progress import progress_of
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
-from medpfl.runs.own_code import same_import_path, spec_of
+from medpfl.runs.own_code import method_spec, same_import_path, spec_of
 from medpfl.runs.seeds import Seeds
 from medpfl.runs.shown import Comparison, Run, Swept
 from medpfl.runs.sweep import Sweep, run_sweep
@@ -209,23 +208,8 @@ def compare(
 
 
 def _named(algorithm: str | Algorithm, env: str) -> str:
-    """A method as text; UserError for an object that processes which are started would not find."""
-    if isinstance(algorithm, str):
-        return algorithm
-    if algorithm in known_algorithms().values():
-        return algorithm.name
-    spec = one_file.where(algorithm)
-    if not spec:
-        raise UserError(
-            f"{algorithm.name}: sites find a method by its name, and no module has this one at its top level; give it "
-            "a name there"
-        )
-    if env != "inprocess" and spec.startswith(f"{one_file.SESSION}:"):
-        raise UserError(
-            f"{algorithm.name} is this session's own, and the sites of FLARE are processes of their own: put it into a "
-            'file, import it from there, or use env="inprocess"'
-        )
-    return spec
+    """A method as text."""
+    return algorithm if isinstance(algorithm, str) else method_spec(algorithm, elsewhere=env != "inprocess")
 
 
 def _asked(env: str, **given: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from medpfl.algorithms import algorithms, one_file
+from medpfl.algorithms.base import Algorithm
 from medpfl.core.errors import UserError
-
-_MAIN = "__main__"
 
 
 def spec_of(thing: Callable[..., Any], what: str, *, elsewhere: bool) -> str:
@@ -33,12 +33,36 @@ def spec_of(thing: Callable[..., Any], what: str, *, elsewhere: bool) -> str:
             f"{what}={name}: sites call it by its name, and {module} has none such at its top level: define it there "
             "by def or class, or in a module"
         )
-    if elsewhere and module == _MAIN:
+    return _findable_spec(f"{module}:{name}", f"{what}={name}", elsewhere)
+
+
+def method_spec(method: Algorithm, *, elsewhere: bool) -> str:
+    """A known method's name, or ``module:NAME`` of one's own.
+
+    Args:
+        method: an object that a module has at its top level.
+        elsewhere: see :func:`spec_of`.
+
+    Raises:
+        UserError: no module has it, or other processes could not import it.
+    """
+    if any(method is known for known in algorithms().values()):
+        return method.name
+    if not (spec := one_file.where(method)):
         raise UserError(
-            f"{what}={name} is this session's own, and the sites of FLARE are processes of their own: put it into a "
-            'file, import it from there, or use env="inprocess"'
+            f"{method.name}: sites find a method by its name, and no module has this one at its top level; give it a "
+            "name there"
         )
-    return f"{module}:{name}"
+    return _findable_spec(spec, method.name, elsewhere)
+
+
+def _findable_spec(spec: str, what: str, elsewhere: bool) -> str:
+    if elsewhere and one_file.is_a_sessions(spec):
+        raise UserError(
+            f"{what} is this session's own, and the sites of FLARE are processes of their own: put it into a file, "
+            'import it from there, or use env="inprocess"'
+        )
+    return spec
 
 
 @contextmanager

@@ -189,13 +189,15 @@ def _folders(
 ) -> list[list[tuple[str, RunConfig]]]:
     """By value the runs' folders and configurations; a run that is the same at all values has one folder."""
     same = {name for name, config in points[0] if all((name, config) in runs for runs in points)}
-    found = []
+    found, known = [], {}
     for index, runs in enumerate(points):
         at = sweeping.folder(index)
         for i, (name, config) in enumerate(runs):
             if twin := next((other for other, known in runs[:i] if in_full(known) == in_full(config)), None):
                 raise UserError(f"{name} and {twin} are the same run at {sweeping.label(index)}; give each once")
-        found.append([(name if name in same else f"{name}/{at}", config) for name, config in runs])
+        # Where some of what is swept changes nothing a run is there already.
+        where = [known.setdefault((name, in_full(config)), f"{name}/{at}") for name, config in runs]
+        found.append([(name if name in same else at_, config) for at_, (name, config) in zip(where, runs, strict=True)])
     return found
 
 

@@ -131,5 +131,14 @@ def test_of_recordings_that_are_cut_into_windows_that_overlap(tmp_path, length, 
         assert len(source.data) == there
 
 
+def test_of_recordings_without_classes_no_window_is_cut_and_a_blank_line_ends_no_count(tmp_path, monkeypatch):
+    file = tmp_path / "Protocol" / "subject101.dat"
+    write_recording(file, recording([(1, 350), (2, 350)]))
+    file.write_text(file.read_text() + "\n\n")
+    monkeypatch.setattr("medpfl.data.kinds.series.pamap2_kind.read_pamap2", never)
+    source = asked(tmp_path, data_args={"length": 100, "step": 50, "stretch": 0})
+    assert number_of_values(source, "site-1") == 13 * 27 * 100
+
+
 def test_of_what_a_source_does_not_say_nothing_is_known():
     assert number_of_values(object(), "site-1") is None

@@ -71,7 +71,7 @@ def samples(file: Path) -> int:
         with open(file, "rb") as rows:
             first = rows.readline()
             rows.seek(max(0, file.stat().st_size - _LONGEST_ROW))
-            last = rows.read().splitlines()[-1]
+            last = rows.read().rstrip().splitlines()[-1]
         begin, end = (float(row.split()[0]) for row in (first, last))
         return round((end - begin) * RATE) + 1
     except (OSError, ValueError, IndexError, OverflowError) as error:

@@ -95,13 +95,19 @@ class TimeSeries(SetsAside[Window]):
 
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`; ``image_size`` is (T,)."""
+        channels, length = self._shape
+        return {"in_channels": channels, "num_classes": len(self.classes), "image_size": (length,)}
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Channels and samples of a window: the job's, else the data's."""
         channels, length = self.reading.channels, self.reading.length
         if channels is None or length is None:
             if self.opened is None:
                 missing = "channels" if channels is None else "length"
                 raise UserError(f"--data-arg {missing} is missing: {self.config.data} is not here; say how many")
             _, channels, length = self.data.values.shape
-        return {"in_channels": channels, "num_classes": len(self.classes), "image_size": (length,)}
+        return channels, length
 
     def prepare(self) -> None:
         """See :class:`medpfl.data.source.DataSource`."""
@@ -117,8 +123,7 @@ class TimeSeries(SetsAside[Window]):
 
     def values(self, name: str) -> int:
         """See :func:`medpfl.data.source.number_of_values`: of the whole file or folder, which is read together."""
-        shape = self.model_arguments()
-        return self.counted() * shape["in_channels"] * prod(shape["image_size"])
+        return self.counted() * prod(self._shape)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""
