@@ -185,6 +185,12 @@ def test_the_gain_where_validation_data_choose_is_over_the_local_training_of_the
     assert either["groups"][labels.index("FedAvg")]["chosen"]["baseline"] == "Local training"
 
 
+def test_of_use_it_is_said_that_its_cases_chose_already(lambdas, tmp_path):
+    swept(tmp_path, ["fedbn"], "use=received,best")
+    words = "of values of use they speak too well of these"
+    assert words in (tmp_path / "sweep.md").read_text() and words not in (lambdas[0] / "sweep.md").read_text()
+
+
 def test_a_grid_makes_a_run_once_and_says_what_changes_it(tmp_path):
     fields = said(rounds=1, sites="2")
     how = How(lambda title, total: nullcontext(lambda progress: None), "inprocess", threads=1, together=False)

@@ -17,6 +17,9 @@ from medpfl.core.near import did_you_mean
 
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
+FOLDERS = "MEDPFL_METHODS_PATH"
+"""Likewise: the folders of their files, written as ``PATH`` is. They come last in the import path, so that a file beside
+a method's, as ``queue.py``, stands in for no module of Python's or of a package's."""
 
 _of_the_session: list[str] = []
 
@@ -39,7 +42,7 @@ def parted(text: str, known: Collection[str]) -> tuple[str, str] | None:
 def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     """The ``module:NAME`` of a method that can be imported by it from now on, and what it names.
 
-    The folder of a file goes in front of the import path, of this process and of those that it starts.
+    The folder of a file comes last in the import path, of this process and of those that it starts.
 
     Args:
         spec: of :func:`parted`.
@@ -48,6 +51,7 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     Raises:
         UserError: there is no such file, module or name, or it cannot be imported.
     """
+    _extend_import_path()
     head, _, name = spec.rpartition(":")
     file = Path(head).resolve() if head.endswith(".py") else None
     if file:
@@ -115,13 +119,19 @@ def is_a_sessions(spec: str) -> bool:
 
 
 def _importable(file: Path, spec: str) -> str:
-    """The name by which a file can be imported from now on: its folder is in front of the import path."""
+    """The name by which a file can be imported from now on."""
     if not file.is_file():
         raise UserError(f"algorithm {spec!r}: there is no file {file}")
     if not file.stem.isidentifier():
         raise UserError(f"algorithm {spec!r}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
-    folder = str(file.parent)
-    if sys.path[:1] != [folder]:
-        sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys([*_folders(), str(file.parent)]))
+    _extend_import_path()
     return file.stem
+
+
+def _folders() -> list[str]:
+    return [*filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))]
+
+
+def _extend_import_path() -> None:
+    sys.path += [folder for folder in _folders() if folder not in sys.path]

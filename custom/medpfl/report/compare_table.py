@@ -178,11 +178,12 @@ def comparison_note(comparison: Comparison) -> str:
             each = ", ".join(f"{group['label']} {group[key]}" for group in comparison["groups"])
             sentences.append(f"{what} differ: {each}.")
     sentences += [_more_each_round(comparison), trained_otherwise(comparison["groups"]), _unequal_ends(comparison)]
-    if len(comparison.get("code") or ()) > 1:
-        sentences.append(
-            f"Runs were made with {len(comparison['code'])} states of medpfl's own code "
-            f"({', '.join(comparison['code'])}): part of a difference may be that."
-        )
+    states = {"medpfl's own code": comparison.get("code") or (), **(comparison.get("code_of_others") or {})}
+    sentences += [
+        f"Runs were made with {len(of)} states of {what} ({', '.join(of)}): part of a difference may be that."
+        for what, of in states.items()
+        if len(of) > 1
+    ]
     if len(seeds) == 1:
         sentences.append("One seed shows no spread: small differences may be chance.")
     return " ".join(filter(None, [*sentences, unfinished_words(comparison["unfinished"])]))

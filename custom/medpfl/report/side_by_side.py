@@ -86,6 +86,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
         },
         "seeds": list(next(iter(groups.values()))),
         "code": _code(runs),
+        "code_of_others": _code_of_others(runs),
         "groups": found,
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
@@ -154,6 +155,12 @@ def _code(runs: Sequence[Results]) -> list[str]:
         return []
     told = [f"{of.get('medpfl', '?')} {(of.get('medpfl_sha256') or 'not recorded')[:12]}" for of in made]
     return list(dict.fromkeys(told))
+
+
+def _code_of_others(runs: Sequence[Results]) -> dict[str, list[str]]:
+    """By module of others' code the beginnings of its file's SHA-256, in the order of the runs that have it."""
+    made = [digest for run in runs for digest in ((run.get("environment") or {}).get("code") or {}).items()]
+    return {of: list(dict.fromkeys(digest[:12] for module, digest in made if module == of)) for of, _ in made}
 
 
 def _sites(run: Results) -> list[str]:

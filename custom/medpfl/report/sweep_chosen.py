@@ -107,11 +107,15 @@ def chosen_note(found: Swept) -> str:
     measure = first(found)
     if not any(group.get("chosen") for group in found["groups"]):
         return f"No value is chosen: not all runs tell {measure.title} on validation data."
+    twice = (
+        " The same cases choose the weights of a blend and between models where sites use best: of values of use they "
+        "speak too well of these."
+    )
     return (
         f"Chosen: for each seed the value with the best {measure.title} on validation data, mean over sites, of the "
         "models that sites use in the end (of equals the first); then that run's test. Local training's value is "
         "chosen likewise. The best test figure of all values is flattered by having been looked for."
-    )
+    ) + twice * ("use" in Sweeping.read(found).names)
 
 
 def _local(index: int, at_each: Sequence[Mapping[int, Sequence[Results]]], seeds: Sequence[Any]) -> int | None:

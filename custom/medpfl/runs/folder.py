@@ -12,7 +12,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.lock import LOCK
 from medpfl.engine.inprocess import CHECKPOINT
 from medpfl.report.reading import load_results
-from medpfl.server.checkpoint import checkpoint_exists, load_checkpoint
+from medpfl.server.checkpoint import changed_code, checkpoint_exists, load_checkpoint
 
 RESULTS = "results.json"
 JOB = "job.json"
@@ -94,6 +94,8 @@ def clear_folder(out: Path) -> None:
 def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> dict[str, Any] | None:
     """The results if the experiment is already finished; otherwise makes the folder ready for a run.
 
+    The results have a note if others' code that they were made with has changed since.
+
     Raises:
         UserError: it holds another run, or one that is not to be gone on with; or a finished run's state is gone, so
             that nobody can say whether it is the same.
@@ -119,7 +121,12 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
         return None
     state = load_checkpoint(checkpoint, config)
     done = state.phase == "done" and (out / "report.html").exists() and results.exists() and not _is_torn(results)
-    return load_results(out) if done else None
+    if not done:
+        return None
+    found = load_results(out)
+    changed = changed_code(found["environment"].get("code") or {}, config)
+    found["notes"] += [words for words in changed if words not in found["notes"]]
+    return found
 
 
 def _is_torn(results: Path) -> bool:

@@ -127,6 +127,9 @@ def _load(path: Path, config: RunConfig) -> ServerState:
     tensors, info = read_state(path)
     require_same_run(path.parent, info["config"], config)
     _require_same_making(path.parent, info, config)
+    changed = changed_code(info.get("code") or {}, config)
+    for words in changed:
+        logger.warning("%s: %s", path.parent, words)
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     kept: dict[str, dict[str, dict[str, Tensor]]] = {}
     common: dict[str, dict[str, Tensor]] = {}
@@ -157,7 +160,7 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         history=tuple(info["history"]),
         selection=info.get("selection") or {},
         best_round=info["best_round"],
-        failures=tuple(Failure(**f) for f in info["failures"]),
+        failures=(*(Failure(**f) for f in info["failures"]), *(Failure("server", info["round"], w) for w in changed)),
         traffic=info["traffic"],
         final=info["final"],
         pretrained=info.get("pretrained"),
@@ -166,16 +169,22 @@ def _load(path: Path, config: RunConfig) -> ServerState:
 
 
 def _require_same_making(folder: Path, info: Mapping[str, Any], config: RunConfig) -> None:
-    """UserError where a default that nobody named is another one since; a warning where others' code has changed."""
+    """UserError where a default that nobody named is another one since."""
     for name, value in config.all_settings.items():
         if (was := info.get("settings", {}).get(name, value)) != value:
             raise UserError(
                 f"{folder} holds a run with {name} = {was!r}, which is {value!r} by default now: put the default back, "
                 "give --overwrite, or choose another --out"
             )
-    for module, digest in fingerprints(config).items():
-        if info.get("code", {}).get(module, digest) != digest:
-            logger.warning("%s: %s has changed since this run began; --overwrite makes it anew", folder, module)
+
+
+def changed_code(code: Mapping[str, str], config: RunConfig) -> list[str]:
+    """A sentence for each module of others' code that is another one now than the one on record, by its file."""
+    return [
+        f"{module} has changed since this run began; --overwrite makes it anew"
+        for module, digest in fingerprints(config).items()
+        if code.get(module, digest) != digest
+    ]
 
 
 def checkpoint_config(path: Path) -> RunConfig:

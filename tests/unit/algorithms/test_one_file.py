@@ -26,7 +26,7 @@ TINY = {"sites": 2, "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05
 def _as_before(monkeypatch):
     """What a test takes up is gone after it."""
     monkeypatch.setenv(one_file.VARIABLE, "")
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv(one_file.FOLDERS, "")
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
@@ -55,6 +55,7 @@ def test_a_file_holds_a_method(tmp_path):
     assert taken_up(f"{file}:L2_SP:hold=0.5,personal=batch-norm") == "mine:hold=0.5,personal=batch-norm"
     assert algorithm("mine").settings == {"hold": 0.1} and "mine-start" in mechanisms()
     assert origin("mine") == "mine" and one_file.remembered() == ["mine:L2_SP"]
+    assert sys.path[-1] == os.environ[one_file.FOLDERS] == str(tmp_path)  # nothing beside it stands in for Python's
     config = make_config(algorithm="fedbn", settings={"hold": 0.5})  # other methods can have its mechanism
     assert [part.name for part in config.mechanisms if part.name == "mine-start"]
     config = make_config(algorithm="mine")

@@ -82,6 +82,18 @@ def test_of_volumes_it_is_by_their_headers(tmp_path, monkeypatch):
     assert number_of_values(finest, "site-1") == 231 * (191 * 271 + 211 * 301)
 
 
+def test_of_sheared_volumes(tmp_path):
+    """Right angles take more room: each of 24 rows of 1 mm begins 0.9 mm further left than the one before."""
+    values, mask = volume(0, (20, 24, 10))
+    leaning = np.array([[1, 0.9, 0, 0], [0, 1, 0, 0], [0, 0, 3.0, 0], [0, 0, 0, 1]])
+    for case in "ab":
+        save_nifti(tmp_path / "a" / case / "image.nii.gz", values, affine=leaning)
+        save_nifti(tmp_path / "a" / case / "mask.nii.gz", mask, affine=leaning)
+    source = opened(tmp_path / "a", sites=1, data_args=SMALL | {"spacing": [0, 1, 1]})
+    # 19 + 23 x 0.9 mm of columns, every mm: 40.7, so 41 of 20; the slices stay.
+    assert number_of_values(source, "site-1") == 2 * 10 * 24 * 41 == made(source)
+
+
 def test_of_volumes_of_several_channels_that_lie_otherwise(tmp_path):
     values, mask = volume(0, (20, 24, 10))
     turned = np.array([[0, 0, 2.0, 0], [1, 0, 0, 0], [0, 3, 0, 0], [0, 0, 0, 1]])  # x is front to back, y up, z left

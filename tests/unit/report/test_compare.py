@@ -388,3 +388,13 @@ def test_runs_of_several_states_of_the_package_are_said(runs):
     assert "Runs were made with 2 states of medpfl's own code (0.1.0 aaaaaaaaaaaa, 0.1.0 bbbbbbbbbbbb)" in (
         comparison_note(compare([first, *rest]))
     )
+
+
+def test_runs_of_several_states_of_a_methods_file_are_said(runs):
+    first, *rest = [run | {"environment": run["environment"] | {"code": {"mine": "c" * 64}}} for run in runs]
+    assert compare([first, *rest])["code_of_others"] == {"mine": ["c" * 12]}
+    assert "states of mine" not in comparison_note(compare([first, *rest]))
+    first["environment"] |= {"code": {"mine": "d" * 64, "other": "e" * 64}}
+    assert "Runs were made with 2 states of mine (dddddddddddd, cccccccccccc): part of a difference" in (
+        comparison_note(compare([first, *rest]))
+    )

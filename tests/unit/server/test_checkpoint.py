@@ -130,8 +130,9 @@ def test_code_of_ones_own_that_has_changed_since_is_told(tmp_path, monkeypatch, 
     assert not caplog.messages
     module.write_text(source + "\n    scale = 2\n")
     named_code._DIGESTS.clear()
-    load_checkpoint(tmp_path / "server", own)
-    assert "networks_of_mine has changed since this run began; --overwrite makes it anew" in caplog.text
+    state = load_checkpoint(tmp_path / "server", own)
+    said = "networks_of_mine has changed since this run began; --overwrite makes it anew"
+    assert said in caplog.text and state.failures[-1] == Failure("server", 1, said)
     assert not any("tiny" in message for message in caplog.messages)
 
 

@@ -27,6 +27,7 @@ from medpfl.data.kinds.masks.pair import Pair
 from medpfl.data.kinds.masks.reading import Reading
 from medpfl.data.kinds.masks.transforms import channels_first, pixel_factors, turned_as
 from medpfl.data.kinds.masks.volume_steps import MASK, pipeline
+from medpfl.data.kinds.scans.limits import resampled_shape
 from medpfl.data.kinds.scans.nifti import read_volume, require_whole
 
 if TYPE_CHECKING:
@@ -44,21 +45,22 @@ class Head(NamedTuple):
     Attributes:
         shape: slices from the feet up, rows from front to back, columns from the patient's right to left.
         spacing: mm along these.
+        affine: (4, 4), of columns, rows and slices.
         notes: what is odd.
     """
 
     shape: tuple[int, int, int]
     spacing: Spacing
+    affine: np.ndarray
     notes: tuple[Finding, ...]
 
     def resampled(self, spacing: Sequence[float]) -> tuple[int, ...]:
-        """The shape with voxels of other edge lengths, as MONAI's ``Spacing`` makes it.
+        """The shape with voxels of other edge lengths.
 
         Args:
             spacing: mm along the same axes; 0 keeps an axis.
         """
-        axes = zip(self.shape, self.spacing, spacing, strict=True)
-        return tuple(round((n - 1) * now / then + 1) if then else n for n, now, then in axes)
+        return resampled_shape(self.shape[::-1], self.affine, spacing[::-1])[::-1]
 
 
 class Volume(NamedTuple):
@@ -115,7 +117,8 @@ def read_head(pair: Pair) -> Head:
         raise UserError(f"{pair.mask}: {what}: both must be of one grid (the affine matrices in the headers differ)")
     axes = io_orientation(affine)[:, 0].astype(int)
     place = [int(np.flatnonzero(axes == axis)[0]) for axis in (2, 1, 0)]
-    return Head(tuple(shape[i] for i in place), tuple(float(edges[i]) for i in place), notes)
+    lying = affine[:, [*place[::-1], 3]]
+    return Head(tuple(shape[i] for i in place), tuple(float(edges[i]) for i in place), lying, notes)
 
 
 def mask_values(pair: Pair, count: int, reading: Reading) -> tuple[np.ndarray, tuple[int, ...]]:

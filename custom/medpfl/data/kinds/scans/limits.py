@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 MOST_VOXELS = 1 << 30
 """Voxels of the largest volume that is read: 4 GiB as 32-bit numbers, 1,024 slices of 1,024×1,024."""
 _SHORTEST, _LONGEST = 0.02, 50.0
@@ -34,3 +36,19 @@ def too_large(shape: Sequence[int]) -> str | None:
     needed, most = (voxels * 4 / 2**30 for voxels in (prod(shape), MOST_VOXELS))
     by = "×".join(f"{n:,}" for n in shape)
     return f"{by} voxels would need {needed:,.3g} GiB of memory; volumes of up to {most:g} GiB are read"
+
+
+def resampled_shape(shape: Sequence[int], affine: np.ndarray, spacing: Sequence[float]) -> tuple[int, ...]:
+    """Voxels of a volume once MONAI's ``Spacing`` has given them other edge lengths, its axes at right angles.
+
+    Args:
+        shape: of the volume, along x, y and z: ``Spacing`` takes shear out of a later axis, not of an earlier one.
+        affine: of the volume, (4, 4).
+        spacing: edge lengths to come, in mm along the same axes; 0 keeps one, all of them the volume as it is.
+    """
+    if not any(spacing):
+        return tuple(shape)
+    from monai.data.utils import compute_shape_offset, zoom_affine
+
+    made, _ = compute_shape_offset(shape, affine, zoom_affine(affine, spacing, diagonal=False))
+    return tuple(map(int, made))

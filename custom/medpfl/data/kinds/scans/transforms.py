@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
 from medpfl.data.kinds.scans.dicom_reader import SeriesReader
-from medpfl.data.kinds.scans.limits import too_large
+from medpfl.data.kinds.scans.limits import resampled_shape, too_large
 from medpfl.data.kinds.scans.lung import find_lungs, square
 from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.preprocessing import AIR, Modality
@@ -135,7 +134,7 @@ class AntiAliasd(EachValued):
         self.spacing = tuple(spacing)
 
     def _changed(self, value: MetaTensor) -> MetaTensor:
-        if reason := too_large(self._shape(value)):
+        if reason := too_large(resampled_shape(value.shape[1:], value.affine.numpy(), self.spacing)):
             raise UserError(f"{value.meta.get('filename_or_obj', 'the volume')}, with spacing {self.spacing}: {reason}")
         for axis, (now, then) in enumerate(zip(value.pixdim.tolist(), self.spacing, strict=True), start=1):
             # Affines are rounded, so a ratio of 1.0001 is none.
@@ -143,11 +142,6 @@ class AntiAliasd(EachValued):
                 averaged = correlate1d(value.numpy(), _box(then / now), axis=axis, mode="nearest")
                 value = MetaTensor(torch.from_numpy(averaged), meta=value.meta)
         return value
-
-    def _shape(self, volume: MetaTensor) -> list[int]:
-        """Voxels of a volume of the spacing to come."""
-        lengths = zip(volume.shape[1:], volume.pixdim.tolist(), self.spacing, strict=True)
-        return [ceil(n * now / then) if then else n for n, now, then in lengths]
 
 
 class LungBoxd(MapTransform):
