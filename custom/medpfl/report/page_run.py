@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from medpfl.report.page_tables import (
 from medpfl.report.reading import Results, class_titles, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
 from medpfl.report.words import counted_as, further
+from medpfl.tasks.intervals import LEAST_PATIENTS
 
 _ALONE = "Alone: the model that each site trained alone beside the run, its own rival."
 
@@ -78,7 +79,8 @@ def _parts(run: Results, with_partition: bool, alone: bool) -> Iterator[Part]:
         if classes := classes_table(run):
             yield Part(classes.caption, table=classes)
         if more := further_table(run):
-            note = _explained(m for m in all_measures(run) if m.further)
+            measures = [m for m in all_measures(run) if m.further]
+            note = _explained(measures) + _without_interval(selected(run)["sites"].values(), measures)
             yield Part("Further measures", table=more, note=note)
     yield Part(lines=further(run))
     yield from _courses(run)
@@ -145,6 +147,17 @@ def _site_note(run: Results) -> str:
 def _explained(measures: Iterable[Measure]) -> str:
     what = capital("; ".join(m.what for m in measures if m.what))
     return f"{what}." if what else ""
+
+
+def _without_interval(entries: Iterable[Mapping[str, Any]], measures: Sequence[Measure]) -> str:
+    """Why some site's measure stands without one; empty where all have it."""
+    drawn = [entry for entry in entries if "intervals" in entry]
+    if all(m.name in of["intervals"] for of in drawn for m in measures if of.get(m.name) is not None):
+        return ""
+    return (
+        f" No interval stands where drawing patients again cannot tell it: of fewer than {LEAST_PATIENTS}, in all or of "
+        "a class that the mean counts."
+    )
 
 
 def _differences_in(measure: Measure) -> str:

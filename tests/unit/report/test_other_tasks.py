@@ -205,6 +205,10 @@ def test_further_measures_have_a_table_of_their_own(five, tmp_path):
     assert page.rows[0][3:6] == ["Accuracy", "Balanced acc.", "AUC [95 % CI]"]
     assert ["Site", "Brier score [95 % CI]"] in page.rows and ["site-1", "0.200 [0.100, 0.300]"] in page.rows
     assert "Brier score is the mean squared distance" in page.text
+    assert "No interval stands" not in page.text
+    five["final"]["selected"]["sites"]["site-1"]["f1"] = 0.5
+    _, page = report(tmp_path, five)
+    assert "No interval stands where drawing patients again cannot tell it: of fewer than 6, in all" in page.text
 
 
 def test_history_has_the_tasks_measures(masks, findings):
