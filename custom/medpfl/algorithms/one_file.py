@@ -18,8 +18,8 @@ from medpfl.core.near import did_you_mean
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
 FOLDERS = "MEDPFL_METHODS_PATH"
-"""Likewise: the folders of their files, written as ``PATH`` is. They come last in the import path, so that a file beside
-a method's, as ``queue.py``, stands in for no module of Python's or of a package's."""
+"""Likewise: the folders of their files, written as ``PATH`` is. They come last in the import path, so that a file
+beside a method's, as ``queue.py``, stands in for no module of Python's or of a package's."""
 
 _of_the_session: list[str] = []
 

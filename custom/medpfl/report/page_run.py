@@ -155,8 +155,8 @@ def _without_interval(entries: Iterable[Mapping[str, Any]], measures: Sequence[M
     if all(m.name in of["intervals"] for of in drawn for m in measures if of.get(m.name) is not None):
         return ""
     return (
-        f" No interval stands where drawing patients again cannot tell it: of fewer than {LEAST_PATIENTS}, in all or of "
-        "a class that the mean counts."
+        f" No interval stands where drawing patients again cannot tell it: of fewer than {LEAST_PATIENTS}, in all or "
+        "of a class that the mean counts."
     )
 
 
