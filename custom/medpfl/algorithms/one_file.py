@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -124,6 +125,11 @@ def _importable(file: Path, spec: str) -> str:
         raise UserError(f"algorithm {spec!r}: there is no file {file}")
     if not file.stem.isidentifier():
         raise UserError(f"algorithm {spec!r}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
+    if (mode := file.parent.stat().st_mode) & stat.S_IWOTH:
+        raise UserError(
+            f"algorithm {spec!r}: everybody can write in {file.parent} ({stat.filemode(mode)}), and what lies beside a "
+            "method's file runs with it; put the file into a folder of your own"
+        )
     os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys([*_folders(), str(file.parent)]))
     _extend_import_path()
     return file.stem

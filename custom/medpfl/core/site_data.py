@@ -314,8 +314,12 @@ def endless_batches(images: Tensor, labels: Tensor, batch_size: int, generator: 
 
 def looked_at_once(data: SiteData) -> int:
     """Samples in a batch that is looked at and not trained on."""
-    values = getattr(data, "values_per_sample", 0)  # of one's own loaders nobody knows
-    return max(1, min(_IMAGES // data.images_per_sample, _VALUES // max(1, values)))
+    return most_at_once(getattr(data, "values_per_sample", 0), data.images_per_sample)
+
+
+def most_at_once(values: int, images: int = 1) -> int:
+    """Samples of so many numbers, and images, in such a batch; of one's own loaders nobody knows the numbers: 0."""
+    return max(1, min(_IMAGES // images, _VALUES // max(1, values)))
 
 
 def labels_of(data: SiteData, part: Part) -> Tensor:

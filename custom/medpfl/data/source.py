@@ -93,6 +93,11 @@ def number_of_values(source: DataSource, name: str) -> int | None:
     return None if found is None else found(name)
 
 
+def images_per_sample(source: DataSource) -> int:
+    """Images that a sample has, at most: more than one where it is a bag of slices."""
+    return getattr(source, "images_per_sample", 1)
+
+
 def input_format(source: DataSource) -> dict[str, Any]:
     """``in_channels``, ``num_classes``, ``image_size`` and names of ``classes``, as far as the data say them.
 

@@ -19,7 +19,7 @@ from medpfl.core.frozen import freeze, frozen_names
 from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import derive_seed, drawn_apart
 from medpfl.core.threads import intra_op_threads
-from medpfl.data.source import DataSource
+from medpfl.data.source import DataSource, images_per_sample
 from medpfl.models import build_model, logits
 from medpfl.models.cost import Limits, require_within
 from medpfl.models.shapes import each_side
@@ -120,9 +120,12 @@ def seeded_model(config: RunConfig, source: DataSource, device: torch.device) ->
 
 def require_affordable(config: RunConfig, source: DataSource, limits: Limits) -> None:
     """Refuses a network beyond limits before it is built (:mod:`medpfl.models.cost`); with nothing drawn at random."""
-    known, batch = source.model_arguments(), config.trainer.settings.batch_size
+    known = source.model_arguments()
     image = (known["in_channels"], *each_side(known["image_size"])) if known else ()
-    bag = (1,) if config.pooling == "attention" else ()
+    images = images_per_sample(source)
+    bag = (images,) if config.pooling == "attention" else ()
+    # It is judged by more samples at once than it is trained on, where the batches of training are small.
+    batch = max(config.trainer.settings.batch_size, config.learned.judged_at_once(image, images))
     require_within(
         limits,
         config.model_args,

@@ -62,7 +62,7 @@ def require_within(
         limits: on it.
         arguments: of it, that a job gives.
         build: gives it; called where new tensors are meta tensors.
-        shape: of a batch that it takes in training, (B, ...); None where nobody here knows it: then its parameters
+        shape: of the largest batch that it takes, (B, ...); None where nobody here knows it: then its parameters
             alone are counted.
 
     Raises:

@@ -153,7 +153,7 @@ def _code(runs: Sequence[Results]) -> list[str]:
     made = [run.get("environment") or {} for run in runs]
     if not any(of.get("medpfl_sha256") for of in made):
         return []
-    told = [f"{of.get('medpfl', '?')} {(of.get('medpfl_sha256') or 'not recorded')[:12]}" for of in made]
+    told = [f"{of.get('medpfl', '?')} {str(of.get('medpfl_sha256') or 'not recorded')[:12]}" for of in made]
     return list(dict.fromkeys(told))
 
 

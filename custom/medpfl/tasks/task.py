@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from medpfl.core.measure import LOSS, Measure
-from medpfl.core.site_data import Part, SiteData
+from medpfl.core.site_data import Part, SiteData, most_at_once
 from medpfl.tasks.evaluation import UNKNOWN, Cases, cases
 from medpfl.tasks.further import Drawn
 from medpfl.tasks.told import Enough, Measured
@@ -89,6 +90,15 @@ class Task(ABC):
         if len(output) != 2 or output[1] < classes:
             return f"a classifier of {classes} classes is needed"
         return None
+
+    def judged_at_once(self, image: Sequence[int], images: int = 1) -> int:
+        """Samples in a batch that is predicted.
+
+        Args:
+            image: its shape, (C, ...).
+            images: of a sample, more than one of a bag.
+        """
+        return most_at_once(images * prod(image), images)
 
     @abstractmethod
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:

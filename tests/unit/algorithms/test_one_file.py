@@ -157,6 +157,15 @@ def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
     assert taken_up(f"{file}:L2_SP") == "mine"
 
 
+def test_a_folder_in_which_everybody_can_write_is_refused(tmp_path):
+    """What others put there, a module or Python's cache of the file itself, would run."""
+    file = written(tmp_path)
+    tmp_path.chmod(0o1777)
+    with pytest.raises(UserError, match=r"everybody can write in .*\(drwxrwxrwt\).*put the file into a folder of your"):
+        taken_up(f"{file}:L2_SP")
+    assert "mine" not in sys.modules and str(tmp_path) not in sys.path
+
+
 @pytest.mark.parametrize("text", ["fedap", "fedap:lambda=0.5", "fedap:lambda", "fedavg:init=a:b", "a b", ":X", "x:"])
 def test_what_names_no_module(text):
     assert one_file.parted(text, ["fedap"]) is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from masked import CPU, SMALL, opened, save_nifti, volume, write_volumes
+from monai.data import MetaTensor
 
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import MaskedImages, MaskedVolumes
@@ -13,6 +14,7 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.kinds.masks import transforms
 from medpfl.data.kinds.masks.mask_kind import MaskKind
 from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.scans.transforms import AntiAliasd
 from medpfl.data.sites import fixed_sites
 
 
@@ -304,6 +306,18 @@ def test_sites_whose_volumes_auto_would_read_in_two_ways_are_told(home):
         " | ".join(f.message for f in kind.check(str(home / "ct"), {"normalise": how})) for how in ("auto", "zscore")
     )
     assert "volumes look like CT at north; no CT at south: CT is windowed" in auto and "windowed" not in zscore
+
+
+def test_what_resampling_or_squares_would_make_too_large_is_refused_before():
+    """2,391 x 2,391 x 176 voxels are fewer than 2^30, and four channels of them more; so are squares of long rows."""
+    fine = {"x": MetaTensor(torch.zeros(4, 240, 240, 4), affine=np.diag([1, 1, 50, 1]))}
+    with pytest.raises(UserError, match=r"the volume, with spacing .*4×2,391×2,391×177 voxels would need"):
+        AntiAliasd(["x"], (0.1, 0.1, 0.85))(fine)
+    one = {"x": fine["x"][:1]}
+    assert AntiAliasd(["x"], (0.1, 0.1, 0.85))(one)["x"].shape == (1, 240, 240, 4)
+    flat = {"x": torch.zeros(1, 3000, 3600, 1).expand(-1, -1, -1, 8)}
+    with pytest.raises(UserError, match=r"slices of 3600×8 made square: 3,000×1×3,600×3,600 voxels would need"):
+        transforms.SquareSlicesd(["x"], 8, "pad")(flat)
 
 
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])

@@ -1,10 +1,12 @@
 """How many values a job makes of a site's data, before any image is decoded: each number is worked out by hand."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from masked import SMALL, config, opened, save_nifti, volume, write_siblings, write_volumes
-from pictures import write_centres
+from pictures import CENTRES, write_centres
 from recordings import recording, write_recording, write_series
 from test_own_images import job
 
@@ -37,6 +39,11 @@ def made(source, name="site-1"):
     return sum(image.numel() for part in PARTS for image in images[part])
 
 
+def judging(pixels, classes=2):
+    """What a case with masks adds: five numbers for each of its pixels and classes."""
+    return 5 * pixels * classes
+
+
 def asked(data, sites=1, **fields):
     """The source of a run."""
     return open_source(
@@ -62,24 +69,44 @@ def test_of_pictures(tmp_path, monkeypatch):
 def test_of_pictures_with_masks(tmp_path, monkeypatch):
     root = write_siblings(tmp_path / "skin")  # 6 at each of two sites
     source = open_source(config(root, data_args={"size": 16}))
-    assert number_of_values(source, "site-1") == 6 * 3 * 16 * 16 == made(source)
+    assert made(source) == 6 * 3 * 16 * 16
+    assert number_of_values(source, "site-1") == made(source) + judging(16 * 16)
     monkeypatch.setattr(cache, "read_pair", never)
     grey = open_source(config(root, data_args={"size": 1024, "channels": "grey"}))
-    assert number_of_values(grey, "site-1") == 6 * 1024 * 1024
+    assert number_of_values(grey, "site-1") == 6 * 1024 * 1024 + judging(1024 * 1024)
+
+
+def test_of_one_centres_pictures_that_a_partition_divides_all_are_decoded(tmp_path):
+    """However many sites a job divides them over."""
+    root = write_centres(tmp_path / "eyes")
+    for centre in list(CENTRES)[1:]:
+        shutil.rmtree(root / centre)
+    divided = asked(root, 3, partition="iid", data_args={"size": 16})
+    assert number_of_values(divided, "site-1") == 12 * 3 * 16 * 16 > made(divided)
+    masked = write_siblings(tmp_path / "skin")
+    shutil.rmtree(masked / "b")
+    parts = open_source(config(masked, sites=2, partition="iid", data_args={"size": 16}))
+    whole = number_of_values(parts, "site-1") - judging(16 * 16)
+    assert whole == 6 * 3 * 16 * 16 > made(parts)
 
 
 def test_of_volumes_it_is_by_their_headers(tmp_path, monkeypatch):
     root = write_volumes(tmp_path / "mr", cases=2)  # 20 x 24 x 10 and 22 x 24 x 11 voxels of 1 x 1 x 3 mm
     whole = opened(root)
-    assert number_of_values(whole, "site-1") == 24 * (20 * 10 + 22 * 11) == made(whole)
+    assert made(whole) == 24 * (20 * 10 + 22 * 11)
+    assert number_of_values(whole, "site-1") == made(whole) + judging(24 * 22 * 11)
     # 10 slices over 9 x 3 mm, every 2 mm: 14.5, an even number; 11 over 30 mm: 16. Rows: 23 mm every 0.5: 47.
     finer = opened(root, data_args=SMALL | {"spacing": [2, 0.5, 0]})
-    assert number_of_values(finer, "site-1") == 47 * (20 * 14 + 22 * 16) == made(finer)
+    assert made(finer) == 47 * (20 * 14 + 22 * 16)
+    assert number_of_values(finer, "site-1") == made(finer) + judging(47 * 22 * 16)
     slices = open_source(config(root, data_args={"dims": 2, "size": 32}))
-    assert number_of_values(slices, "site-1") == (10 + 11) * 32 * 32 == made(slices)
+    assert made(slices) == (10 + 11) * 32 * 32
+    assert number_of_values(slices, "site-1") == made(slices) + judging(11 * 32 * 32)
     monkeypatch.setattr(cache, "_volume", never)
     finest = opened(root, data_args=SMALL | {"spacing": [0.1, 0.1, 0.1]})
-    assert number_of_values(finest, "site-1") == 231 * (191 * 271 + 211 * 301)
+    assert number_of_values(finest, "site-1") == 231 * (191 * 271 + 211 * 301) + judging(231 * 211 * 301)
+    many = opened(root, data_args=SMALL | {"classes": [f"c{k}" for k in range(200)]})
+    assert number_of_values(many, "site-1") == made(whole) + judging(24 * 22 * 11, 200)
 
 
 def test_of_sheared_volumes(tmp_path):
@@ -91,7 +118,8 @@ def test_of_sheared_volumes(tmp_path):
         save_nifti(tmp_path / "a" / case / "mask.nii.gz", mask, affine=leaning)
     source = opened(tmp_path / "a", sites=1, data_args=SMALL | {"spacing": [0, 1, 1]})
     # 19 + 23 x 0.9 mm of columns, every mm: 40.7, so 41 of 20; the slices stay.
-    assert number_of_values(source, "site-1") == 2 * 10 * 24 * 41 == made(source)
+    assert made(source) == 2 * 10 * 24 * 41
+    assert number_of_values(source, "site-1") == made(source) + judging(10 * 24 * 41)
 
 
 def test_of_volumes_of_several_channels_that_lie_otherwise(tmp_path):
@@ -104,7 +132,8 @@ def test_of_volumes_of_several_channels_that_lie_otherwise(tmp_path):
     args = SMALL | {"channels": 2, "spacing": [1, 0, 4]}
     source = opened(tmp_path / "a", sites=1, data_args=args)
     # 24 slices over 69 mm, every mm: 70; 20 rows; 10 columns over 18 mm, every 4 mm: 5.5, an even number.
-    assert number_of_values(source, "site-1") == 2 * 2 * 70 * 20 * 6 == made(source)
+    assert made(source) == 2 * 2 * 70 * 20 * 6
+    assert number_of_values(source, "site-1") == made(source) + judging(70 * 20 * 6)
 
 
 def test_of_images_in_one_file(write, monkeypatch):

@@ -13,6 +13,7 @@ from medpfl.models import build_model
 from medpfl.models.cost import Limits, NetworkTooLarge, require_within
 from medpfl.site.policy import HOSPITAL
 from medpfl.site.words import UNKNOWN, listed
+from medpfl.tasks import TASKS
 
 ROOM = Limits(10**9, 10**12, 10**15)
 
@@ -107,6 +108,30 @@ def test_the_first_model_is_the_same_after_it_was_measured():
     run = config("fedavg")
     plain, limited = Federation.of(run), Federation.of(run, limits=ROOM)
     assert all(torch.equal(t, limited.initial_shared[name]) for name, t in plain.initial_shared.items())
+
+
+def test_what_judges_at_once_counts_where_batches_of_training_are_small():
+    """A batch of one of 28 x 28 is trained on, and 256 are judged."""
+    job = config("fedavg", data="organamnist-sample", model="lenet5", settings={"batch_size": 1})
+    values = 20_000  # of one picture it makes some 10,000
+    with pytest.raises(NetworkTooLarge, match="network_values"):
+        Federation.of(job, limits=Limits(0, values, 0))
+    Federation.of(job, limits=Limits(0, 256 * values, 0))
+
+
+@pytest.mark.parametrize(
+    ("task", "image", "images", "batch"),
+    [
+        ("classification", (3, 64, 64), 1, 256),
+        ("classification", (1, 1024, 1024), 1, 8),
+        ("classification", (1, 64, 64), 16, 16),  # of bags
+        ("segmentation", (1, 64, 64), 1, 64),
+        ("segmentation", (1, 1024, 1024), 1, 8),
+        ("segmentation", (1, 128, 128, 128), 1, 4),
+    ],
+)
+def test_how_many_are_judged_at_once(task, image, images, batch):
+    assert TASKS[task].judged_at_once(image, images) == batch
 
 
 def test_large_batches_count():

@@ -148,7 +148,8 @@ def _leaving(federation: Federation, joining: bool) -> Iterator[Leaving]:
     numbers = "training loss, and measures on validation data"
     yield Leaving(numbers, "train", config.rounds, {}, 0, _REVEALS["numbers"])
     yield Leaving("measures on validation data", "validate", 1, {}, 0, _REVEALS["numbers"])
-    yield Leaving("measures on test data of two models", "test", 1, {}, 0, _REVEALS["numbers"])
+    tested = "measures on test data of two models, and on validation data of what it uses, if its policy has verdict"
+    yield Leaving(tested, "test", 1, {}, 0, _REVEALS["numbers"])
 
 
 def _for_whom(meta: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from math import prod
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from medpfl.core.errors import UserError
 from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case, MaskedData, Spacing
 from medpfl.core.quiet import quiet
-from medpfl.core.site_data import Part
+from medpfl.core.site_data import Part, most_at_once
 from medpfl.models import logits
 
 _IMAGES = 64
-"""Slices in a batch."""
+"""Slices in a batch, fewer where they are large."""
 _WINDOWS, _OVERLAP = 4, 0.25
 """Patches of a volume in a batch, and the share by which two overlap."""
 
@@ -87,13 +88,19 @@ def judge(model: nn.Module, data: MaskedData, part: Part, *, surfaces: bool) -> 
     return Judged(*(np.stack(column) for column in zip(*rows, strict=True)))
 
 
+def at_once(image: Sequence[int]) -> int:
+    """In a batch that is predicted: slices, (C, H, W), or patches, (C, D, H, W)."""
+    return _WINDOWS if len(image) == len("CDHW") else min(_IMAGES, most_at_once(prod(image)))
+
+
 def predicted(model: nn.Module, case: Case, window: tuple[int, ...] | None) -> Tensor:
     """Class probabilities of a case, (classes, S, H, W) or (classes, D, H, W), float32.
 
     Volumes by MONAI's sliding window: patches that overlap by a quarter, their logits weighted by a Gaussian.
     """
     if window is None:
-        found = [logits(model(x)).float().softmax(1) for x in case.images.split(_IMAGES)]
+        at_a_time = case.images.split(at_once(case.images.shape[1:]))
+        found = [logits(model(x)).float().softmax(1) for x in at_a_time]
         return torch.cat(found).transpose(0, 1)
     from monai.inferers import sliding_window_inference
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases
 from medpfl.tasks.intervals import ALIKE, mean_gain, mean_interval
-from medpfl.tasks.segmentation.judging import Judged, judge
+from medpfl.tasks.segmentation.judging import Judged, at_once, judge
 from medpfl.tasks.segmentation.outlines import outlined
 from medpfl.tasks.task import Measure, Task
 from medpfl.tasks.told import Enough
@@ -85,6 +85,10 @@ class Segmentation(Task):
         if len(output) != len(images) or list(output[2:]) != list(images[2:]) or output[1] != classes:
             return f"a map of {classes} classes for every pixel, the background among them, is needed"
         return None
+
+    def judged_at_once(self, image: Sequence[int], images: int = 1) -> int:
+        """See :class:`~medpfl.tasks.task.Task`: slices, or patches of a volume."""
+        return at_once(image)
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """The sum of both; Dice over the batch as a whole, of the structures alone."""

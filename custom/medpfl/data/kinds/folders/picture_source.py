@@ -105,9 +105,10 @@ class Folders(SetsAside[Picture]):
         return self._tensors(centre, self._parts(centre), device)
 
     def values(self, name: str) -> int:
-        """See :func:`medpfl.data.source.number_of_values`: a centre's pictures are decoded together."""
-        shape = self.model_arguments()
-        return len(self._samples(self.centres.of(name))) * shape["in_channels"] * shape["image_size"] ** 2
+        """See :func:`medpfl.data.source.number_of_values`: a centre's pictures are decoded together, also divided."""
+        shape, centre = self.model_arguments(), self.centres.of(name)
+        (whole,) = self._whole.centres if self._divided else (centre,)
+        return len(self._whole.centres[whole]) * shape["in_channels"] * shape["image_size"] ** 2
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
 log = logging.getLogger(__name__)
+
+_JUDGED = 5
+"""Numbers that judging a case holds at a time, for each of its pixels and classes (tasks/segmentation/judging.py)."""
 
 
 @dataclass
@@ -145,16 +150,23 @@ class Masked(OfCentres[Pair]):
         return self._made(parts, self._decoded(centre, self._file()), device)
 
     def values(self, name: str) -> int:
-        """See :func:`medpfl.data.source.number_of_values`: of volumes by their headers, whole, not in patches."""
-        pairs, (channels, size) = self._samples(self.centres.of(name)), self._shape()
-        if self.form in ("pictures", "arrays"):
-            return len(pairs) * channels * prod(size)
-        from medpfl.data.kinds.masks.volume_pair import read_head
+        """See :func:`medpfl.data.source.number_of_values`, and what judging the largest case takes.
 
-        shapes = [read_head(pair).resampled(self.reading.spacing) for pair in pairs]
-        if self.form == "volumes":
-            return channels * sum(map(prod, shapes))
-        return channels * prod(size) * sum(slices for slices, _, _ in shapes)
+        Of volumes by their headers, whole, not in patches; of an npz file, and of pictures that are divided, all.
+        """
+        centre, (channels, size) = self.centres.of(name), self._shape()
+        together = self.form == "arrays" or (self._divided and self.form == "pictures")
+        pairs = [*chain(*self._whole.centres.values())] if together else self._samples(centre)
+        pixels = [prod(size)] * len(pairs)
+        if self.form in ("volumes", "slices"):
+            from medpfl.data.kinds.masks.volume_pair import read_head
+
+            shapes = [read_head(pair).resampled(self.reading.spacing) for pair in pairs]
+            pixels = [prod(shape) if self.form == "volumes" else prod(size) * shape[0] for shape in shapes]
+        cases: Counter[tuple[str, str]] = Counter()
+        for pair, of_pair in zip(pairs, pixels, strict=True):
+            cases[pair.patient, pair.case] += of_pair
+        return channels * sum(pixels) + _JUDGED * len(self.classes) * max(cases.values())
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

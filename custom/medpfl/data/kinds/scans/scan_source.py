@@ -80,6 +80,11 @@ class Scans(OfCentres[Scan]):
             )
         return found
 
+    @property
+    def images_per_sample(self) -> int:
+        """See :func:`medpfl.data.source.images_per_sample`."""
+        return self.preprocessing.slices if self.config.pooling == "attention" else 1
+
     def model_arguments(self) -> dict[str, Any]:
         """See :class:`medpfl.data.source.DataSource`."""
         classes = self._classes or self.manifest.classes

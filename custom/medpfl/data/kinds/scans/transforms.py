@@ -134,7 +134,9 @@ class AntiAliasd(EachValued):
         self.spacing = tuple(spacing)
 
     def _changed(self, value: MetaTensor) -> MetaTensor:
-        if reason := too_large(resampled_shape(value.shape[1:], value.affine.numpy(), self.spacing)):
+        channels, *shape = value.shape
+        voxels = resampled_shape(shape, value.affine.numpy(), self.spacing)
+        if reason := too_large((channels, *voxels) if channels > 1 else voxels):
             raise UserError(f"{value.meta.get('filename_or_obj', 'the volume')}, with spacing {self.spacing}: {reason}")
         for axis, (now, then) in enumerate(zip(value.pixdim.tolist(), self.spacing, strict=True), start=1):
             # Affines are rounded, so a ratio of 1.0001 is none.
