@@ -18,9 +18,6 @@ from medpfl.core.near import did_you_mean
 
 VARIABLE = "MEDPFL_METHODS"
 """Of the environment: the ``module:NAME`` of these methods, with commas between."""
-FOLDERS = "MEDPFL_METHODS_PATH"
-"""Likewise: the folders of their files, written as ``PATH`` is. They come last in the import path, so that a file
-beside a method's, as ``queue.py``, stands in for no module of Python's or of a package's."""
 
 _of_the_session: list[str] = []
 
@@ -52,7 +49,6 @@ def found(spec: str, known: Collection[str]) -> tuple[str, Any]:
     Raises:
         UserError: there is no such file, module or name, or it cannot be imported.
     """
-    _extend_import_path()
     head, _, name = spec.rpartition(":")
     file = Path(head).resolve() if head.endswith(".py") else None
     if file:
@@ -130,14 +126,7 @@ def _importable(file: Path, spec: str) -> str:
             f"algorithm {spec!r}: everybody can write in {file.parent} ({stat.filemode(mode)}), and what lies beside a "
             "method's file runs with it; put the file into a folder of your own"
         )
-    os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys([*_folders(), str(file.parent)]))
-    _extend_import_path()
+    if str(file.parent) not in sys.path:
+        # The last: a file beside it, as queue.py, stands in for no module of Python's or of a package's.
+        sys.path.append(str(file.parent))
     return file.stem
-
-
-def _folders() -> list[str]:
-    return [*filter(None, os.environ.get(FOLDERS, "").split(os.pathsep))]
-
-
-def _extend_import_path() -> None:
-    sys.path += [folder for folder in _folders() if folder not in sys.path]

@@ -41,7 +41,7 @@ from medpfl.report.progress import progress_of
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.comparison import How, run_comparison
 from medpfl.runs.experiment import Env, run_experiment
-from medpfl.runs.own_code import method_spec, same_import_path, spec_of
+from medpfl.runs.own_code import method_spec, spec_of
 from medpfl.runs.seeds import Seeds
 from medpfl.runs.shown import Comparison, Run, Swept
 from medpfl.runs.sweep import Sweep, run_sweep
@@ -119,7 +119,7 @@ def run(
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
     with _folder(out) as (folder, temporary):
         config = config_of(algorithm, asked)
-        with _shown(quiet, config.algorithm, config.rounds) as watch, _findable(env):
+        with _shown(quiet, config.algorithm, config.rounds) as watch:
             results = run_experiment(
                 config,
                 folder,
@@ -199,7 +199,7 @@ def compare(
             hint = "seeds=[...] says which" if name == "seed" else f"a variant has it, e.g. fedap:{name}=..."
             raise UserError(f"{name}={fields[name]!r}: not of a whole comparison: {hint}")
     asked = _asked(env, data=data, model=model, sites=sites, settings=settings, **fields)
-    with _folder(out) as (folder, temporary), _findable(env):
+    with _folder(out) as (folder, temporary):
         how = How(partial(_shown, quiet), env, threads, overwrite=overwrite, together=new_test, forgotten=forgetting)
         if sweeps is not None:
             return Swept(run_sweep(algorithms, Sweep.grid(sweeps), seeds, asked, folder, how), folder, temporary)
@@ -256,7 +256,3 @@ def _folder(out: str | os.PathLike | None) -> Iterator[tuple[Path, TemporaryDire
 def _shown(quiet: bool, title: str, config: RunConfig) -> AbstractContextManager[Watch]:
     console = Console(emoji=False)
     return nullcontext(watch_nothing) if quiet or not console.is_terminal else progress_of(console, title, config)
-
-
-def _findable(env: str) -> AbstractContextManager[None]:
-    return nullcontext() if env == "inprocess" else same_import_path()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from medpfl.algorithms import algorithms, one_file
@@ -63,17 +61,3 @@ def _findable_spec(spec: str, what: str, elsewhere: bool) -> str:
             'import it from there, or use env="inprocess"'
         )
     return spec
-
-
-@contextmanager
-def same_import_path() -> Iterator[None]:
-    """Processes that are started meanwhile find the modules that this one finds, a notebook's folder among them."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(place) for place in sys.path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

@@ -22,6 +22,7 @@ from medpfl.engine.progress import Progress, Watch
 from medpfl.flare.admin.connected import connected_sites
 from medpfl.flare.admin.remote import System
 from medpfl.flare.job.recipes import PersonalizedRecipe, allow_package
+from medpfl.flare.launch.import_path import child_environment
 from medpfl.flare.launch.simulator import beside_the_run, require_no_space
 from medpfl.flare.transport.trust import REHEARSAL
 
@@ -114,7 +115,8 @@ def start_kit(kit: Path, environment: Mapping[str, str]) -> subprocess.Popen:
         environment: environment variables in which it differs from this process.
     """
     command = [sys.executable, "-m", "medpfl.flare.launch.supervisor", str(kit / "startup" / "sub_start.sh"), "--once"]
-    own = {name: value for name, value in os.environ.items() if name != REHEARSAL}  # a kit is one only if it says so
+    own = child_environment()
+    own.pop(REHEARSAL, None)  # a kit is one only if it says so
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with open(kit / "console.log", "ab") as log:
         return subprocess.Popen(

@@ -22,6 +22,7 @@ from medpfl.config.run import RunConfig
 from medpfl.core.errors import RunEnded, UserError
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.flare.job.recipes import PackageRecipe, PersonalizedRecipe
+from medpfl.flare.launch.import_path import child_environment
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,9 @@ class LoggedSimEnv(SimEnv):
             command = [sys.executable, "-m", "medpfl.flare.launch.supervisor", sys.executable, "-m", _SIMULATOR]
             command += [str(Path(jobs) / job.name), "-w", str(workspace)]
             command += ["-c", ",".join(self.clients), "-t", str(self.num_threads)]
-            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log) as process:
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=child_environment()
+            ) as process:
                 try:
                     code = self._wait(process)
                 finally:
