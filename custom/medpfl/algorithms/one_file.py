@@ -121,11 +121,12 @@ def _importable(file: Path, spec: str) -> str:
         raise UserError(f"algorithm {spec!r}: there is no file {file}")
     if not file.stem.isidentifier():
         raise UserError(f"algorithm {spec!r}: {file.name}: a module is called in letters, digits and _, as fed_mine.py")
-    if (mode := file.parent.stat().st_mode) & stat.S_IWOTH:
-        raise UserError(
-            f"algorithm {spec!r}: everybody can write in {file.parent} ({stat.filemode(mode)}), and what lies beside a "
-            "method's file runs with it; put the file into a folder of your own"
-        )
+    for place in (file, file.parent, file.parent / "__pycache__"):
+        if place.exists() and (mode := place.stat().st_mode) & stat.S_IWOTH:
+            raise UserError(
+                f"algorithm {spec!r}: everybody can change {place} ({stat.filemode(mode)}), and what lies beside a "
+                "method's file may run with it; put the file into a folder of your own"
+            )
     if str(file.parent) not in sys.path:
         # The last: a file beside it, as queue.py, stands in for no module of Python's or of a package's.
         sys.path.append(str(file.parent))

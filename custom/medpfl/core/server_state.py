@@ -36,6 +36,8 @@ class ServerState:
         final: results on test data.
         pretrained: fingerprint of the model f that the user gave, under which sites took statistics.
         judged: how good f is, as results say it; None where there is none, or the server cannot tell.
+        code: of a run that was gone on with, by module of others' code the SHA-256 of its file, with commas between
+            where it has changed since; empty for what it is now.
     """
 
     phase: Phase = "prepare"
@@ -54,3 +56,4 @@ class ServerState:
     final: Mapping[str, Any] | None = None
     pretrained: str | None = None
     judged: Mapping[str, Any] | None = None
+    code: Mapping[str, str] = field(default_factory=dict)

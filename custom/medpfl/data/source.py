@@ -83,7 +83,8 @@ def number_of_patients(source: DataSource, name: str) -> dict[Part, int] | None:
 def number_of_values(source: DataSource, name: str) -> int | None:
     """Numbers that :meth:`DataSource.site` makes of a site's images, at most: samples x channels x shape.
 
-    Of each image that is decoded, also of one that no part has; masks and labels are not counted. No image is decoded.
+    Of each image that is decoded, also of one that no part has. Masks and labels are not counted, but what judging the
+    largest case with masks takes. No image is decoded.
     From a source that has a method ``values``; None from others, such as one's own function.
 
     Raises:

@@ -124,13 +124,12 @@ def require_affordable(config: RunConfig, source: DataSource, limits: Limits) ->
     image = (known["in_channels"], *each_side(known["image_size"])) if known else ()
     images = images_per_sample(source)
     bag = (images,) if config.pooling == "attention" else ()
-    # It is judged by more samples at once than it is trained on, where the batches of training are small.
-    batch = max(config.trainer.settings.batch_size, config.learned.judged_at_once(image, images))
     require_within(
         limits,
         config.model_args,
         lambda: _built(config, source),
-        (batch, *bag, *image) if known else None,
+        (config.trainer.settings.batch_size, *bag, *image) if known else None,
+        config.learned.looked_at_once(image, images),
     )
 
 

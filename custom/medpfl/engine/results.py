@@ -68,7 +68,7 @@ def build_results(
         "privacy": config.privacy() or None,
         **({"pretrained": dict(state.judged)} if state.judged else {}),
         "config": config.model_dump(mode="json") | {"settings": config.all_settings},
-        "environment": environment(env) | ({"code": code} if (code := fingerprints(config)) else {}),
+        "environment": environment(env) | ({"code": code} if (code := _code(config, state)) else {}),
         "data": dict(data),
         "rounds": rounds,
         **_selected(config, state),
@@ -128,6 +128,11 @@ def _selected(config: RunConfig, state: ServerState) -> dict[str, Any]:
         return {"selected_round": (state.best_round or state.round) if state.phase == "done" else None}
     told = {site: metrics["tested"]["selected"] for site, metrics in (state.final or {}).items()}
     return {"selected_round": None, "selected_rounds": told}
+
+
+def _code(config: RunConfig, state: ServerState) -> dict[str, str]:
+    """SHA-256 of the files of others' code that the run was made with, by module."""
+    return dict(state.code) or fingerprints(config)
 
 
 def _heads(plan: Plan) -> dict[str, Any] | None:
@@ -196,6 +201,11 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
     notes = []
     if privacy := config.privacy():
         notes += in_words(privacy)
+    notes += [
+        f"{module} changed while the run was made, and it went on with the new state: {digests} (SHA-256)."
+        for module, digests in _code(config, state).items()
+        if "," in digests
+    ]
     notes += [note for part in config.parts for note in _what_is_noted(part, config, state)]
     if state.phase == "done" and not state.best_round:
         notes.append(_unselected(config, state))

@@ -28,6 +28,8 @@ NOT_MEASURED = Reason("policy: the network cannot be measured before it is built
 
 _LARGEST_ARGUMENT = 10**5
 """Of whole numbers among a network's arguments: beyond it lists of that length alone would fill memory."""
+_HELD = 4
+"""Tensors as large as the largest one that a pass holds at a time where no gradients are wanted."""
 _MOST_CALLS = 20_000
 """Of torch while it is built or run; a network of 100 layers needs less than a tenth."""
 
@@ -54,7 +56,11 @@ class NetworkTooLarge(UserError):
 
 
 def require_within(
-    limits: Limits, arguments: Mapping[str, Any], build: Callable[[], nn.Module], shape: Sequence[int] | None
+    limits: Limits,
+    arguments: Mapping[str, Any],
+    build: Callable[[], nn.Module],
+    shape: Sequence[int] | None,
+    looked_at: int = 0,
 ) -> None:
     """Refuses a network that is beyond limits, without building it.
 
@@ -62,8 +68,9 @@ def require_within(
         limits: on it.
         arguments: of it, that a job gives.
         build: gives it; called where new tensors are meta tensors.
-        shape: of the largest batch that it takes, (B, ...); None where nobody here knows it: then its parameters
+        shape: of a batch that it takes in training, (B, ...); None where nobody here knows it: then its parameters
             alone are counted.
+        looked_at: samples in a batch that it predicts and is not trained on, of which it keeps no layer's output.
 
     Raises:
         NetworkTooLarge: it is beyond one of them, which is named, or nobody can say.
@@ -79,7 +86,7 @@ def require_within(
         if limits.parameters and (found := _size(model)) > limits.parameters:
             raise _beyond(PARAMETERS, found, limits.parameters)
         if shape is not None and (limits.values or limits.operations):
-            _require_pass(limits, model, shape)
+            _require_pass(limits, model, shape, looked_at)
     except NetworkTooLarge:
         raise
     except UserError as error:
@@ -92,7 +99,7 @@ def require_within(
         raise _unknown(error) from error
 
 
-def _require_pass(limits: Limits, model: nn.Module, shape: Sequence[int]) -> None:
+def _require_pass(limits: Limits, model: nn.Module, shape: Sequence[int], looked_at: int) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     model.eval()
@@ -101,9 +108,12 @@ def _require_pass(limits: Limits, model: nn.Module, shape: Sequence[int]) -> Non
         torch.device("meta"),
         _OnMeta(),
         FlopCounterMode(display=False) as flops,
-        _Counted(limits.values, VALUES),
+        _Counted(limits.values, VALUES) as made,
     ):
         model(torch.empty(*shape))
+    held = _HELD * made.largest * looked_at / shape[0]
+    if limits.values and held > limits.values:
+        raise _beyond(VALUES, held, limits.values)
     if limits.operations and (found := flops.get_total_flops()) > limits.operations:
         raise _beyond(OPERATIONS, found, limits.operations)
 
@@ -144,7 +154,7 @@ class _Counted(TorchDispatchMode):
     def __init__(self, limit: int, what: Reason):
         super().__init__()
         self.what, self.limit = what, limit
-        self.made = self.calls = 0
+        self.made = self.calls = self.largest = 0
         self.beyond: NetworkTooLarge | None = None
 
     def __torch_dispatch__(
@@ -153,7 +163,9 @@ class _Counted(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         self.calls += 1
         fresh = self.what is VALUES or not func._schema.name.endswith("_")
-        self.made += sum(t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor)) if fresh else 0
+        sizes = [t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor)]
+        self.made += sum(sizes) if fresh else 0
+        self.largest = max(self.largest, *sizes, 0)
         most = self.limit * (10 if self.what is PARAMETERS else 1)
         if self.limit and self.made > most:
             self.beyond = _beyond(self.what, self.limit * self.made / most, self.limit)

@@ -156,7 +156,7 @@ def _without_interval(entries: Iterable[Mapping[str, Any]], measures: Sequence[M
         return ""
     return (
         f" No interval stands where drawing patients again cannot tell it: of fewer than {LEAST_PATIENTS}, in all or "
-        "of a class that the mean counts."
+        "of a class that the mean counts, and where every draw gives the same."
     )
 
 

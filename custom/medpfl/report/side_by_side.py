@@ -160,7 +160,8 @@ def _code(runs: Sequence[Results]) -> list[str]:
 def _code_of_others(runs: Sequence[Results]) -> dict[str, list[str]]:
     """By module of others' code the beginnings of its file's SHA-256, in the order of the runs that have it."""
     made = [digest for run in runs for digest in ((run.get("environment") or {}).get("code") or {}).items()]
-    return {of: list(dict.fromkeys(digest[:12] for module, digest in made if module == of)) for of, _ in made}
+    named = [(module, " then ".join(one[:12] for one in str(digests).split(", "))) for module, digests in made]
+    return {of: list(dict.fromkeys(states for module, states in named if module == of)) for of, _ in named}
 
 
 def _sites(run: Results) -> list[str]:

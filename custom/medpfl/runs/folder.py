@@ -124,8 +124,8 @@ def finished_before(config: RunConfig, out: Path, resume: bool, overwrite: bool)
     if not done:
         return None
     found = load_results(out)
-    changed = changed_code(found["environment"].get("code") or {}, config)
-    found["notes"] += [words for words in changed if words not in found["notes"]]
+    changed = changed_code((found.get("environment") or {}).get("code") or {}, config)
+    found["notes"] += [words for words in changed.values() if words not in found["notes"]]
     return found
 
 

@@ -67,7 +67,7 @@ def save_checkpoint(
     info = {
         "config": config.model_dump(mode="json"),
         "settings": dict(config.all_settings),
-        "code": fingerprints(config),
+        "code": dict(state.code) or fingerprints(config),
         "phase": state.phase,
         "round": state.round,
         "samples": dict(state.samples),
@@ -127,9 +127,11 @@ def _load(path: Path, config: RunConfig) -> ServerState:
     tensors, info = read_state(path)
     require_same_run(path.parent, info["config"], config)
     _require_same_making(path.parent, info, config)
-    changed = changed_code(info.get("code") or {}, config)
-    for words in changed:
+    code, now = dict(info.get("code") or {}), fingerprints(config)
+    for module, words in changed_code(code, config).items():
         logger.warning("%s: %s", path.parent, words)
+        if info["phase"] != "done":
+            code[module] += f", {now[module]}"
     slots: dict[int, dict[str, Tensor]] = {slot: {} for slot in info["shared"].values()}
     kept: dict[str, dict[str, dict[str, Tensor]]] = {}
     common: dict[str, dict[str, Tensor]] = {}
@@ -160,11 +162,12 @@ def _load(path: Path, config: RunConfig) -> ServerState:
         history=tuple(info["history"]),
         selection=info.get("selection") or {},
         best_round=info["best_round"],
-        failures=(*(Failure(**f) for f in info["failures"]), *(Failure("server", info["round"], w) for w in changed)),
+        failures=tuple(Failure(**f) for f in info["failures"]),
         traffic=info["traffic"],
         final=info["final"],
         pretrained=info.get("pretrained"),
         judged=info.get("judged"),
+        code={} if now | code == now else now | code,
     )
 
 
@@ -178,13 +181,18 @@ def _require_same_making(folder: Path, info: Mapping[str, Any], config: RunConfi
             )
 
 
-def changed_code(code: Mapping[str, str], config: RunConfig) -> list[str]:
-    """A sentence for each module of others' code that is another one now than the one on record, by its file."""
-    return [
-        f"{module} has changed since this run began; --overwrite makes it anew"
+def changed_code(code: Mapping[str, str], config: RunConfig) -> dict[str, str]:
+    """By module of others' code that is another one now than the last on record, by its file, a sentence that says so.
+
+    Args:
+        code: of :class:`ServerState`, or of results.
+        config: of the run.
+    """
+    return {
+        module: f"{module} has changed since this run was made; --overwrite makes it anew"
         for module, digest in fingerprints(config).items()
-        if code.get(module, digest) != digest
-    ]
+        if code.get(module, digest).rpartition(", ")[2] != digest
+    }
 
 
 def checkpoint_config(path: Path) -> RunConfig:

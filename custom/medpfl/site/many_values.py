@@ -32,10 +32,10 @@ def too_many_values(policy: SitePolicy, values: int | None) -> str:
     if values is None or not limit or values <= limit:
         return ""
     return (
-        f"as the job reads this site's data, they are up to {values:,} values (samples x channels x shape), and "
-        f"data_values is {limit:,}: let it ask for smaller images or fewer (--data-arg size, depth, slices, spacing, "
-        "pad or step), of masks also fewer classes, or give the policy data_values=N where memory and disk are enough "
-        "for N"
+        f"as the job reads this site's data, they are up to {values:,} values (samples x channels x shape; with "
+        f"masks more), and data_values is {limit:,}: let it ask for smaller images or fewer (--data-arg size, depth, "
+        "slices, spacing, pad or step), of masks also fewer classes, or give the policy data_values=N where memory and "
+        "disk are enough for N"
     )
 
 

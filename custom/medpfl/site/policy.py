@@ -75,8 +75,8 @@ class SitePolicy(BaseModel):
         network_parameters: numbers that a run's network may hold (:mod:`medpfl.models.cost`); 0 for any number.
         network_values: numbers that a forward pass of a batch may make in it; 0 for any number.
         network_operations: that such a pass may take; 0 for any number.
-        data_values: values (samples x channels x shape) that a job may have the site make of its data, counted before
-            an image is decoded (:mod:`medpfl.site.many_values`); 0 for any number.
+        data_values: values (samples x channels x shape; with masks more) that a job may have the site make of its
+            data, counted before an image is decoded (:mod:`medpfl.site.many_values`); 0 for any number.
         encrypted: state is encrypted at rest.
         audit: the limits of ``medpfl site audit``.
     """

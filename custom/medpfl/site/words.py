@@ -151,8 +151,8 @@ SAYS_WHOSE = Reason(
     "policy: whose an image is, is not the job's to say here: its 'patient' is none of patient_patterns"
 )
 MANY_VALUES = Reason(
-    "policy: as the job reads this site's data, they are more than {number} values (samples x channels x shape), which "
-    "is the limit: ask for smaller images or fewer, or the site for a higher limit (data_values)"
+    "policy: as the job reads this site's data, they are more than {number} values (samples x channels x shape; with "
+    "masks more), which is the limit: ask for smaller images or fewer, or the site for a higher limit (data_values)"
 )
 EXPERIMENTS = Reason("policy: the data have served {number} experiments, which is the limit (experiments)")
 ROUNDS = Reason("policy: the data have served {number} rounds, which is the limit (rounds)")

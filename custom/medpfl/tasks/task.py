@@ -91,8 +91,8 @@ class Task(ABC):
             return f"a classifier of {classes} classes is needed"
         return None
 
-    def judged_at_once(self, image: Sequence[int], images: int = 1) -> int:
-        """Samples in a batch that is predicted.
+    def looked_at_once(self, image: Sequence[int], images: int = 1) -> int:
+        """Samples in a batch that is predicted, or of which statistics are taken, at most.
 
         Args:
             image: its shape, (C, ...).

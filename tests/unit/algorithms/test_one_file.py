@@ -156,11 +156,13 @@ def test_what_is_no_method_is_said_and_forgotten(tmp_path, given, words):
     assert taken_up(f"{file}:L2_SP") == "mine"
 
 
-def test_a_folder_in_which_everybody_can_write_is_refused(tmp_path):
+@pytest.mark.parametrize(("place", "mode"), [("", "drwxrwxrwx"), ("mine.py", "-rwxrwxrwx"), ("__pycache__", "drwx.*x")])
+def test_what_everybody_can_change_is_refused(tmp_path, place, mode):
     """What others put there, a module or Python's cache of the file itself, would run."""
     file = written(tmp_path)
-    tmp_path.chmod(0o1777)
-    with pytest.raises(UserError, match=r"everybody can write in .*\(drwxrwxrwt\).*put the file into a folder of your"):
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / place).chmod(0o777)
+    with pytest.raises(UserError, match=rf"everybody can change .*\({mode}\).*put the file into a folder of your own"):
         taken_up(f"{file}:L2_SP")
     assert "mine" not in sys.modules and str(tmp_path) not in sys.path
 

@@ -157,7 +157,8 @@ def test_a_site_with_too_few_patients_for_its_policy_approves_no_job(kit, eyes, 
 def test_a_job_that_makes_more_of_the_data_than_the_policy_lets_is_not_approved(kit, eyes, job):
     made = job("eyes", "a,b", *PICTURES)  # 18 grey pictures of 32 x 32
     few = ["--policy", "least_patients=9"]
-    many = "as the job reads this site's data, they are up to 18,432 values (samples x channels x shape), and "
+    counted = "(samples x channels x shape; with masks more)"
+    many = f"as the job reads this site's data, they are up to 18,432 values {counted}, and "
     less = ["--policy", "data_values=18431"]
     assert f"error   {many}data_values is 18,431" in refused(kit, "--data", f"eyes={eyes}", "--job", made, *few, *less)
     assert "data_values" not in done(kit, "--data", f"eyes={eyes}", *few)
@@ -168,9 +169,7 @@ def test_a_job_that_makes_more_of_the_data_than_the_policy_lets_is_not_approved(
     assert f"  {many}data_values is 18,431: let it ask for smaller images" in reviewed.output
     done(kit, "--job", made, "--policy", "data_values=18432")
     text = site("review", made, "--kit", kit).output
-    said = (
-        "as it reads this site's data, they are up to 18,432 values (samples x channels x shape) (policy: data_values, "
-    )
+    said = f"as it reads this site's data, they are up to 18,432 values {counted} (policy: data_values, "
     assert f"{said}18,432 at most)" in text and "this site's policy takes it" in text
     found = json.loads(site("review", made, "--kit", kit, "--json").output)
     assert (found["values"], found["data_values"]) == (18432, 18432)

@@ -9,6 +9,7 @@ from torch import nn
 
 from medpfl.core.errors import UserError
 from medpfl.engine.federation import Federation
+from medpfl.engine.first_model import require_affordable
 from medpfl.models import build_model
 from medpfl.models.cost import Limits, NetworkTooLarge, require_within
 from medpfl.site.policy import HOSPITAL
@@ -110,13 +111,42 @@ def test_the_first_model_is_the_same_after_it_was_measured():
     assert all(torch.equal(t, limited.initial_shared[name]) for name, t in plain.initial_shared.items())
 
 
-def test_what_judges_at_once_counts_where_batches_of_training_are_small():
-    """A batch of one of 28 x 28 is trained on, and 256 are judged."""
+def test_what_is_looked_at_counts_where_batches_of_training_are_small():
+    """The largest tensor of one sample has 5 x 784 numbers: of 256 samples, and four held at a time, 4,014,080."""
+
+    def five():
+        return nn.Sequential(nn.Conv2d(1, 5, 3, padding=1), nn.Flatten(), nn.Linear(3920, 2))
+
+    for batch in (1, 7):
+        require_within(Limits(0, 4_014_080, 0), {}, five, (batch, 1, 28, 28), 256)
+        with pytest.raises(NetworkTooLarge, match="network_values"):
+            require_within(Limits(0, 4_014_079, 0), {}, five, (batch, 1, 28, 28), 256)
     job = config("fedavg", data="organamnist-sample", model="lenet5", settings={"batch_size": 1})
-    values = 20_000  # of one picture it makes some 10,000
+    with pytest.raises(NetworkTooLarge, match="network_values"):  # of one picture it makes some 10,000
+        Federation.of(job, limits=Limits(0, 20_000, 0))
+
+
+@pytest.mark.parametrize("shape", [(1, 224, 224), (3, 224, 224), (1, 512, 512)])
+def test_usual_networks_are_within_a_hospitals_limits(shape):
+    def build():
+        return build_model("monai:resnet50", in_channels=shape[0], num_classes=3, image_size=shape[1:], model_args={})
+
+    require_within(HOSPITAL.network, {}, build, (8, *shape), TASKS["classification"].looked_at_once(shape))
+
+
+def test_bags_count_as_many_images_as_they_have():
+    class Bags:
+        def __init__(self, images):
+            self.images_per_sample = images
+
+        def model_arguments(self):
+            return {"in_channels": 1, "num_classes": 2, "image_size": 28}
+
+    job = config("fedavg", model="lenet5", pooling="attention", settings={"batch_size": 100})
+    limits = Limits(0, 100 * 50_000, 0)  # an image makes some 10,000
+    require_affordable(job, Bags(1), limits)
     with pytest.raises(NetworkTooLarge, match="network_values"):
-        Federation.of(job, limits=Limits(0, values, 0))
-    Federation.of(job, limits=Limits(0, 256 * values, 0))
+        require_affordable(job, Bags(16), limits)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +155,14 @@ def test_what_judges_at_once_counts_where_batches_of_training_are_small():
         ("classification", (3, 64, 64), 1, 256),
         ("classification", (1, 1024, 1024), 1, 8),
         ("classification", (1, 64, 64), 16, 16),  # of bags
-        ("segmentation", (1, 64, 64), 1, 64),
+        ("segmentation", (1, 64, 64), 1, 256),  # of which statistics are taken; 64 are judged
         ("segmentation", (1, 1024, 1024), 1, 8),
-        ("segmentation", (1, 128, 128, 128), 1, 4),
+        ("segmentation", (1, 32, 32, 32), 1, 256),
+        ("segmentation", (1, 256, 256, 256), 1, 4),
     ],
 )
-def test_how_many_are_judged_at_once(task, image, images, batch):
-    assert TASKS[task].judged_at_once(image, images) == batch
+def test_how_many_are_looked_at_once(task, image, images, batch):
+    assert TASKS[task].looked_at_once(image, images) == batch
 
 
 def test_large_batches_count():

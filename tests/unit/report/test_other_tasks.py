@@ -209,6 +209,7 @@ def test_further_measures_have_a_table_of_their_own(five, tmp_path):
     five["final"]["selected"]["sites"]["site-1"]["f1"] = 0.5
     _, page = report(tmp_path, five)
     assert "No interval stands where drawing patients again cannot tell it: of fewer than 6, in all" in page.text
+    assert "and where every draw gives the same." in page.text
 
 
 def test_history_has_the_tasks_measures(masks, findings):

@@ -6,6 +6,7 @@ from tiny import config, no_space, plan_of, same, sites_of
 
 from medpfl.algorithms import algorithms
 from medpfl.config import named_code
+from medpfl.config.named_code import fingerprints
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
@@ -131,9 +132,17 @@ def test_code_of_ones_own_that_has_changed_since_is_told(tmp_path, monkeypatch, 
     module.write_text(source + "\n    scale = 2\n")
     named_code._DIGESTS.clear()
     state = load_checkpoint(tmp_path / "server", own)
-    said = "networks_of_mine has changed since this run began; --overwrite makes it anew"
-    assert said in caplog.text and state.failures[-1] == Failure("server", 1, said)
+    assert "networks_of_mine has changed since this run was made; --overwrite makes it anew" in caplog.text
+    first, second = state.code["networks_of_mine"].split(", ")  # and results, which note it
+    assert first != second == fingerprints(own)["networks_of_mine"]
     assert not any("tiny" in message for message in caplog.messages)
+    caplog.clear()
+    save_checkpoint(tmp_path / "server", own, state, durable=False)
+    assert load_checkpoint(tmp_path / "server", own).code == state.code and not caplog.messages
+    save_checkpoint(
+        tmp_path / "done", own, replace(state, phase="done", code={"networks_of_mine": first}), durable=False
+    )
+    assert load_checkpoint(tmp_path / "done", own).code["networks_of_mine"] == first  # nothing was made since
 
 
 @pytest.mark.parametrize("other", [{"device": "auto"}, {"timeout": 5.0}, {"grace": 1.0}, {"min_sites": 1}])

@@ -50,9 +50,10 @@ def test_data_beyond_it_are_not_opened_and_the_site_reads_why():
         read_data(SitePolicy(data_values=11_519), Source(), "north", CPU)
     said = str(refused.value)
     assert said == (
-        "as the job reads this site's data, they are up to 11,520 values (samples x channels x shape), and data_values "
-        "is 11,519: let it ask for smaller images or fewer (--data-arg size, depth, slices, spacing, pad or step), of "
-        "masks also fewer classes, or give the policy data_values=N where memory and disk are enough for N"
+        "as the job reads this site's data, they are up to 11,520 values (samples x channels x shape; with "
+        "masks more), and data_values is 11,519: let it ask for smaller images or fewer (--data-arg size, depth, "
+        "slices, spacing, pad or step), of masks also fewer classes, or give the policy data_values=N where memory and "
+        "disk are enough for N"
     )
     assert too_many_values(SitePolicy(data_values=11_519), 11_520) == said
     assert not too_many_values(SitePolicy(data_values=11_519), None)

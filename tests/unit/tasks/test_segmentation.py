@@ -15,7 +15,7 @@ from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
 from medpfl.core.site_data import PARTS, looked_at_once
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
-from medpfl.tasks.segmentation.judging import Judged, judge, surface_distances
+from medpfl.tasks.segmentation.judging import Judged, judge, predicted, surface_distances
 from medpfl.tasks.segmentation.outlines import _picture
 
 TASK = TASKS["segmentation"]
@@ -186,3 +186,17 @@ def test_networks_that_give_no_mask_are_refused():
 def test_a_volume_of_one_slice_is_drawn():
     case = Case(torch.rand(1, 1, 1, 6, 8), torch.zeros(1, 6, 8, dtype=torch.uint8), None)
     assert _picture(case, torch.rand(2, 1, 6, 8)).startswith("data:image/png")
+
+
+@pytest.mark.parametrize(("edge", "slices", "batches"), [(8, 70, [64, 6]), (1024, 10, [8, 2])])
+def test_large_slices_are_predicted_a_few_at_a_time(edge, slices, batches):
+    found = []
+
+    class Counting(Pixelwise):
+        def forward(self, x):
+            found.append(len(x))
+            return super().forward(x)
+
+    images = torch.zeros(slices, 1, edge, edge)
+    predicted(Counting().requires_grad_(False), Case(images, torch.zeros(slices, edge, edge), None), None)
+    assert found == batches

@@ -107,7 +107,7 @@ class Review:
         """How many values the job makes of the site's data, in words."""
         limit = f"{policy.data_values:,} at most" if policy.data_values else "any number"
         if self.values is not None:
-            made = f"up to {self.values:,} values (samples x channels x shape)"
+            made = f"up to {self.values:,} values (samples x channels x shape; with masks more)"
             yield f"as it reads this site's data, they are {made} (policy: data_values, {limit})"
         elif not self.public:
             yield f"how many values it makes of this site's data could not be told (policy: data_values, {limit})"

@@ -86,9 +86,9 @@ class Segmentation(Task):
             return f"a map of {classes} classes for every pixel, the background among them, is needed"
         return None
 
-    def judged_at_once(self, image: Sequence[int], images: int = 1) -> int:
+    def looked_at_once(self, image: Sequence[int], images: int = 1) -> int:
         """See :class:`~medpfl.tasks.task.Task`: slices, or patches of a volume."""
-        return at_once(image)
+        return max(at_once(image), super().looked_at_once(image, images))
 
     def loss(self, output: Tensor, labels: Tensor) -> Tensor:
         """The sum of both; Dice over the batch as a whole, of the structures alone."""

@@ -17,7 +17,7 @@ from medpfl.core.site_data import PARTS
 from medpfl.data.check import check
 from medpfl.data.kinds.scans.slice_cache import ScanCache
 from medpfl.data.sites import open_source
-from medpfl.data.source import number_of_values
+from medpfl.data.source import images_per_sample, number_of_values
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.many_patients import patients
 
@@ -92,8 +92,10 @@ def test_a_held_out_centre_is_divided_like_a_site_when_it_joins(cohort):
 
 
 def test_attention_takes_bags_of_equal_size(cohort):
-    data = open_source(config(cohort, pooling="attention", data_args={"slices": 20})).site("site-1", CPU)
+    source = open_source(config(cohort, pooling="attention", data_args={"slices": 20}))
+    data = source.site("site-1", CPU)
     assert data.images["train"].shape == (3, 20, 1, 16, 16)  # of 12 slices, the nearest repeated
+    assert images_per_sample(source) == data.images_per_sample == 20
     assert data.bags("train").tolist() == [0, 1, 2]
 
 

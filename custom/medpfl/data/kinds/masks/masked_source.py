@@ -163,10 +163,10 @@ class Masked(OfCentres[Pair]):
 
             shapes = [read_head(pair).resampled(self.reading.spacing) for pair in pairs]
             pixels = [prod(shape) if self.form == "volumes" else prod(size) * shape[0] for shape in shapes]
-        cases: Counter[tuple[str, str]] = Counter()
+        cases: Counter[tuple[str, str, str]] = Counter()
         for pair, of_pair in zip(pairs, pixels, strict=True):
-            cases[pair.patient, pair.case] += of_pair
-        return channels * sum(pixels) + _JUDGED * len(self.classes) * max(cases.values())
+            cases[pair.centre, pair.patient, pair.case] += of_pair
+        return channels * sum(pixels) + _JUDGED * len(self.classes) * max(cases.values(), default=0)
 
     def pooled_training(self, share: float, device: torch.device) -> SiteData:
         """See :class:`medpfl.data.source.DataSource`."""

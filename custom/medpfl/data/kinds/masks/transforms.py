@@ -18,7 +18,6 @@ from torch import Tensor
 
 from medpfl.core.errors import UserError, first_line
 from medpfl.data.each_value import EachValued
-from medpfl.data.kinds.scans.limits import too_large
 from medpfl.data.kinds.scans.nifti import require_whole
 from medpfl.data.kinds.scans.values import without_offset, without_sign
 
@@ -212,10 +211,6 @@ class SquareSlicesd(MapTransform):
             height, width = slices.shape[-2:]
             if not self.mask:
                 out["squared"] = {"shape": (height, width), "affine": getattr(volume, "affine", None)}
-            square = (len(slices), *slices.shape[1:2], *(max(height, width),) * 2)
-            if self.fit == "pad" and (reason := too_large(square)):
-                name = getattr(volume, "meta", {}).get("filename_or_obj", "the volume")
-                raise UserError(f"{name}, with slices of {height}×{width} made square: {reason}")
             # A few at a time: of a volume with far finer columns than rows the squares are many times as large.
             together = max(1, _PADDED_TOGETHER // (slices.shape[1] * max(height, width) ** 2))
             least = 0.0 if self.mask else float(slices.min())
