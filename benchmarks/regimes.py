@@ -89,7 +89,8 @@ METHODS = (
     "fedbn", "fedavg", "fedper", "fedap:pretrain_epochs=1", "ditto", "fedbn:prior=1", "fedprox", "lg-fedavg", "apfl",
     "fedrep", "scaffold", "fedbabu", "f-fedap", "d-fedap:pretrain_epochs=1", "fedavg:prior=1", "fedper:prior=1",
     "fedprox:prior=1", "lg-fedavg:prior=1", "fedbabu:prior=1", "fedap:pretrain_epochs=1,prior=1", "scaffold:prior=1",
-    "fedrep:prior=1", "apfl:prior=1", "ditto:prior=1", "fedbn:server_lr=1", "fedavgm",
+    "fedrep:prior=1", "apfl:prior=1", "ditto:prior=1", "f-fedap:prior=1", "d-fedap:pretrain_epochs=1,prior=1",
+    "fedbn:server_lr=1", "fedavgm",
     "fedcurv", "vhl", "fedimpres",
     "fedbn:momentum=0.9,server_lr=1",
 )  # fmt: skip

@@ -129,6 +129,8 @@ TITLES = {
     "lg-fedavg_prior=1": "LG-FedAvg, prior",
     "ditto_prior=1": "Ditto, prior",
     "fedap_pretrain_epochs=1,prior=1": "FedAP, prior",
+    "d-fedap_pretrain_epochs=1,prior=1": "d-FedAP, prior",
+    "f-fedap_prior=1": "f-FedAP, prior",
     "apfl_prior=1": "APFL, prior",
     "fedrep_prior=1": "FedRep, prior",
     "scaffold_prior=1": "SCAFFOLD, prior",
