@@ -230,6 +230,17 @@ def test_sheared_nifti_is_noticed(tmp_path, lean, warned):
     assert not warned or "16.7 degrees off right angles (sheared)" in volume.problems[0].message
 
 
+@pytest.mark.parametrize("apart", [0, 1e-9, 1e-4])
+def test_axes_that_lie_in_one_plane_are_refused(tmp_path, apart):
+    affine = np.array([[1, 1, 0, 0], [0, apart, 0, 0], [0, 0, 3, 0], [0, 0, 0, 1]])
+    volume = _nifti(tmp_path / "x.nii", np.eye(4))
+    image = nibabel.load(tmp_path / "x.nii")
+    image.set_sform(affine, 1)
+    nibabel.save(image, tmp_path / "y.nii")
+    assert volume.usable and not (flat := read_volume(tmp_path / "y.nii")).usable
+    assert "its affine matrix gives the voxels no place in space" in flat.problems[0].message
+
+
 def test_voxels_are_as_large_as_their_places_say_and_another_size_in_the_header_is_noticed(tmp_path):
     """Converters that set the sform alone leave 1 mm in pixdim."""
     place = np.diag([0.7, 0.7, 5.0, 1])

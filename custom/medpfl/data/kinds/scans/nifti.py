@@ -22,6 +22,8 @@ from medpfl.data.kinds.scans.limits import implausible
 _CHUNK = 1 << 22
 _SAME = 0.01
 """By how much a header's two voxel sizes may differ, in parts of them."""
+_FLAT = 1e-3
+"""Parts of its edges' product that a voxel's volume is at most where its axes lie in one plane."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def _no_volume(
     if unit in ("meter", "micron"):
         length = {"meter": "metres", "micron": "micrometres"}[unit]
         return f"says that its voxels are measured in {length}; millimetres are read"
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+    edges = np.linalg.norm(affine[:3, :3], axis=0)
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) <= _FLAT * edges.prod():
         return "its affine matrix gives the voxels no place in space"
     return implausible(spacing, shape)
 
