@@ -82,6 +82,18 @@ def test_a_run_of_it_and_a_comparison(tmp_path):
     assert (tmp_path / "compare" / "mine_hold=0" / "seed-0").is_dir()
 
 
+def test_a_finished_run_says_that_its_file_has_changed_since(tmp_path, monkeypatch):
+    monkeypatch.setattr("medpfl.config.named_code._DIGESTS", digests := {})
+    file, fields = written(tmp_path), TINY | {"out": tmp_path / "run", "quiet": True}
+    first = medpfl.run(f"{file}:L2_SP", **fields).results
+    file.write_text(file.read_text() + "\n")
+    digests.clear()  # as in another process
+    again = medpfl.run(f"{file}:L2_SP", resume=True, **fields).results
+    assert again["environment"]["code"] == first["environment"]["code"] and again["final"] == first["final"]
+    words = "mine has changed since this run was made; --overwrite makes it anew"
+    assert words in again["notes"] and words not in first["notes"]
+
+
 def test_an_object_is_found_where_a_module_has_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(written(tmp_path).parent)
     import mine
