@@ -67,7 +67,8 @@ def write_series(
         dataset = copy.deepcopy(common) if change else common
         m = float(np.broadcast_to(slope, len(volume))[number])
         b = float(np.broadcast_to(intercept, len(volume))[number])
-        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+        instance = generate_uid(entropy_srcs=[uid, str(number)])
+        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = instance
         dataset.InstanceNumber = number + 1
         dataset.ImagePositionPatient = [round(float(p), 6) for p in np.array(start) + number * step]
         dataset.Rows, dataset.Columns = values.shape

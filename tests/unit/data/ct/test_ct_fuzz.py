@@ -10,7 +10,7 @@ import numpy as np
 import pydicom
 import pytest
 from make_dicom import chest, write_nifti, write_series
-from pydicom.uid import RLELossless
+from pydicom.uid import RLELossless, generate_uid
 
 from medpfl.core.errors import UserError
 from medpfl.data.check import check_deep
@@ -43,12 +43,16 @@ STRANGE = [
 
 @pytest.fixture(scope="module")
 def cohort(tmp_path_factory):
-    """Two centres of two small scans each: DICOM, plain and compressed, and NIfTI, plain and compressed."""
+    """Two centres of two small scans each: DICOM, plain and compressed, and NIfTI, plain and compressed.
+
+    The same bytes in every run, so that what a seed finds can be found again.
+    """
     root = tmp_path_factory.mktemp("fuzz") / "cohort"
     for number in range(2):
-        change = (lambda n, d: d.compress(RLELossless)) if number else None
+        change = (lambda n, d: d.compress(RLELossless, generate_instance_uid=False)) if number else None
         volume = chest(slices=4, edge=16, seed=number)
-        write_series(root / "a" / f"s{number}", volume, patient=f"P{number}", spacing=(9, 9, 5), change=change)
+        uid = generate_uid(entropy_srcs=[str(number)])
+        write_series(root / "a" / f"s{number}", volume, patient=f"P{number}", uid=uid, spacing=(9, 9, 5), change=change)
         write_nifti(root / "b" / f"{number}.nii{'.gz' * number}", volume, spacing=(9, 9, 5))
     (root / "a" / "labels.csv").write_text("series,label,patient\ns0,0,p\ns1,1,q\n")
     (root / "b" / "datalist.json").write_text(

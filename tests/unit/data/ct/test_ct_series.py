@@ -56,6 +56,11 @@ def _moved(*offsets):
     return change
 
 
+def _as_text(keyword, value):
+    """With another type (VR) than the standard's, so that pydicom makes no numbers of it."""
+    return lambda n, d: d.add_new(keyword, "SH", value)
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -75,7 +80,10 @@ def _moved(*offsets):
         (_moved(0, 0, 0.6), "uneven slice distances, 2.5 mm mostly"),
         (_moved(5, 0, 0), "shifted against each other by up to 5.0 mm"),
         (lambda n, d: d.pop("ImagePositionPatient") if n == 2 else 0, "002.dcm has no ImagePositionPatient"),
-        (lambda n, d: d.pop("PixelSpacing"), r"no PixelSpacing \(nor have 11 more\)"),
+        (lambda n, d: d.pop("PixelSpacing"), r"no PixelSpacing of 2 numbers \(nor have 11 more\)"),
+        (_on(1, PixelSpacing=[0.8, 0.7, 2.5]), "001.dcm has no PixelSpacing of 2 numbers"),
+        (_as_text("PixelSpacing", ["0.8", "0.7"]), "000.dcm has no PixelSpacing of 2 numbers"),
+        (_as_text("PixelSpacing", "87"), "000.dcm has no PixelSpacing of 2 numbers"),
         (lambda n, d: d.pop("PixelData") if n == 2 else 0, "002.dcm: has no pixels"),
         (_on(5, SamplesPerPixel=3), "005.dcm: a picture with 3 colours"),
     ],

@@ -175,14 +175,17 @@ def _values(
 def _middle(scan: Scan) -> np.ndarray:
     """A slice from the middle; of a compressed file all is read, for its checksum."""
     file = scan.files[len(scan.files) // 2]
-    if scan.kind == "dicom":
-        reader = SeriesReader()
-        return reader.get_data(reader.read(file))[0]
-    require_whole(file)
+    if scan.kind != "dicom":
+        require_whole(file)
     try:
+        if scan.kind == "dicom":
+            reader = SeriesReader()
+            return reader.get_data(reader.read(file))[0]
         proxy = nibabel.load(file).dataobj
         return np.asarray(proxy[:, :, proxy.shape[2] // 2])
-    except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+    except UserError:
+        raise
+    except Exception as error:  # MONAI, nibabel, gzip and zlib raise errors of many kinds on damaged files.
         raise UserError(f"{file}: cannot be read: {first_line(error)}") from None
 
 

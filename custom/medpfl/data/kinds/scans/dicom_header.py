@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import IO, Any
 
@@ -139,8 +140,11 @@ def _header(path: Path, dataset: Dataset, problem: str | None) -> Header:
 
 
 def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
-    numbers = tuple(float(v) for v in value) if isinstance(value, Sequence) else ()
-    return numbers if len(numbers) == count and all(map(isfinite, numbers)) else None
+    """None also where a tag's type (VR) makes text of them: MONAI takes numbers alone."""
+    if not isinstance(value, Sequence) or len(value) != count or not all(isinstance(v, Real) for v in value):
+        return None
+    numbers = tuple(map(float, value))
+    return numbers if all(map(isfinite, numbers)) else None
 
 
 def _rescaling(dataset: Dataset) -> tuple[float, float] | None:

@@ -55,13 +55,14 @@ def stack(headers: Sequence[Header]) -> Stack:
 
 
 def _mixed(headers: Sequence[Header]) -> list[Finding]:
-    for name, words in (
-        ("position", "ImagePositionPatient"),
-        ("orientation", "ImageOrientationPatient"),
-        ("pixel_spacing", "PixelSpacing"),
+    for name, words, count in (
+        ("position", "ImagePositionPatient", 3),
+        ("orientation", "ImageOrientationPatient", 6),
+        ("pixel_spacing", "PixelSpacing", 2),
     ):
         if without := [h for h in headers if getattr(h, name) is None]:
-            return [Finding("error", f"{without[0].path.name} has no {words}{_more(without)}: no volume without it")]
+            lacking = f"{without[0].path.name} has no {words} of {count} numbers{_more(without)}"
+            return [Finding("error", f"{lacking}: no volume without it")]
     first = headers[0]
     if min(first.pixel_spacing) <= 0:
         return [Finding("error", f"{first.path.name} has the PixelSpacing {first.pixel_spacing}")]
