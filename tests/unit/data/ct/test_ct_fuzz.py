@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -136,6 +137,28 @@ def test_some_mutations_are_only_findings(cohort, tmp_path, monkeypatch):
 @pytest.mark.parametrize("block", range(8))
 def test_thousands_of_mutations_are_only_findings(cohort, tmp_path, monkeypatch, block):
     _fuzz(cohort, tmp_path, monkeypatch, range(1000 + 400 * block, 1000 + 400 * (block + 1)))
+
+
+def _typed(content, tag, representation):
+    """With another type (VR) in an element's header than the standard's."""
+    start = content.index(struct.pack("<HH", tag.group, tag.element), 132) + 4
+    return content[:start] + representation.encode() + content[start + 2 :]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("representation", ["AS", "DS", "FD", "IS", "LO", "PN", "SH", "SS", "UI", "UL", "US", "XX"])
+def test_wrong_types_of_elements_are_only_findings(cohort, tmp_path, monkeypatch, representation):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = shutil.copytree(cohort, tmp_path / "cohort")
+    file = root / "a" / "s0" / "002.dcm"
+    content = file.read_bytes()
+    for element in pydicom.dcmread(file):
+        if element.VR != "OW":
+            file.write_bytes(_typed(content, element.tag, representation))
+            try:
+                _everything(root, tmp_path / "page.html")
+            except Exception as error:
+                raise AssertionError(f"{element.keyword} as {representation}: {error!r}") from error
 
 
 OUTCOMES = {
