@@ -160,9 +160,10 @@ class OfCentres(ABC, Generic[S]):
         return frozenset(person(sample.patient) for sample in self._parts(self.centres.of(name))[part])
 
     def _in_patients(self, parts: Mapping[Part, Sequence[S]]) -> dict[str, int]:
-        """How many patients the parts of a site are of, and its validation: these judge what the site uses."""
+        """How many patients the parts of a site are of, and those that judge: what it uses, and what it gains."""
         every = [sample for samples in parts.values() for sample in samples]
-        return {"patients": self._people(every), "validation_patients": self._people(parts["validation"])}
+        judging: tuple[Part, ...] = ("validation", "test")
+        return {"patients": self._people(every)} | {f"{part}_patients": self._people(parts[part]) for part in judging}
 
     def _people(self, samples: Sequence[S]) -> int:
         """How many patients samples are of."""

@@ -222,7 +222,7 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
         if of:
             notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")
     notes += _no_choice(config) + _hardly_chosen(config, state, sites)
-    notes += _hardly_tested(config, state)
+    notes += _hardly_tested(config, state, sites)
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
@@ -278,8 +278,7 @@ def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str
         for name, site in record["sites"].items()
         if (measured := site.get("validation"))
     }
-    counts = ("validation", "validation_patients")  # the first are patients, too, of scans: each one case or several
-    judges = {name: min([n, *(described.get(name, {}).get(each, n) for each in counts)]) for name, n in told.items()}
+    judges = {name: _judges(described.get(name, {}), "validation", n) for name, n in told.items()}
     least = fewest_to_choose(config.resolved_use)
     if not (few := [name for name in state.final or {} if 0 < judges.get(name, 0) < least]):
         return []
@@ -294,20 +293,29 @@ def _hardly_chosen(config: RunConfig, state: ServerState, described: Mapping[str
     ]
 
 
-def _hardly_tested(config: RunConfig, state: ServerState) -> list[str]:
-    """Of which sites a verdict of a gain or a loss rests on too few test cases for its interval."""
+def _judges(site: Mapping[str, Any], part: str, cases: int) -> int:
+    """How many independent cases a part of a site's data has: patients where these are known, of so many cases."""
+    # A part's own number is of patients, too, of scans: each is one case or several.
+    return min(cases, site.get(part, cases), site.get(f"{part}_patients", cases))
+
+
+def _hardly_tested(config: RunConfig, state: ServerState, described: Mapping[str, Any]) -> list[str]:
+    """Of which sites a verdict of a gain or a loss rests on too few test patients for its interval, or cases."""
     least, measure = config.learned.least_cases, config.learned.measures[0]
-    found = [
-        f"{name} ({n})"
+    found = {
+        name: (judges, n)
         for name, told in (state.final or {}).items()
-        if (n := (told["test"]["selected"] or {}).get("n")) and n < least
+        if (n := (told["test"]["selected"] or {}).get("n"))
+        if (judges := _judges(described.get(name, {}), "test", n)) < least
         if gain_in_a_word(((told.get("verdict") or {}).get("gain") or {}).get(measure.name)) in ("gains", "loses")
-    ]
+    }
     if not found:
         return []
+    what = "patients" if any(judges < n for judges, n in found.values()) else "cases"
+    where = ", ".join(f"{name} ({judges})" for name, (judges, _) in found.items())
     return [
-        f"Fewer than {least} test cases say that taking part makes a difference at {', '.join(found)}: the interval of "
-        f"a mean {measure.title} over so few holds less often than 95 % where some cases differ much from the others."
+        f"Fewer than {least} test {what} say that taking part makes a difference at {where}: the interval of "
+        f"a mean {measure.title} over so few holds less often than 95 % where some {what} differ much from the others."
     ]
 
 

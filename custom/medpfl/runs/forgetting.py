@@ -164,14 +164,15 @@ def _predictions(learned: Task, model: nn.Module, tests: dict[str, SiteData]) ->
 def _of_site(
     learned: Task, name: str, before: Predictions, after: Predictions, tests: dict[str, SiteData]
 ) -> dict[str, Any]:
-    """The measures on the site's own test data and on all others' pooled."""
+    """The measures on the site's own test data, and without intervals on all others' pooled."""
     found = {}
     if name in before:
         of = cases(tests[name], "test")
         found["own"] = {"before": learned.measured(before[name], of), "after": learned.measured(after[name], of)}
     if others := [other for other in before if other != name]:
+        intervals = {measure.interval for measure in learned.measures}  # would take cases for patients
         found["others"] = {
-            when: learned.pooled([made[other] for other in others])
+            when: {k: v for k, v in learned.pooled([made[other] for other in others]).items() if k not in intervals}
             for when, made in (("before", before), ("after", after))
         }
     return found

@@ -20,7 +20,7 @@ from medpfl.core.own_loaders import LoaderError
 from medpfl.core.site_data import SiteData
 from medpfl.engine.federation import Federation
 from medpfl.models.blend import restored
-from medpfl.tasks.evaluation import cases
+from medpfl.tasks.evaluation import cases, cases_of_all, joined
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +67,13 @@ def _new_test(federation: Federation, models: Path, *, asked: bool) -> dict[str,
     if predictions > MOST_PREDICTIONS and not asked:
         return f"{NO_TEST}it takes {predictions:,} predictions; ask with --new-test"
     found = _averaged(federation, files, data)
-    pooled = [found[name] for name in data if name in sites]
+    of = {name: cases(own, "test") for name, own in data.items()}
+    pooled = [name for name in data if name in sites]
+    whose = cases_of_all([of[name] for name in pooled], [len(found[name][1]) for name in pooled])
     return {
         "models": len(files),
-        "pooled": learned.pooled(pooled) if pooled else None,
-        "held_out": {
-            name: learned.measured(found[name], cases(data[name], "test")) for name in data if name in centres
-        },
+        "pooled": learned.measured(joined([found[name] for name in pooled]), whose) if pooled else None,
+        "held_out": {name: learned.measured(found[name], of[name]) for name in data if name in centres},
     }
 
 

@@ -6,8 +6,9 @@ The prior is Beta(1 + h, 1 + (1 - h) / 2) with h = 300 / (300 + N) for N trainin
 count for more (:func:`medpfl.site.candidates.training_cases`): its mean falls from 2/3, where a site has next to none
 of its own and the federation's are most of what there is to learn from, to 0.4, where it has thousands. A blend that
 costs the cases together more than :data:`_BIT` above training alone is not used, nor is any where no case tells the two
-models apart. Of n cases taken one after another the loss is above that of training alone by log((n + 1)(n + 2) / 2) at
-most, and by log(1 + 2n / 3) where N is large, whatever the other model is, where a probability is linear in w.
+models apart, nor one of less than :data:`_LITTLE` of the other model, which would take a second network for nothing.
+Of n cases taken one after another the loss is above that of training alone by log((n + 1)(n + 2) / 2) at most, and by
+log(1 + 2n / 3) where N is large, whatever the other model is, where a probability is linear in w.
 
 ``share_of_further`` says how far a model goes towards what further training made of it: the posterior mean over the
 line between both, whose points are networks with averaged weights (Wortsman et al.: Robust fine-tuning of zero-shot
@@ -46,6 +47,8 @@ _WEIGHTS, _SHARES = np.linspace(0, 1, 101), np.linspace(0, 1, 5)
 _BIT = float(np.log(2))
 """Nats by which a blend may cost its cases more than training alone does. Less would leave out many a blend that few
 cases speak against by chance; more lets in models that are worse and sure of themselves."""
+_LITTLE = 0.005
+"""A weight that two digits say is none."""
 _MORE = np.log(len(_SHARES))
 """Nats by which a mean over these shares may cost more than the best of them, if the loss is convex along the line."""
 
@@ -72,7 +75,7 @@ def chosen(
     if np.ptp(total) < _SAME:
         return 0.0
     weight = posterior_mean(total, train)
-    return weight if losses(weight).sum() <= total[0] + _BIT else 0.0
+    return weight if weight >= _LITTLE and losses(weight).sum() <= total[0] + _BIT else 0.0
 
 
 def supported(gains: np.ndarray, level: float = LEVEL) -> bool:

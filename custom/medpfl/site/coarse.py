@@ -100,7 +100,7 @@ def coarsened(metrics: Mapping[str, Any], policy: SitePolicy) -> dict[str, Any]:
                 gain = value["gain"] and {k: _rounded_within(v) for k, v in value["gain"].items() if k not in NAMES}
                 found[name] = {**_rounded_within(value), "alone": alone, "gain": gain}
         elif name == "weight":
-            found[name] = None if policy.measures == "none" else round(value, DIGITS)
+            found[name] = None if policy.measures == "none" else _rounded_weight(value)
         elif name == "selecting":
             found[name] = _coarse_cases(value, policy)
         elif name == "validation_loss":
@@ -160,8 +160,14 @@ def _rounded(value: Any) -> Any:
 
 def _rounded_within(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded_within(v) for name, v in value.items()}
+        return {n: _rounded_weight(v) if n == "weight" else _rounded_within(v) for n, v in value.items()}
     return _rounded(value)
+
+
+def _rounded_weight(weight: float) -> float:
+    """A little of a model is told as a little: none would say that a site which gains or loses uses its own alone."""
+    least = 10.0**-DIGITS
+    return weight if weight in (0, 1) else min(max(round(weight, DIGITS), least), 1 - least)
 
 
 def _tens_below(number: int, policy: SitePolicy) -> int:

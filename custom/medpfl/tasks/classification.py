@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from medpfl.core.own_loaders import LEFT_OUT, LabelOutside
 from medpfl.core.site_data import Part, SiteData
-from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, predict
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined, predict
 from medpfl.tasks.further import Drawn, draws, further, of_classes, reliability, scarce, thresholds
 from medpfl.tasks.measures import measures, shares
 from medpfl.tasks.of_probabilities import OfProbabilities
@@ -140,7 +140,7 @@ class Classification(OfProbabilities):
 
     def by_class(self, predictions: list[Predictions]) -> list[float | None]:
         """See :class:`~medpfl.tasks.task.Task`: each class's recall."""
-        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        probabilities, labels = joined(predictions)
         right = (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)
         return [
             float(right[labels == c].mean()) if (labels == c).any() else None for c in range(probabilities.shape[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -73,6 +73,30 @@ def cases(data: SiteData, part: Part) -> Cases:
     found = whose.cpu().numpy()
     people = len(np.unique(found))
     return Cases("sample" if people == 1 < len(found) else "patient", found if people < len(found) else None)
+
+
+def joined(predictions: Sequence[Predictions]) -> Predictions:
+    """Of several sites, one after another."""
+    probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+    return probabilities, labels
+
+
+def cases_of_all(sites: Sequence[Cases], numbers: Sequence[int]) -> Cases:
+    """Of :func:`joined` predictions: a patient of one site is nobody at another.
+
+    Args:
+        sites: of each.
+        numbers: how many cases each has.
+    """
+    # Several cases of one patient are a site's own "samples", and one patient among all.
+    by_patient = all(one.by == "patient" or one.whose is not None for one in sites)
+    if all(one.whose is None for one in sites):
+        return Cases("patient" if by_patient else "sample")
+    each = [np.arange(n) if one.whose is None else one.whose for one, n in zip(sites, numbers, strict=True)]
+    people = [np.unique(whose, return_inverse=True)[1] for whose in each]
+    first = np.cumsum([0, *(int(number.max(initial=-1)) + 1 for number in people[:-1])])
+    whose = np.concatenate([number + start for number, start in zip(people, first, strict=True)])
+    return Cases("patient" if by_patient and len(np.unique(whose)) > 1 else "sample", whose)
 
 
 def patients(data: SiteData) -> dict[Part, int]:

@@ -97,6 +97,34 @@ def _degrees(b: np.ndarray, n: np.ndarray, alike: float) -> float:
     return max(1.0, float((diagonal + rest).sum() ** 2 / squared))
 
 
+def degrees_of_cases(members: np.ndarray) -> float:
+    """The degrees of freedom of :func:`between_patients` where each case is a patient of its own, in closed form.
+
+    With the numbers N of two groups' cases and c of those that are in both, tr(S) is the sum of 1 / N over groups, and
+    tr(S S) that of (c (1 - 1/N - 1/N') + c^2 / (N N')) / (N (N - 1) N' (N' - 1)) over pairs of them.
+
+    Args:
+        members: (groups, n) bool; groups of a single case add nothing.
+
+    Returns:
+        1 where no group has two cases.
+    """
+    sizes = members.sum(1)
+    several = members[sizes > 1].astype(np.float32)  # counts to 2^24 are exact
+    if not len(several):
+        return 1.0
+    one = 1 / sizes[sizes > 1]
+    weight = one / (sizes[sizes > 1] - 1)
+    both = (several @ several.T).astype(np.float64)
+    squared = both * (1 - one - one[:, None]) + np.square(both) * one * one[:, None]
+    return max(1.0, float(one.sum() ** 2 / (weight @ squared @ weight)))
+
+
+def as_known(variance: float, degrees: float) -> float:
+    """The variance of which 1.96 deviations reach as far as Student's quantile of its own degrees of freedom does."""
+    return variance * (float(stdtrit(degrees, 0.975)) / Z95) ** 2
+
+
 def widest(by_case: float, of_patients: tuple[float, float], whose: np.ndarray | None) -> float:
     """The variance of which 1.96 deviations are 95 %: by case or by patient, whichever reaches further.
 
@@ -110,8 +138,7 @@ def widest(by_case: float, of_patients: tuple[float, float], whose: np.ndarray |
     """
     if whose is None or len(np.unique(whose)) < 2:
         return float(by_case)
-    variance, degrees = of_patients
-    return max(float(by_case), variance * (float(stdtrit(degrees, 0.975)) / Z95) ** 2)
+    return max(float(by_case), as_known(*of_patients))
 
 
 def mean_interval(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, mixed
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined, mixed
 from medpfl.tasks.task import Task
 
 
@@ -28,8 +28,7 @@ class OfProbabilities(Task):
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
-        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
-        return self.values((probabilities, labels))
+        return self.values(joined(predictions))
 
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
         """See :class:`~medpfl.tasks.task.Task`: :meth:`pooled`'s, to which a task may add others."""

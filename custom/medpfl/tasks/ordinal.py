@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
-from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions
+from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined
 from medpfl.tasks.intervals import ALIKE, bootstrap_interval, mean_gain
 from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import differences
@@ -54,7 +54,7 @@ class Ordinal(Classification):
 
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
-        probabilities, labels = map(np.concatenate, zip(*predictions, strict=True))
+        probabilities, labels = joined(predictions)
         plain = measures(probabilities, labels)
         if not len(labels):
             return {"n": 0, **dict.fromkeys(self.selecting)}

@@ -266,7 +266,7 @@ def test_what_a_result_says_of_them(brains):
     assert described["classes"] == ["background", "tumour"] and described["name"] == "brains"
     assert described["sites"]["site-2"] == {
         **{"train": 9, "validation": 0, "test": 6, "classes": {"0": 15, "1": 15}},
-        **{"centre": "south", "patients": 5, "validation_patients": 0, "cases": 5},
+        **{"centre": "south", "patients": 5, "validation_patients": 0, "test_patients": 2, "cases": 5},
     }
     assert described["reading"] == {"dims": 2, "size": 128, "fit": "pad", "channels": 3, "values": None}
     first = described["md5"]

@@ -15,8 +15,8 @@ def final(n, low, high, measure="dice"):
     return {"test": {"selected": {"n": n}}, "verdict": {"gain": {measure: gain}}}
 
 
-def notes(task, **sites):
-    return _hardly_tested(SimpleNamespace(learned=TASKS[task]), SimpleNamespace(final=sites))
+def notes(task, described=None, **sites):
+    return _hardly_tested(SimpleNamespace(learned=TASKS[task]), SimpleNamespace(final=sites), described or {})
 
 
 def test_a_verdict_of_a_mean_over_few_cases_is_said_to_be_unsure():
@@ -25,6 +25,13 @@ def test_a_verdict_of_a_mean_over_few_cases_is_said_to_be_unsure():
     assert said.startswith(
         "Fewer than 20 test cases say that taking part makes a difference at a (3), d (19): the interval"
     )
+
+
+def test_many_cases_of_few_patients_are_as_unsure():
+    described = {"a": {"test_patients": 6, "test": 300}, "b": {"test_patients": 24}, "c": {"test": 12}}
+    sites = {name: final(24, 0.1, 0.3) for name in described}
+    (said,) = notes("segmentation", described, **sites)
+    assert said.startswith("Fewer than 20 test patients say that taking part makes a difference at a (6), c (12):")
 
 
 @pytest.mark.parametrize(

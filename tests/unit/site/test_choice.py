@@ -75,6 +75,14 @@ def test_cases_that_do_not_tell_models_apart_give_none_a_share():
     assert chosen("blend", losses_of(np.full(4, 0.3), np.full(4, 0.3)), NONE) == 0.0
 
 
+def test_a_weight_that_two_digits_say_is_none_is_none():
+    """The model gives every second label next to no probability: of so many cases the mean costs less than a bit."""
+    losses = losses_of(np.ones(1000), np.where(np.arange(1000) % 2, 1e-12, 1.0))
+    weight = posterior_mean(np.array([losses(w).sum() for w in np.linspace(0, 1, 101)]), MANY)
+    assert 0 < weight < 0.005 and losses(weight).sum() < np.log(2)
+    assert chosen("blend", losses, MANY) == 0.0
+
+
 @pytest.mark.parametrize(("other", "used"), [(0.45, True), (0.3, False)])
 def test_a_blend_that_costs_the_cases_more_than_a_bit_is_not_used(other, used):
     """Alone gives each of six labels 1/2: a mean weight of about a half costs six times -log(1 - w (1 - 2 p))."""

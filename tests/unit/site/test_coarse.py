@@ -202,6 +202,16 @@ def test_what_a_method_says_of_a_site_and_how_long_it_took_leave_with_two_digits
     assert (left.metrics["numbers"], left.seconds) == ({"mean": number}, seconds)
 
 
+@pytest.mark.parametrize(("weight", "told"), [(0.004, 0.01), (0.996, 0.99), (0.0, 0.0), (1.0, 1.0), (0.625, 0.62)])
+def test_a_little_of_a_model_is_told_as_a_little(weight, told):
+    """As none it would say of a site with a gain or a loss that it uses its own model alone."""
+    policy = HOSPITAL.model_copy(update={"verdict": True})
+    used = {"selected": {"candidate": "as published", "weight": weight}}
+    verdict = {"alone": {"n": 100, "accuracy": 0.88}, "gain": None, "used": used}
+    left = coarsened({"verdict": verdict, "weight": weight}, policy)
+    assert left["verdict"]["used"]["selected"]["weight"] == left["weight"] == told
+
+
 def test_what_a_site_uses_is_not_validated_elsewhere_without_a_verdict():
     """Beside the received model's measures of the same cases it would say which of the two that is."""
     measured = {"n": 100, "accuracy": 0.88}

@@ -3,7 +3,7 @@ import time
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, t
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from medpfl.tasks import TASKS
@@ -42,6 +42,22 @@ def binary(positives, negatives):
 def half_width(interval):
     low, high = (np.log(p / (1 - p)) for p in interval)
     return (high - low) / 2
+
+
+def reach(degrees, variance, area):
+    """Of an interval on the logit scale, in Student's deviations."""
+    return t.ppf(0.975, degrees) * variance**0.5 / (area * (1 - area))
+
+
+def degrees_of(*groups):
+    """Satterthwaite's of a sum of means over groups of cases, from the covariance matrix of what the cases add."""
+    terms = []
+    for group in groups:
+        own = np.array(group, dtype=float)
+        n = own.sum()
+        terms.append((np.diag(own) - np.outer(own, own) / n) / (n * (n - 1)))
+    covariance = sum(terms)
+    return np.trace(covariance) ** 2 / np.square(covariance).sum()
 
 
 def pair(x, y):
@@ -85,7 +101,9 @@ def test_variance_is_delongs(n, classes, step):
     area, variance = brute_force(probabilities, labels)
     found = measures(probabilities, labels)
     assert found["auroc"] == pytest.approx(area, abs=1e-12)
-    assert half_width(found["auroc_ci95"]) == pytest.approx(1.959964 * variance**0.5 / (area * (1 - area)), rel=1e-6)
+    groups = [labels == c for c in range(classes)]
+    degrees = degrees_of(*groups, *(~group for group in groups))
+    assert half_width(found["auroc_ci95"]) == pytest.approx(reach(degrees, variance, area), rel=1e-6)
 
 
 def test_two_classes_give_classical_delong():
@@ -95,7 +113,19 @@ def test_two_classes_give_classical_delong():
     variance, area = v10.var(ddof=1) / 4 + v01.var(ddof=1) / 5, v10.mean()
     found = measures(*binary(positives, negatives))
     assert found["auroc"] == pytest.approx(area)
-    assert half_width(found["auroc_ci95"]) == pytest.approx(1.959964 * variance**0.5 / (area * (1 - area)), rel=1e-6)
+    # Both classes say the same: groups of 4 and 5 cases, whose means vary as 1/4 and 1/5 of a case's do.
+    degrees = (1 / 4 + 1 / 5) ** 2 / (1 / 4**2 / 3 + 1 / 5**2 / 4)
+    assert half_width(found["auroc_ci95"]) == pytest.approx(reach(degrees, variance, area), rel=1e-6)
+
+
+@pytest.mark.parametrize("positives", [2, 3, 5, 10])
+def test_of_a_class_with_few_cases_the_interval_holds(positives):
+    """By 1.96 deviations it would at 74, 82, 88 and 91 of 100."""
+    rng, hits, truth = np.random.default_rng(positives), 0, norm.cdf(1.2 / np.sqrt(2))
+    for _ in range(600):
+        found = measures(*binary(rng.normal(1.2, 1, positives), rng.normal(0, 1, 200)))
+        hits += found["auroc_ci95"][0] <= truth <= found["auroc_ci95"][1]
+    assert hits / 600 >= 0.92
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 from medpfl.tasks.measures import measures
-from medpfl.tasks.paired import counted, differences, verdict
+from medpfl.tasks.paired import auroc_gain, counted, differences, verdict
 
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
 
@@ -104,6 +104,18 @@ def test_rare_classes_show_a_difference_of_equal_models_in_no_more_than_one_of_t
         better = rng.choice([0, 1, 2], size=len(labels), p=[0.5, 0.25, 0.25])
         new, old = (one_hot((labels + (better == wrong)) % 4, 4) for wrong in (2, 1))
         shown += verdict(differences(new, old, labels)["balanced_accuracy"]) != "no difference found"
+    assert shown / trials <= 0.06
+
+
+@pytest.mark.parametrize("positives", [2, 3, 5])
+def test_few_positives_seldom_tell_equal_models_apart_by_their_auc(positives):
+    """By 1.96 deviations 24, 16 and 10 in a hundred would be told apart."""
+    rng, shown, trials = np.random.default_rng(positives), 0, 600
+    positive = np.arange(positives + 200)[None] < positives
+    for _ in range(trials):
+        shared = rng.normal(size=(positives + 200, 1))
+        new, old = (shared + rng.normal(size=shared.shape) + 0.4 * positive.T for _ in range(2))
+        shown += verdict(auroc_gain(new, old, positive)) != "no difference found"
     assert shown / trials <= 0.06
 
 

@@ -315,7 +315,7 @@ def test_a_run_reports_patients_the_new_test_and_the_held_out_centre(cohort, tmp
     results = run_experiment(config(cohort, pooling=pooling), tmp_path / "out", env="inprocess")
     assert [site["n"] for site in results["final"]["selected"]["sites"].values()] == [3, 3]
     assert results["new"]["models"] == 2
-    assert results["new"]["pooled"]["n"] == 6
+    assert results["new"]["pooled"]["n"] == 6 and results["new"]["pooled"]["auroc_ci95_by"] == "patient"
     assert results["new"]["held_out"]["centre-3"]["n"] == 6
     assert results["data"]["preprocessing"]["size"] == 16
     assert results["heads"] == {"layers": 1, "personal": 4, "of": 6, "p": pytest.approx(4 / 6)}
