@@ -126,3 +126,40 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_refused(medpfl
     long.mkdir()
     done = medpfl("run", *ARGUMENTS, "--out", "run", cwd=tmp_path, check=False, own=True, env={"TMPDIR": str(long)})
     assert (done.returncode, "set TMPDIR to a shorter one, e.g. /tmp" in done.stderr) == (2, True), done.stderr
+
+
+SLOW = """
+import time
+from torch import nn
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(784, 11)
+
+    def forward(self, x):
+        if self.training and len(x) > 8:  # not those by which a run looks whether a network draws random numbers
+            time.sleep(40)
+        return self.fc(x.flatten(1))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_waits_for_no_batch(tmp_path):
+    (tmp_path / "slow_of_mine.py").write_text(SLOW)
+    options = ["--model", "slow_of_mine:Slow", "--out", str(tmp_path / "out"), "--env", "inprocess"]
+    command = [sys.executable, "-m", "medpfl.cli.main", "run", "fedavg", *ARGUMENTS[1:], *options]
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    here = {"env": {**os.environ, "PYTHONPATH": paths}, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, **here) as process:
+        while not (tmp_path / "out" / "state" / "server").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        time.sleep(3)  # until the sites train
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(1)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupt again to end at once" in said and "medpfl: stopped; the same command with --resume" in said
+    assert "terminate" not in said and "Traceback" not in said

@@ -238,6 +238,7 @@ def test_a_killed_run_resumes_to_the_same_figures_and_models(finished, tmp_path,
     assert left["status"] == "running"
     assert len(left["rounds"]) == when[1]
     resumed = start(out, small(alone="yes"), resume=True)
+    assert resumed["seconds"]["total"] > left["seconds"]["total"] + resumed["seconds"]["start"]
     assert figures(resumed["rounds"]) == figures(results["rounds"])
     for key in ("final", "verdict", "selected_round", "mixing", "data", "traffic", "config"):
         assert resumed[key] == results[key], key

@@ -187,7 +187,7 @@ def _window(inputs: Inputs) -> str:
     return f"{inputs.channels}×{_shape(inputs)[0]} (channels, samples)"
 
 
-_UNANSWERED = "Some of the site's test cases are of these classes, and the model answered them for none:"
+_UNANSWERED = "Some of the site's test cases have these classes, and the model answered them for none:"
 _NEVER = "The site had no training sample of these, and the federation's model never predicts them:"
 
 

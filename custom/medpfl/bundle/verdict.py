@@ -150,7 +150,11 @@ _WHICH = {"selected": "the model of the selected round", "last": "the model of t
 def _rows(card: Mapping[str, Any]) -> list[list[str]]:
     said, told = card["verdict"], Measure.signed if _in_points(card) else Measure.told
     if in_use(said["used"]) == ALONE:
-        return [[m.title, *2 * [_value(m, said["alone"])], told(m, 0.0), NONE, "the same model"] for m in _told(card)]
+        known = [said["alone"] is not None and said["alone"].get(m.name) is not None for m in _told(card)]
+        return [
+            [m.title, *2 * [_value(m, said["alone"])], told(m, 0.0) if there else NONE, NONE, "the same model"]
+            for m, there in zip(_told(card), known, strict=True)
+        ]
     return [
         [
             m.title,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from medpfl.cli.lists import algorithms, models
 from medpfl.cli.run import export, run
 from medpfl.cli.site import site_app
 from medpfl.core.errors import Interrupted, TornFile, UserError, printable, printably
+from medpfl.core.stopping import at_work
 from medpfl.core.version import __version__, version
 
 app = typer.Typer(
@@ -75,6 +77,9 @@ def main() -> None:
     except SystemExit as end:
         if end.code == _INTERRUPTED:  # what typer makes of an interrupt
             _say_stopped(_AFTER_A_STOP.get(next(iter(sys.argv[1:]), ""), "stopped"))
+            if at_work():  # interrupted again: the end of the process would wait for it
+                sys.stdout.flush()
+                os._exit(_INTERRUPTED)
         raise
 
 

@@ -65,7 +65,7 @@ class Accepted:
         known = {n: named_fields(kind)[n].description for n, kind in self.kinds.items()}
         words = name.replace("_", " ")
         described = next((n for n, said in known.items() if said.startswith(words) and len(words) > 3), name)
-        return did_you_mean(name, known) or did_you_mean(described, known)
+        return did_you_mean(described, known) or did_you_mean(name, known)
 
     def at_server(self, name: str) -> bool:
         """Whether a setting is the server's business alone."""

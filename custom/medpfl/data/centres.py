@@ -49,7 +49,13 @@ class Centres:
             aside = f" and {len(self.held_out)} held out" if self.held_out else ""
             one = "; --partition dirichlet:A or iid divides it over simulated sites" if len(self.names) == 1 else ""
             count = f"{len(training)} centre{'s' * (len(training) != 1)}"
-            raise UserError(f"--sites {self.config.sites}: {self.root} has {count} to train at{aside}{one}")
+            asked, named = self.config.names or (), set(self.config.names or ()) <= set(training)
+            others = [name for name in training if name not in asked] if asked and named else []
+            rest = (
+                f"; --held-out {','.join([*self.held_out, *others])} keeps the others out of training" if others else ""
+            )
+            wanted = ",".join(asked) or self.config.sites
+            raise UserError(f"--sites {wanted}: {self.root} has {count} to train at{aside}{rest}{one}")
         names = self.config.site_names
         if (wrong := set(names) - set(training)) and len(wrong) < len(names):
             raise UserError(

@@ -40,7 +40,35 @@ def before_a_run(
     alone = []
     if mixes and len(described.get("sites") or {}) == 1:
         alone = ["There is one site, whose model is mixed with no other: what it gains is its own training's."]
-    return [*alone, *_of_classes(learned, described, select_by)]
+    amiss = masks_amiss(described) if learned.labels == "mask" else []
+    return [*alone, *amiss, *_of_classes(learned, described, select_by)]
+
+
+def masks_amiss(described: Mapping[str, Any]) -> list[str]:
+    """What is odd with the classes that masks have.
+
+    Args:
+        described: the ``data`` part of results.json; sites without the number of images that have each class are passed
+            over.
+    """
+    known = {name: site for name, site in (described.get("sites") or {}).items() if site.get("classes")}
+    absent = [
+        name
+        for label, name in enumerate(described.get("classes") or ())
+        if known and not any(site["classes"].get(str(label)) for site in known.values())
+    ]
+    words = []
+    if absent:
+        words.append(
+            f"No mask at any site has the class {', '.join(absent)}: is a name too many, or are they in another order "
+            "(--data-arg classes)?"
+        )
+    images = {name: sum(site[part] for part in ("train", *JUDGED)) for name, site in known.items()}
+    full = {name: images[name] - n for name, site in known.items() if (n := site["classes"].get("0", 0)) < images[name]}
+    if full:
+        told = ", ".join(f"{n} of {images[name]} at {name}" for name, n in full.items())
+        words.append(f"Masks without any background, as where they are inverted: {told}.")
+    return words
 
 
 def _of_classes(learned: Task, described: Mapping[str, Any], select_by: str) -> list[str]:

@@ -6,8 +6,9 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from medpfl.core.errors import first_line
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.seeding import drawn_apart
+from medpfl.core.stopping import OF_SITES, ends_when
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.first_model import pick_device
 from medpfl.engine.progress import Progress, Watch, watch_nothing
@@ -60,17 +62,18 @@ def run_in_process(
     if file and resume and checkpoint_exists(file):
         state = load_checkpoint(file, plan.config)
     require_same_pretrained(plan, state)
-    local = threading.local()
+    local, stop = threading.local(), threading.Event()
 
     def work(name: str, message: Message) -> Update | Failure:
         torch.set_num_threads(plan.config.intra_op_threads)
-        if not hasattr(local, "model"):
-            local.model = make_model()
-        return answer(sites[name], message, local.model)
+        with ends_when(stop):
+            if not hasattr(local, "model"):
+                local.model = make_model()
+            return answer(sites[name], message, local.model)
 
     # The server's own work has all the threads there are, as on a server.
     own_threads = torch.get_num_threads()
-    with drawn_apart(pick_device(plan.config)), intra_op_threads(own_threads), ThreadPoolExecutor(workers) as pool:
+    with drawn_apart(pick_device(plan.config)), intra_op_threads(own_threads), _workers(workers, stop) as pool:
         rounds = Growing()
         while state.phase != "done":
             started = time.perf_counter()
@@ -78,18 +81,34 @@ def run_in_process(
             watch(Progress(state.phase, state.round, 0, len(outgoing)))
             pending = [pool.submit(work, name, message) for name, message in outgoing.items()]
             replies: list[Update | Failure] = []
-            try:
-                for future in as_completed(pending):
-                    replies.append(future.result())
-                    watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)  # who is interrupted waits for no site that has not begun
-                raise
+            for future in as_completed(pending):
+                replies.append(future.result())
+                watch(Progress(state.phase, state.round, len(replies), len(outgoing)))
             state = advance(plan, state, replies, time.perf_counter() - started)
             if file:
                 save_checkpoint(file, plan.config, state, durable=False, rounds=rounds)
             after_step(state)
     return state
+
+
+@contextmanager
+def _workers(number: int, stop: threading.Event) -> Iterator[ThreadPoolExecutor]:
+    """Threads for sites. On an interrupt none begins, and those at work end after their batch; another waits for none.
+
+    Args:
+        number: of threads.
+        stop: set on an interrupt.
+    """
+    pool = ThreadPoolExecutor(number, OF_SITES)
+    try:
+        yield pool
+    except BaseException as error:
+        stop.set()
+        if isinstance(error, KeyboardInterrupt):
+            logger.warning("stopping: the sites that are at work end after their batch; interrupt again to end at once")
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def parallel_sites(sites: Mapping[str, Party], model: nn.Module, device: torch.device, cores: int) -> int:

@@ -25,6 +25,7 @@ from medpfl.core.growing import Growing
 from medpfl.core.plain import require_json
 from medpfl.core.version import __version__, own_sha256, version
 from medpfl.core.whole_file import write_bytes
+from medpfl.data.uneven import masks_amiss
 from medpfl.engine.verdict import reference, verdict
 from medpfl.server.state import Plan, ServerState
 from medpfl.server.weighing import mixing_matrix
@@ -32,6 +33,8 @@ from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary
 
 SCHEMA = 3
+_NOTHING_FOUND = 0.005
+"""Dice, a share, below which a network has found next to nothing."""
 
 
 def build_results(
@@ -222,7 +225,8 @@ def _notes(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> li
         if of:
             notes.append(f"{what} {', '.join(of)}: no row in the tables, and not counted over sites.")
     notes += _no_choice(config) + _hardly_chosen(config, state, sites)
-    notes += _hardly_tested(config, state, sites)
+    notes += _hardly_tested(config, state, sites) + _next_to_nothing_found(config, state)
+    notes += masks_amiss(data) if config.learned.labels == "mask" else []
     for site, metrics in (state.final or {}).items():
         tested = metrics["tested"]
         if config.mixes and state.best_round and tested["selected"] != state.best_round:
@@ -316,6 +320,25 @@ def _hardly_tested(config: RunConfig, state: ServerState, described: Mapping[str
     return [
         f"Fewer than {least} test {what} say that taking part makes a difference at {where}: the interval of "
         f"a mean {measure.title} over so few holds less often than 95 % where some {what} differ much from the others."
+    ]
+
+
+def _next_to_nothing_found(config: RunConfig, state: ServerState) -> list[str]:
+    """Sites whose masks have next to nothing in common with the true ones."""
+    if config.learned.labels != "mask":
+        return []
+    measure = config.learned.measures[0]
+    found = [
+        name
+        for name, told in (state.final or {}).items()
+        if (value := (told["test"]["selected"] or {}).get(measure.name)) is not None and value < _NOTHING_FOUND
+    ]
+    if not found:
+        return []
+    return [
+        f"What {', '.join(found)} use{'s' if len(found) == 1 else ''} finds next to nothing ({measure.title} below "
+        f"{_NOTHING_FOUND}): as it is, it is of no use there. More rounds (--rounds) or another learning rate "
+        "(--set lr) may be needed."
     ]
 
 

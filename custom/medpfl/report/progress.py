@@ -17,6 +17,9 @@ from medpfl.engine.progress import Watch
 if TYPE_CHECKING:
     from medpfl.config.run import RunConfig
 
+_TESTING = "testing"
+_SECONDS = 10
+"""Between two lines of a step, at least."""
 _PHASES = {
     "submitted": "waiting for FLARE to start the job",
     "unreachable": "no answer from FLARE's server",
@@ -37,11 +40,11 @@ def ending(config: RunConfig) -> str:
     """What sites do after the last round, which may take as long as several: testing at least."""
     before = ["training further"] if config.further else []
     before += ["choosing"] if config.resolved_use != "received" else []
-    return " and ".join(filter(None, (", ".join(before), "testing")))
+    return " and ".join(filter(None, (", ".join(before), _TESTING)))
 
 
 @contextmanager
-def progress(console: Console, title: str, rounds: int, end: str = "testing") -> Iterator[Watch]:
+def progress(console: Console, title: str, rounds: int, end: str = _TESTING) -> Iterator[Watch]:
     """Shows a run's progress while the block runs; yields what the engine tells.
 
     Args:
@@ -52,7 +55,7 @@ def progress(console: Console, title: str, rounds: int, end: str = "testing") ->
     """
     phases = _PHASES | {"test": end}
     if not console.is_terminal:
-        yield _lines(console, title, rounds, phases)
+        yield _lines(console, title, rounds, phases, f", then {end}" if end != _TESTING else "")
         return
     columns = [
         TextColumn("{task.description}", markup=False),
@@ -75,24 +78,30 @@ def _more(now: Moment) -> str:
     return f": {printable(now.note)}" if now.note else f", {now.answered}/{now.expected} sites" if now.expected else ""
 
 
-def _lines(console: Console, title: str, rounds: int, phases: Mapping[str, str]) -> Watch:
-    started, said = time.monotonic(), set[tuple[str, int, str]]()
+def _lines(console: Console, title: str, rounds: int, phases: Mapping[str, str], end: str) -> Watch:
+    started = last = time.monotonic()
+    said = set[tuple[str, int, str]]()
 
     def watch(now: Moment) -> None:
-        nonlocal started
-        if (now.phase, now.round, now.note) in said:
-            return
+        nonlocal started, last
+        moment = time.monotonic()
         if not now.round:
-            started = time.monotonic()  # what rounds take is counted from where they begin
+            started = moment  # what rounds take is counted from where they begin
+        begins = (now.phase, now.round, now.note) not in said
+        if not begins and not (now.answered and moment - last >= _SECONDS):
+            return
         said.add((now.phase, now.round, now.note))
-        if now.phase == "train" and now.round and not now.note:
-            spent = time.monotonic() - started
+        if now.phase != "train" or now.note or not begins:
+            under_way = now.phase == "train" and not now.note
+            what = f"round {now.round + 1}/{rounds}" if under_way else phases[now.phase]
+            words = f"{title}: {what}{_more(now) if now.answered or now.note else ''}"
+        elif now.round:
+            spent = moment - started
             left = spent / now.round * (rounds - now.round)
-            console.print(
-                f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s left", highlight=False
-            )
-        elif now.phase != "train" or now.note:
-            note = f": {printable(now.note)}" if now.note else ""
-            console.print(f"{title}: {phases[now.phase]}{note}", highlight=False, markup=False, soft_wrap=True)
+            words = f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s to the last{end}"
+        else:
+            return
+        last = moment
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
 
     return watch

@@ -29,7 +29,14 @@ from medpfl.engine.progress import Watch, watch_nothing
 from medpfl.engine.results import build_results, write_results
 from medpfl.report.history import history_csv
 from medpfl.report.page import write_report
-from medpfl.runs.folder import RESULTS, checkpoint_in, finished_before, require_one_wish, require_own_folder
+from medpfl.runs.folder import (
+    RESULTS,
+    checkpoint_in,
+    finished_before,
+    require_one_wish,
+    require_own_folder,
+    seconds_before,
+)
 from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
@@ -98,6 +105,8 @@ def run_experiment(
             _require_same_data(config, finished, out)
             _restored(config, finished, out)
             return _completed(config, finished, out, _wanted(config, together, forgotten))
+        if resume:
+            started -= seconds_before(out)
         federation = begun or Federation.of(config)
         described = looked_at or _looked_at(federation)
         for words in before_a_run(config.learned, described, config.select_by, mixes=config.mixes):
@@ -107,7 +116,8 @@ def run_experiment(
         if env in ("sim", "poc"):
             plan, state, start = _in_flare(env, config, federation, out, threads, watch, track)
         else:
-            plan, state, start = _in_process(federation, described, out, threads or os.cpu_count() or 1, resume, watch)
+            workers = threads or os.cpu_count() or 1
+            plan, state, start = _in_process(federation, described, out, workers, resume, watch, started)
         results = _results(plan, state, env, federation.source.describe(), started, start)
         _write_models(config, state, out)
         results["notes"] += _not_left(out / "state", state)
@@ -204,15 +214,21 @@ def _with_further_tests(
 
 
 def _in_process(
-    federation: Federation, described: dict[str, Any], out: Path, threads: int, resume: bool, watch: Watch
+    federation: Federation,
+    described: dict[str, Any],
+    out: Path,
+    threads: int,
+    resume: bool,
+    watch: Watch,
+    started: float,
 ) -> tuple[Plan, ServerState, float]:
-    started = time.perf_counter()
+    begun = time.perf_counter()
     plan = federation.plan()
     folder = out / "state"
     sites = {n: _site(federation, n, folder / n) for n in federation.config.site_names}
     (folder / "server").mkdir(parents=True, exist_ok=True)
     workers = parallel_sites(sites, federation.model(), federation.device, threads)
-    start = time.perf_counter() - started
+    start = time.perf_counter() - begun
 
     rounds = Growing()
 

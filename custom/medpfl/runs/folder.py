@@ -52,6 +52,14 @@ def _has_results(out: Path, *, finished: bool = False) -> bool:
     return True
 
 
+def seconds_before(out: Path) -> float:
+    """What a run that goes on has taken until the last step that its results have."""
+    try:
+        return (load_results(out, finished=False).get("seconds") or {}).get("total") or 0.0
+    except UserError:  # no results yet, or torn ones: they are written anew
+        return 0.0
+
+
 def checkpoint_in(out: Path) -> Path:
     """Where the server of a run on this machine keeps its state."""
     return out / "state" / "server" / CHECKPOINT

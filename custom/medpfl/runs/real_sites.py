@@ -101,7 +101,10 @@ def run_in_production(
 
 def _told(results: Results) -> list[str]:
     """What a reader must know of figures that hospitals told."""
-    notes = ["Numbers of cases are as the sites tell them: by a hospital's default in tens, rounded down."]
+    notes = [
+        "Numbers of cases are as the sites tell them: by a hospital's default in tens, rounded down, and 10 says 10 or "
+        "fewer."
+    ]
     if not results.get("verdict") and results["choices"]["use"] != "received":
         notes.append(
             "No site tells what taking part is worth to it, nor why it does not: its policy may keep that in its own "

@@ -137,7 +137,7 @@ class DiskStore:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             logger.warning(
-                "cannot %s the site's state: %s: %s; whoever runs FLARE here must be able to write in %s, and the disk "
+                "cannot %s the site's state: %s: %s; whoever runs this must be able to write in %s, and the disk "
                 "must have room",
                 what,
                 error.filename or self.folder,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from medpfl.core.layers import evaluating
 from medpfl.core.site_data import Part, SiteData, looked_at_once
+from medpfl.core.stopping import stop_if_asked
 from medpfl.models import logits
 
 Predictions = tuple[np.ndarray, np.ndarray]
@@ -38,6 +39,7 @@ def predict(
     probabilities, labels = [], []
     with evaluating(model), torch.inference_mode():
         for x, y in data.batches(part, looked_at_once(data)):
+            stop_if_asked()
             probabilities.append(probabilities_of(logits(model(x)).double()).cpu())
             labels.append(y.cpu())
     scores, classes = torch.cat(probabilities), torch.cat(labels)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from medpfl.core.seeding import changes_of
 from medpfl.core.settings import Value
 from medpfl.core.site_data import Batch, SiteData
+from medpfl.core.stopping import stop_if_asked
 from medpfl.training import optimizers, schedule
 from medpfl.training.augment import Spec, augmenter
 from medpfl.training.memory_format import channels_last_of
@@ -105,6 +106,7 @@ class Trainer:
         balanced: dict[str, Any] = {"balanced": True} if self.settings.sampling == "balanced" else {}
         change = augmenter(self.augment)
         for x, y in data.training_batches(self.batch_size, order, **balanced):
+            stop_if_asked()
             if change is not None:
                 x, y = change(x, y, changes_of(order))
             yield (channels_last_of(x) if self.channels_last else x), y

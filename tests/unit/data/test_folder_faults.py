@@ -100,6 +100,10 @@ def test_names_of_classes_tell_a_stray_picture_from_a_class(fundus):
     ("fields", "message"),
     [
         ({"sites": 2}, "--sites 2: .*fundus has 3 centres to train at"),
+        (
+            {"sites": 2, "names": ("west", "south")},
+            "--sites west,south: .*fundus has 3 centres to train at; --held-out north keeps the others out of training",
+        ),
         ({"names": ("west", "nroth", "south")}, "--sites west,nroth,south: .*fundus has no centre 'nroth': there are"),
         ({"held_out": "east"}, "--held-out east: .* has the centres north, south, west"),
         ({"official": True}, "--official: .* come without parts; leave it out"),

@@ -44,6 +44,18 @@ def test_what_is_not_known_or_no_class_gets_no_word():
     assert before_a_run(TASKS["multi-label"], described(*[([1], [1])] * 2)) == []
 
 
+def test_masks_that_lack_a_class_or_have_no_background_are_said():
+    sizes = {"train": 6, "validation": 2, "test": 2}
+    sites = {"a": sizes | {"classes": {"0": 10, "1": 7, "2": 0}}, "b": sizes | {"classes": {"0": 6, "1": 10, "2": 0}}}
+    masks = {"classes": ["background", "edema", "tumour"], "sites": sites}
+    absent, full = before_a_run(TASKS["segmentation"], masks)
+    assert absent.startswith("No mask at any site has the class tumour: is a name too many, or are they in another ord")
+    assert full == "Masks without any background, as where they are inverted: 4 of 10 at b."
+    sites["b"]["classes"] = {"0": 10, "1": 1, "2": 1}
+    assert before_a_run(TASKS["segmentation"], masks) == []
+    assert before_a_run(TASKS["segmentation"], {"sites": {name: sizes for name in sites}}) == []
+
+
 def test_one_site_is_no_federation():
     one = {"sites": {"a": {"test": 4}}}
     assert before_a_run(PLAIN, one) == [

@@ -1,6 +1,7 @@
 """A run that is killed, or whose disk fails, goes on with the same figures."""
 
 import threading
+import time
 
 import pytest
 from test_inprocess import IsAway, same_runs, swap
@@ -62,6 +63,37 @@ def test_who_interrupts_a_run_waits_for_no_site_that_has_not_begun():
     with pytest.raises(KeyboardInterrupt):
         run_in_process(plan_of(federation), sites, federation.model, workers=1, watch=interrupt)
     assert len(trained) < len(sites) == 3
+
+
+def test_who_interrupts_a_run_waits_for_no_more_than_a_batch_of_the_sites_at_work(caplog):
+    """A round of theirs would take minutes; the first site is away once both train."""
+    federation = Federation.of(config(min_sites=1, local_epochs=10_000))
+    sites, others = sites_of(federation), threading.Semaphore(0)
+
+    class Away(Site):
+        def handle(self, message, model):
+            others.acquire()
+            others.acquire()
+            raise KeyError
+
+    class Busy(Site):
+        def handle(self, message, model):
+            others.release()
+            return super().handle(message, model)
+
+    for name, kind in zip(sites, (Away, Busy, Busy), strict=True):
+        s = sites[name]
+        sites[name] = kind(s.name, s.config, s.split, s.initial_personal, s.data, s.store, s.chance)
+
+    def interrupt(progress):
+        if progress.phase == "train" and progress.answered == 1:
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(plan_of(federation), sites, federation.model, workers=3, watch=interrupt)
+    assert time.monotonic() - started < 20
+    assert "stopping: the sites that are at work end after their batch" in caplog.text
 
 
 @pytest.mark.parametrize("stop", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4)), 5])

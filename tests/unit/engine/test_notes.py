@@ -6,7 +6,7 @@ import pytest
 from tiny import config
 
 from medpfl.core.server_state import ServerState
-from medpfl.engine.results import _hardly_tested, _notes
+from medpfl.engine.results import _hardly_tested, _next_to_nothing_found, _notes
 from medpfl.tasks import TASKS
 
 
@@ -50,6 +50,15 @@ def test_without_a_verdict_nothing_is_said(site):
 
 def test_shares_of_cases_have_intervals_that_hold():
     assert notes("classification", a=final(3, 0.1, 0.3, "accuracy")) == []
+
+
+def test_a_network_that_finds_next_to_nothing_is_said_to_be_of_no_use():
+    sites = {"a": final(30, 0.1, 0.3), "b": final(30, 0.1, 0.3), "c": {"test": {"selected": None}}}
+    sites["a"]["test"]["selected"]["dice"], sites["b"]["test"]["selected"]["dice"] = 0.0, 0.4
+    run, state = SimpleNamespace(learned=TASKS["segmentation"]), SimpleNamespace(final=sites)
+    (said,) = _next_to_nothing_found(run, state)
+    assert said.startswith("What a uses finds next to nothing (Dice below 0.005): as it is, it is of no use there.")
+    assert _next_to_nothing_found(SimpleNamespace(learned=TASKS["classification"]), state) == []
 
 
 def test_sites_whose_policy_tells_nothing_are_not_said_to_lack_data_or_to_have_been_away():

@@ -86,6 +86,9 @@ def test_what_is_used():
     assert uses(alone) == "It uses the model that it trained alone (round 4)."
     assert lead(alone) == "This site uses the model that it trained alone: taking part changes nothing here."
     assert "<td>the same model</td>" in page(alone)
+    rows = {row.split("</th>")[0]: row for row in page(alone).split('<th scope="row">')}
+    assert "+0.0" in rows["accuracy"] or ">0.0<" in rows["accuracy"]
+    assert "0.0" not in rows["AUC"]  # which the model trained alone has not, too
     assert "0.01 as published + 0.99 alone" in uses(card(weight=0.001))
 
 
@@ -174,7 +177,7 @@ def test_the_readme_has_a_section_where_the_card_has_a_verdict():
     del said["verdict"]
     assert "taking part" not in readme(said, inputs) and "answered" not in readme(said, inputs)
     said["never_answered"] = {EVIL: 12, "b": 1}
-    some = "Some of the site's test cases are of these classes, and the model answered them for none:"
+    some = "Some of the site's test cases have these classes, and the model answered them for none:"
     assert f"{some}\n\n    {EVIL}\n    b\n\nWeights" in readme(said, inputs)
 
 

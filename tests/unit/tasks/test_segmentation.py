@@ -1,5 +1,6 @@
 """Segmentation: sums over cases, their measures, losses and gains, by hand; and against MONAI's own metrics."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 from medpfl.core.errors import UserError
 from medpfl.core.masked_data import Case, MaskedImages, MaskedVolumes
 from medpfl.core.site_data import PARTS, looked_at_once
+from medpfl.core.stopping import Stopped, ends_when
 from medpfl.models.blend import blended, restored
 from medpfl.tasks import TASKS
 from medpfl.tasks.segmentation.judging import Judged, judge, predicted, surface_distances
@@ -65,6 +67,16 @@ def test_masks_that_are_all_missed_tell_no_interval():
 def test_a_class_that_the_network_does_not_tell_is_refused():
     with pytest.raises(UserError, match="a mask has the class 2; the network tells 2 classes, 0 to 1"):
         TASK.evaluate(Pixelwise(), images_of(torch.zeros(1, 4, 4), torch.full((1, 4, 4), 2)), "test")
+
+
+def test_a_structure_that_is_marked_nowhere_is_never_answered():
+    """Of four cases three have structure 1 and two structure 2; then the last has a voxel marked as 1, wrongly."""
+    none, true = np.zeros((4, 2)), np.array([[4, 0], [9, 2], [0, 5], [3, 0]])
+    found = Judged(overlap=none, expected=none, true=true, hit=none, predicted=none, surface=none)
+    assert TASK.never_answered(found) == {1: 3, 2: 2}
+    marked = none.copy()
+    marked[3, 0] = 1
+    assert TASK.never_answered(replace(found, predicted=marked)) == {2: 2}
 
 
 def test_a_case_without_the_structure_says_nothing_of_it():
@@ -139,6 +151,21 @@ def test_a_volume_is_judged_whole_by_windows():
     )
     found = TASK.evaluate(Pixelwise(), data, "test")
     assert (found["dice"], found["volume_error"], found["hd95"]) == (1.0, 0.0, 0.0)
+
+
+VOLUMES = MaskedVolumes(
+    {p: [torch.zeros(1, 4, 4, 4)] for p in PARTS},
+    {p: [torch.zeros(4, 4, 4, dtype=torch.uint8)] for p in PARTS},
+    (4, 4, 4),
+)
+
+
+@pytest.mark.parametrize("data", [VOLUMES, images_of(np.ones((3, 4, 4)), np.ones((3, 4, 4)))])
+def test_who_is_asked_to_stop_judges_no_further(data):
+    stop = threading.Event()
+    stop.set()
+    with ends_when(stop), pytest.raises(Stopped):
+        judge(Pixelwise(), data, "test", surfaces=False)
 
 
 def test_large_patches_are_looked_at_a_few_at_a_time():

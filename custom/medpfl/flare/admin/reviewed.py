@@ -233,7 +233,7 @@ class Review:
         yield f"in all, besides numbers: {size(self.bytes)}"
         if policy.least_patients and any(kind.tensors for kind in self.leaving):
             of_each = ", of each class," if balances(config) else ""
-            counted = f"; this site has {self.patients['train']:,} in all" if self.patients else ""
+            counted = f"; this site has {self.patients['train']:,} to train on" if self.patients else ""
             if not (self.patients or self.public):
                 counted = "; how many this site has could not be told"
             yield (

@@ -19,6 +19,7 @@ from medpfl.core.layers import evaluating
 from medpfl.core.masked_data import Case, MaskedData, Spacing
 from medpfl.core.quiet import quiet
 from medpfl.core.site_data import Part, most_at_once
+from medpfl.core.stopping import stop_if_asked
 from medpfl.models import logits
 
 _IMAGES = 64
@@ -100,7 +101,7 @@ def predicted(model: nn.Module, case: Case, window: tuple[int, ...] | None) -> T
     """
     if window is None:
         at_a_time = case.images.split(at_once(case.images.shape[1:]))
-        found = [logits(model(x)).float().softmax(1) for x in at_a_time]
+        found = [_logits(model, x).float().softmax(1) for x in at_a_time]
         return torch.cat(found).transpose(0, 1)
     from monai.inferers import sliding_window_inference
 
@@ -112,6 +113,7 @@ def predicted(model: nn.Module, case: Case, window: tuple[int, ...] | None) -> T
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:
+    stop_if_asked()
     return logits(model(x))
 
 

@@ -116,6 +116,11 @@ class Segmentation(Task):
             found["dice_ci95"] = _dice_interval(_by_case(predictions)["dice"], of.whose)
         return found | {"dice_ci95_by": of.by if found["dice_ci95"] else None}
 
+    def never_answered(self, predictions: Judged) -> dict[int, int]:
+        """See :class:`~medpfl.tasks.task.Task`: structures of which no voxel is marked in any case."""
+        cases, marked = (predictions.true > 0).sum(0), predictions.predicted.any(0)
+        return {number: int(n) for number, n in enumerate(cases, start=1) if n and not marked[number - 1]}
+
     def losses(self, predictions: Judged) -> np.ndarray:
         """Minus log of a case's mean soft Dice, at least :data:`_LEAST_DICE`; 0 for a case without any structure."""
         return _losses(predictions.overlap, predictions.expected, predictions.true)

@@ -109,7 +109,7 @@ def _plain_values(image: Image) -> np.ndarray:
     if values.ndim == 3:
         values = values[..., :3]
         if not (values == values[..., :1]).all():
-            raise ValueError("it is in colours; one number a pixel, the class, is needed")
+            raise ValueError("it is in colours; one number a pixel, the class, is needed: are image and mask swapped?")
         values = values[..., 0]
     return values
 

@@ -42,6 +42,12 @@ class Volume:
         return not any(problem.level == "error" for problem in self.problems)
 
 
+def _is_dicom(path: Path) -> bool:
+    from pydicom.misc import is_dicom
+
+    return is_dicom(path)
+
+
 def read_volume(path: Path) -> Volume:
     """Reads a file's header; never raises for a file that is wrong."""
     try:
@@ -58,6 +64,8 @@ def read_volume(path: Path) -> Volume:
     except FileNotFoundError:
         return _wrong(path, "there is no such file")
     except Exception as error:  # nibabel, gzip and zlib raise errors of many kinds on damaged files.
+        if _is_dicom(path):
+            return _wrong(path, "is a DICOM file, one slice: give the folder of its series")
         return _wrong(path, f"cannot be read as NIfTI: {first_line(error)}")
     if len(shape) > 3 and set(shape[3:]) == {1}:
         shape = shape[:3]
