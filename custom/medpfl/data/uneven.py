@@ -41,7 +41,7 @@ def before_a_run(
     if mixes and len(described.get("sites") or {}) == 1:
         alone = ["There is one site, whose model is mixed with no other: what it gains is its own training's."]
     amiss = masks_amiss(described) if learned.labels == "mask" else []
-    return [*alone, *amiss, *_of_classes(learned, described, select_by)]
+    return [*alone, *amiss, *_of_classes(learned, described, select_by, mixes)]
 
 
 def masks_amiss(described: Mapping[str, Any]) -> list[str]:
@@ -71,13 +71,13 @@ def masks_amiss(described: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _of_classes(learned: Task, described: Mapping[str, Any], select_by: str) -> list[str]:
+def _of_classes(learned: Task, described: Mapping[str, Any], select_by: str, mixes: bool) -> list[str]:
     if not learned.one_class:
         return []
     known = {name: of for name, site in (described.get("sites") or {}).items() if (of := site.get("judged_classes"))}
     told = [counted(list(of["validation"].values())) for of in known.values()]
     classes = described.get("classes", ())
-    words = in_words(learned, selection(learned, select_by, told), classes) if told else []
+    words = in_words(learned, selection(learned, select_by, told), classes, mixes=mixes) if told else []
     single = {name: c for name, of in known.items() if (c := _only(of["test"])) is not None}
     if single:
         first = next(iter(single))

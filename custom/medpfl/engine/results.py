@@ -86,7 +86,7 @@ def build_results(
         "failures": [{"round": f.round, "site": f.site, "reason": f.reason} for f in state.failures],
         "notes": [
             *([plan.start.in_words()] if plan.start else []),
-            *(in_words_of(config.learned, state.selection, data.get("classes", ())) if state.selection else []),
+            *_of_selection(config, state, data),
             *_notes(config, state, data),
         ],
     }
@@ -259,6 +259,12 @@ def _nothing_told_rounds_apart(config: RunConfig, state: ServerState) -> list[st
         f"is better than another: the first, {state.best_round}, is reported, and the last may be better. More rounds, "
         "or --select-by loss, tell them apart."
     ]
+
+
+def _of_selection(config: RunConfig, state: ServerState, data: Mapping[str, Any]) -> list[str]:
+    if not state.selection:
+        return []
+    return in_words_of(config.learned, state.selection, data.get("classes", ()), mixes=config.mixes)
 
 
 def _no_choice(config: RunConfig) -> list[str]:

@@ -86,13 +86,14 @@ def selection(learned: Task, asked: str, told: Sequence[Mapping[str, Any]]) -> d
     return {"measure": measure, "asked": asked != AUTO, "cases": cases, "one_sided": one_sided, "lead": lead}
 
 
-def in_words(learned: Task, chosen: Mapping[str, Any], classes: Sequence[str] = ()) -> list[str]:
+def in_words(learned: Task, chosen: Mapping[str, Any], classes: Sequence[str] = (), *, mixes: bool = True) -> list[str]:
     """What a reader must know of the choice, a sentence or two for each reason; none where the task's first selects.
 
     Args:
         learned: the task.
         chosen: of :func:`selection`.
         classes: their names, as far as they are known.
+        mixes: whether the sites' models reach each other; where not, each site selects its own round.
     """
     titles = {m.name: m.title for m in (*learned.measures, LOSS)}
     title, words = titles[chosen["measure"]], []
@@ -105,8 +106,9 @@ def in_words(learned: Task, chosen: Mapping[str, Any], classes: Sequence[str] = 
             + (", which selects the round." if chosen["measure"] == chosen["lead"] else f"; {title} selects the round.")
         )
     if 0 < chosen["cases"] < FEW:
+        what = "The round is" if mixes else "Each site's round, by its own cases, is"
         words.append(
-            f"The round is selected on {chosen['cases']} validation cases in all, fewer than {FEW}: by {title}"
+            f"{what} selected on {chosen['cases']} validation cases in all, fewer than {FEW}: by {title}"
             + ("" if chosen["asked"] or chosen["measure"] != LOSS.name else ", which tells more of few cases")
             + ". Another round may be as good."
         )

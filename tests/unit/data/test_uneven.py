@@ -35,6 +35,8 @@ def test_a_large_class_and_few_cases_are_said_with_what_follows():
         "Class ill has more than 80% of the validation cases at 3 of 3 sites"
     )
     (few,) = before_a_run(PLAIN, described(*[([0, 1], [0, 1])] * 3))
+    (own,) = before_a_run(PLAIN, described(*[([0, 1], [0, 1])] * 3), mixes=False)
+    assert own.startswith("Each site's round, by its own cases, is selected on 6 validation cases in all, fewer than")
     assert few.startswith("The round is selected on 6 validation cases in all, fewer than 20: by validation loss")
 
 
