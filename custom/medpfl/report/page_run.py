@@ -134,9 +134,11 @@ def _site_note(run: Results) -> str:
         if chosen is None
         else f"round {chosen}" + (", chosen on validation data" * bool(validated))
     )
+    chooses = (run.get("choices") or {}).get("use", "received") != "received"
+    others = ", among whose models, the last round's and its own each site chose" if chooses else ""
     what = _explained(measures_of(run))
     return (
-        f"Test data at {when}. At the last round "
+        f"Test data at {when}{others}. At the last round "
         f"({len(run['rounds'])}): mean {measure.title} {printed(measure, last['mean'].get(measure.name))}"
         + (f", worst {measure.number(lowest[1])} ({lowest[0]})." if lowest else ".")
         + (f" {what}" if what else "")

@@ -212,6 +212,8 @@ def test_settings_of_one_algorithm_are_told_apart(make_run, tmp_path):
 def test_a_round_is_called_chosen_only_where_there_were_validation_data(five, tmp_path):
     _, page = report(tmp_path, five)
     assert "Test data at round 5, chosen on validation data." in page.text
+    _, page = report(tmp_path, five | {"choices": {"use": "blend"}})
+    assert "chosen on validation data, among whose models, the last round's and its own each site chose." in page.text
     for entry in five["rounds"]:
         for site in entry["sites"].values():
             site["validation"] = None
