@@ -77,6 +77,7 @@ def test_choices_compose():
         ({"algorithm": "f-fedap", "rounds": 1}, "f-FedAP spends half of the rounds on FedBN"),
         ({"algorithm": "fedavg", "sites": 3, "min_sites": 4}, "the quorum of 4 sites can never be met by 3 sites"),
         ({"algorithm": "fedavg", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning for fedavg"),
+        ({"algorithm": "fedblend", "settings": {"learning_rate": 0.5}}, r"\(did you mean lr\?\)"),
         ({"algorithm": "fedbn", "settings": {"layers": 2}}, "setting 'layers' has no meaning for fedbn"),
         ({"algorithm": "fedper", "personal": "top:2", "settings": {"layers": 2}}, "setting 'layers' has no meaning"),
         ({"algorithm": "fedap", "mixing": "samples", "settings": {"lambda": 0.5}}, "setting 'lambda' has no meaning"),

@@ -33,7 +33,7 @@ from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary
 
 SCHEMA = 3
-_NOTHING_FOUND = 0.005
+_NOTHING_FOUND = 0.05
 """Dice, a share, below which a network has found next to nothing."""
 
 

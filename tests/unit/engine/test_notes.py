@@ -57,7 +57,7 @@ def test_a_network_that_finds_next_to_nothing_is_said_to_be_of_no_use():
     sites["a"]["test"]["selected"]["dice"], sites["b"]["test"]["selected"]["dice"] = 0.0, 0.4
     run, state = SimpleNamespace(learned=TASKS["segmentation"]), SimpleNamespace(final=sites)
     (said,) = _next_to_nothing_found(run, state)
-    assert said.startswith("What a uses finds next to nothing (Dice below 0.005): as it is, it is of no use there.")
+    assert said.startswith("What a uses finds next to nothing (Dice below 0.05): as it is, it is of no use there.")
     assert _next_to_nothing_found(SimpleNamespace(learned=TASKS["classification"]), state) == []
 
 

@@ -297,3 +297,11 @@ def test_check_and_load_agree_on_what_is_no_volume(tmp_path, shape):
     assert not read_volume(path).usable
     with pytest.raises(UserError, match="dimensions"):
         _load(path)
+
+
+def test_a_slice_in_place_of_a_volume_is_said_to_be_one(tmp_path):
+    write_series(tmp_path / "s", chest(slices=1))
+    (problem,) = read_volume(tmp_path / "s" / "000.dcm").problems
+    assert problem.message.endswith("is a DICOM file, one slice: give the folder of its series")
+    (problem,) = read_volume(tmp_path / "s").problems
+    assert "cannot be read as NIfTI" in problem.message

@@ -45,7 +45,10 @@ class Volume:
 def _is_dicom(path: Path) -> bool:
     from pydicom.misc import is_dicom
 
-    return is_dicom(path)
+    try:
+        return is_dicom(path)
+    except OSError:  # a folder, or a file that may not be read
+        return False
 
 
 def read_volume(path: Path) -> Volume:
