@@ -24,7 +24,7 @@ _WRAPPED = (16384, 61440)
 """Values of 16 bits between which there are none where those above are negative ones, from -4096, without sign."""
 _HIGHEST = 4095.0
 """HU above which values count alike."""
-READS_MR = "--data-arg normalise=percentile or zscore reads MR"
+READS_MR = "a run with --data-arg normalise=percentile or zscore reads MR"
 """What to do about values that are no HU, or a series that is no CT."""
 
 
