@@ -98,7 +98,8 @@ def _lines(console: Console, title: str, rounds: int, phases: Mapping[str, str],
         elif now.round:
             spent = moment - started
             left = spent / now.round * (rounds - now.round)
-            words = f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s to the last{end}"
+            after = end if now.round == 1 else ""
+            words = f"{title}: round {now.round}/{rounds}, {spent:.0f} s, about {left:.0f} s to the last{after}"
         else:
             return
         last = moment
