@@ -135,7 +135,7 @@ def _site_note(run: Results) -> str:
         else f"round {chosen}" + (", chosen on validation data" * bool(validated))
     )
     chooses = (run.get("choices") or {}).get("use", "received") != "received"
-    others = ", among whose models, the last round's and its own each site chose" if chooses else ""
+    others = "; each site chose among its models, the last round's and the one that it trained alone" if chooses else ""
     what = _explained(measures_of(run))
     return (
         f"Test data at {when}{others}. At the last round "
