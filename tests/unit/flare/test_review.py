@@ -108,7 +108,7 @@ def test_review_refuses_what_may_rest_on_few_patients(tmp_path):
     [taken] = [line for line in replace(found, public=False).lines(HOSPITAL) if line.startswith("taken only where")]
     assert taken.endswith("; how many this site has could not be told")
     counted = replace(found, patients={"train": 1200, "validation": 1, "test": 1}).lines(HOSPITAL)
-    assert any(line.endswith("(policy: least_patients); this site has 1,200 in all") for line in counted)
+    assert any(line.endswith("(policy: least_patients); this site has 1,200 to train on") for line in counted)
 
 
 def test_review_as_json_is_the_same(kit):

@@ -188,8 +188,6 @@ def test_the_check_knows_what_it_is_asked_for(cohort, tmp_path):
     words = [f.message for f in check(cohort)]
     told = "s0: modality MR, not CT: a run with --data-arg normalise=percentile or zscore reads MR"
     assert any(told in w for w in words)
-        "s0: modality MR, not CT: a run with --data-arg normalise=percentile or zscore reads MR" in w for w in words
-    )
     assert any("S0.nii.gz: values from 0 to " in w and "normalise=percentile or zscore" in w for w in words)
     table = cohort / "north" / "labels.csv"
     table.write_text(table.read_text() + "ct,a\n")
