@@ -223,7 +223,10 @@ def test_the_check_counts_series_of_other_modalities(tmp_path):
     assert any("other modalities in the folder, not used: MR 2" in f.message for f in check(tmp_path))
     (tmp_path / "labels.csv").write_text("series,label\n0,0\n1,1\nmr0,1\n")
     errors = [f.message for f in check(tmp_path) if f.level == "error"]
-    assert len(errors) == 1 and "mr0: modality MR, not CT: a run with --data-arg normalise=percentile or zscore" in errors[0]
+    assert (
+        len(errors) == 1
+        and "mr0: modality MR, not CT: a run with --data-arg normalise=percentile or zscore" in errors[0]
+    )
 
 
 def test_a_mask_that_does_not_fit_its_image_cannot_be_used(tmp_path):
