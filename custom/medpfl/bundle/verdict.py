@@ -150,10 +150,10 @@ _WHICH = {"selected": "the model of the selected round", "last": "the model of t
 def _rows(card: Mapping[str, Any]) -> list[list[str]]:
     said, told = card["verdict"], Measure.signed if _in_points(card) else Measure.told
     if in_use(said["used"]) == ALONE:
-        known = [said["alone"] is not None and said["alone"].get(m.name) is not None for m in _told(card)]
+        alone = {m: _value(m, said["alone"]) for m in _told(card)}
         return [
-            [m.title, *2 * [_value(m, said["alone"])], told(m, 0.0) if there else NONE, NONE, "the same model"]
-            for m, there in zip(_told(card), known, strict=True)
+            [m.title, value, value, NONE if value == NONE else told(m, 0.0), NONE, "the same model"]
+            for m, value in alone.items()
         ]
     return [
         [

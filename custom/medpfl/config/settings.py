@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Formatter
@@ -64,11 +65,9 @@ class Accepted:
         """A hint at the setting that was meant, by its name or by the words that describe it; empty for none."""
         known = {n: named_fields(kind)[n].description for n, kind in self.kinds.items()}
         words = name.replace("_", " ")
-        fitting = [n for n, said in known.items() if said.startswith(words) and len(words) > 3]
-        described = min(fitting, key=len, default=name)  # the plain one of several, lr of finetune_lr
-        in_full = not known.get(described, "x").removeprefix(words)[:1].isalnum()
-        first, other = (described, name) if in_full else (name, described)
-        return did_you_mean(first, known) or did_you_mean(other, known)
+        described = [n for n, said in known.items() if re.match(rf"{re.escape(words)}\b", said)]
+        # The plain one of several: lr, and not finetune_lr, for learning_rate.
+        return did_you_mean(min(described, key=len, default=name), known)
 
     def at_server(self, name: str) -> bool:
         """Whether a setting is the server's business alone."""

@@ -49,11 +49,10 @@ class Centres:
             aside = f" and {len(self.held_out)} held out" if self.held_out else ""
             one = "; --partition dirichlet:A or iid divides it over simulated sites" if len(self.names) == 1 else ""
             count = f"{len(training)} centre{'s' * (len(training) != 1)}"
-            asked, named = self.config.names or (), set(self.config.names or ()) <= set(training)
-            others = [name for name in training if name not in asked] if asked and named else []
-            rest = (
-                f"; --held-out {','.join([*self.held_out, *others])} keeps the others out of training" if others else ""
-            )
+            asked, rest = self.config.names or (), ""
+            if asked and set(asked) < set(training):
+                out = ",".join(name for name in self.names if name not in asked)
+                rest = f"; --held-out {out} keeps the others out of training"
             wanted = ",".join(asked) or self.config.sites
             raise UserError(f"--sites {wanted}: {self.root} has {count} to train at{aside}{rest}{one}")
         names = self.config.site_names
