@@ -1,5 +1,6 @@
 """What all tests share: the command line, an environment that ends with its test, and a budget of time."""
 
+import functools
 import gc
 import io
 import os
@@ -11,6 +12,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import typer.main
+import typer.testing
 
 # Tests run side by side, and networks this small only wait for more threads; the processes of a test inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +22,9 @@ _began = time.monotonic()
 
 # What is imported and collected lives to the end: to look through it for garbage again and again takes a tenth of all.
 gc.disable()
+
+# A process calls one command as a rule; here the tree of all would be made again for each.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
 def pytest_collection_finish() -> None:

@@ -33,11 +33,11 @@ def more_classes(site, seed):
     return replace(data, labels={part: labels + 2 for part, labels in data.labels.items()})
 
 
-TINY = ["local", "fedavg", "fedprox", "fedbn", "fedper", "lg-fedavg", "fedap", "d-fedap", "f-fedap"]
-TINY += ["fedreg", "vhl", "fedvss"]
+QUICK = ["local", "fedbn", "fedap", "f-fedap", "vhl"]
+SLOW = ["fedavg", "fedprox", "fedper", "lg-fedavg", "d-fedap", "fedreg", "fedvss"]
 
 
-@pytest.mark.parametrize("algorithm", TINY)
+@pytest.mark.parametrize("algorithm", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_every_algorithm_lets_sites_join(tmp_path, algorithm):
     settings = {}
     if algorithm in ("fedap", "d-fedap"):

@@ -118,7 +118,7 @@ def test_two_classes_give_classical_delong():
     assert half_width(found["auroc_ci95"]) == pytest.approx(reach(degrees, variance, area), rel=1e-6)
 
 
-@pytest.mark.parametrize("positives", [2, 3, 5, 10])
+@pytest.mark.parametrize("positives", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5, 10))])
 def test_of_a_class_with_few_cases_the_interval_holds(positives):
     """By 1.96 deviations it would at 74, 82, 88 and 91 of 100."""
     rng, hits, truth = np.random.default_rng(positives), 0, norm.cdf(1.2 / np.sqrt(2))

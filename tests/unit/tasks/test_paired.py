@@ -10,6 +10,8 @@ from medpfl.tasks.measures import measures
 from medpfl.tasks.paired import auroc_gain, counted, differences, verdict
 
 MEASURES = ("accuracy", "balanced_accuracy", "auroc")
+SLOW = {"marks": pytest.mark.slow}
+"""Of simulations that say little more than the quick one beside them."""
 
 
 def one_hot(classes: np.ndarray, of: int = 3) -> np.ndarray:
@@ -55,7 +57,7 @@ def test_they_are_differences_of_the_measures_and_lie_in_their_intervals(n, clas
         assert back[name]["low"] == pytest.approx(-found[name]["high"], abs=1e-12)
 
 
-@pytest.mark.parametrize("n", [15, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 300))])
+@pytest.mark.parametrize("n", [15, *(pytest.param(n, **SLOW) for n in (60, 300))])
 def test_intervals_hold_the_truth_as_often_as_they_say(n):
     """Two models of known quality on three classes: scores are normal, shifted by 1.2 and 0.9 at the right class."""
     rng = np.random.default_rng(n)
@@ -95,7 +97,7 @@ def test_of_one_class_balanced_accuracy_is_accuracy_with_its_interval(n):
     assert found["balanced_accuracy"] == pytest.approx(found["accuracy"])
 
 
-@pytest.mark.parametrize("sizes", [(9, 1), (4, 3, 2, 1), (8, 6, 4, 2)])
+@pytest.mark.parametrize("sizes", [(9, 1), *(pytest.param(s, **SLOW) for s in ((4, 3, 2, 1), (8, 6, 4, 2)))])
 def test_rare_classes_show_a_difference_of_equal_models_in_no_more_than_one_of_twenty_sites(sizes):
     """Half of the cases differ, either way; without what is added to the centre 8 to 12 in a hundred show one."""
     rng, labels, trials = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes), 500
@@ -107,7 +109,7 @@ def test_rare_classes_show_a_difference_of_equal_models_in_no_more_than_one_of_t
     assert shown / trials <= 0.06
 
 
-@pytest.mark.parametrize("positives", [2, 3, 5])
+@pytest.mark.parametrize("positives", [2, *(pytest.param(n, **SLOW) for n in (3, 5))])
 def test_few_positives_seldom_tell_equal_models_apart_by_their_auc(positives):
     """By 1.96 deviations 24, 16 and 10 in a hundred would be told apart."""
     rng, shown, trials = np.random.default_rng(positives), 0, 600
@@ -119,8 +121,8 @@ def test_few_positives_seldom_tell_equal_models_apart_by_their_auc(positives):
     assert shown / trials <= 0.06
 
 
-@pytest.mark.parametrize("one_class_each", [False, True])
-@pytest.mark.parametrize("patients", [2, 3, 6])
+@pytest.mark.parametrize("one_class_each", [pytest.param(False, **SLOW), True])
+@pytest.mark.parametrize("patients", [pytest.param(2, **SLOW), 3, pytest.param(6, **SLOW)])
 def test_intervals_hold_where_many_cases_are_few_patients(patients, one_class_each):
     """Two models that are equally good, each better at patients of its own; of 200 intervals 89 % or more hold."""
     rng, cases = np.random.default_rng(patients), 30
@@ -155,7 +157,7 @@ UNEVEN = {
 }
 
 
-@pytest.mark.parametrize("alike", [0.5, 0.9])
+@pytest.mark.parametrize("alike", [pytest.param(0.5, **SLOW), 0.9])
 @pytest.mark.parametrize("sizes", UNEVEN.values(), ids=UNEVEN)
 def test_equal_models_seldom_differ_however_unequal_a_sites_patients(sizes, alike):
     """With K - 1 degrees of freedom and plain residuals they would at 15 to 33 of 100 sites in one of the measures."""
