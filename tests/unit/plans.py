@@ -8,7 +8,8 @@ from medpfl.algorithms.fedap.mixings import STATISTICS
 from medpfl.core.declarations import parse_declaration
 from medpfl.core.messages import Update, named
 from medpfl.core.parameters import ParameterSplit
-from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.core.server_state import ServerState
+from medpfl.server.rounds import Plan, advance, messages
 
 
 def make_plan(algorithm="fedavg", **fields):

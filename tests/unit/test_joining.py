@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from medpfl import algorithms
 from medpfl.algorithms.fedap.statistics import named_statistics
-from medpfl.algorithms.mixing_kinds import MeasuredMixing, Weights
+from medpfl.algorithms.mixing_kinds import MeasuredMixing
 from medpfl.config.run import make_config
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.messages import named
 from medpfl.core.moments import input_statistics, training_inputs
+from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import SiteLoaders, scale
 from medpfl.core.statefile import read_state, serialised_bytes
 from medpfl.data.inputs import stored_images
@@ -30,7 +31,6 @@ from medpfl.engine.newcomers import joined_results
 from medpfl.report.terminal_joined import print_joined
 from medpfl.runs.join import join
 from medpfl.server.newcomer import Welcome
-from medpfl.server.rounds import ServerState
 from medpfl.server.weighing import pop_sent
 from medpfl.site.adapt import adapt
 from medpfl.site.answer import answer
@@ -96,10 +96,10 @@ class Nearest(MeasuredMixing):
         return {"mean": torch.zeros(())}
 
     def received(self, run, state, fresh):
-        return Weights(np.eye(run.sites)), []
+        return np.eye(run.sites), []
 
     def matrix(self, run, state):
-        return Weights(np.eye(run.sites))
+        return np.eye(run.sites)
 
     def row_of(self, kept, own):
         near = np.array([1 / float(one["mean"]) for one in kept])

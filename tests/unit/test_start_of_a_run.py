@@ -12,13 +12,14 @@ from medpfl.algorithms.start import START
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Message, named
 from medpfl.core.parameters import StateError
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models.start_weights import Start
 from medpfl.runs.experiment import run_experiment
 from medpfl.runs.join import Joining, join
 from medpfl.server.newcomer import Welcome
-from medpfl.server.rounds import ServerState, messages
+from medpfl.server.rounds import messages
 from medpfl.site.answer import answer
 from medpfl.site.book import Book
 from medpfl.site.contract import Contract

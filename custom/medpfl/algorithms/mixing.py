@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medpfl.algorithms.mechanism import Rule, Run
-from medpfl.algorithms.mixing_kinds import MatrixMixing, Weights
+from medpfl.algorithms.mixing_kinds import MatrixMixing
 from medpfl.core.mixing import counted_samples, sample_weights, uniform_weights
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
@@ -28,9 +28,9 @@ class Identity(MatrixMixing):
             "use --personal everything, or the algorithm `local`"
         )
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """The unit matrix."""
-        return Weights(np.eye(run.sites))
+        return np.eye(run.sites)
 
 
 class Samples(MatrixMixing):
@@ -42,9 +42,9 @@ class Samples(MatrixMixing):
     common = True
     newcomer = Rule("the common model", "all sites have the same")
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """n_j / sum n in every row."""
-        return Weights(by_samples(run, state))
+        return by_samples(run, state)
 
 
 class SelfWeight(Settings):
@@ -61,10 +61,10 @@ class Equal(MatrixMixing):
     common = True
     newcomer = Rule("the common model", "all sites have the same")
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """1 / N in every row, over the sites that have joined."""
         joined = [float(site in state.samples) for site in run.site_names]
-        return Weights(np.tile(np.array(joined) / sum(joined), (run.sites, 1)))
+        return np.tile(np.array(joined) / sum(joined), (run.sites, 1))
 
 
 class WeighsSites(MatrixMixing):
@@ -98,9 +98,9 @@ class Uniform(WeighsSites):
     what = "lambda for the site itself, the rest equally (FedAP's ablation)"
     newcomer = Rule("the mean of the sites' models", "it has no own update to give lambda to")
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """lambda on the diagonal, (1 - lambda) / (N - 1) elsewhere."""
-        return Weights(uniform_weights(run.sites, self.settings.lambda_))
+        return uniform_weights(run.sites, self.settings.lambda_)
 
 
 def by_samples(run: Run, state: ServerState) -> np.ndarray:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
+
+import numpy as np
 
 from medpfl.algorithms.mechanism import Measuring, Mechanism, Rule, Run, ServerParts
 from medpfl.core.parameters import State
@@ -58,8 +60,8 @@ class MatrixMixing(Mixing):
     newcomer: ClassVar[Rule] = Rule("the mean of the sites' models", "it has no row in W")
 
     @abstractmethod
-    def matrix(self, run: Run, state: ServerState) -> Weights:
-        """W for the mix after the next round.
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
+        """W, (N, N), for the mix after the next round.
 
         With a parameter ``updates`` W is made after each round, of what its sites sent: by site its shared state, as
         it left the site. It changes nothing of that.
@@ -94,9 +96,3 @@ class CommonMixing(Mixing):
     @abstractmethod
     def mixed(self, updates: Sequence[State]) -> State:
         """The common next state. Updates are emptied tensor by tensor."""
-
-
-class Weights(NamedTuple):
-    """A matrix W, (N, N)."""
-
-    matrix: Any

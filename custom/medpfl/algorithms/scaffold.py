@@ -26,6 +26,7 @@ from medpfl.core.channels import Channel, like
 from medpfl.core.errors import UserError
 from medpfl.core.messages import named
 from medpfl.core.parameters import ParameterSplit, State
+from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
 from medpfl.training.part import Outcome, Part
 
@@ -127,6 +128,10 @@ class ControlVariates(Mechanism):
         if unused and int(kept[_SENT]) == round_.message.counted:  # not where that state is damaged, and this is older
             return {name: kept[name] - unused * kept[f"{_CHANGE}/{name}"] for name in before}
         return {name: kept[name] for name in before}
+
+    def asks(self, channel: Channel, run: Run, state: ServerState, site: str) -> bool:
+        """Nobody uses the last round's."""
+        return state.round + 1 < run.rounds
 
     def server_step(self, parts: ServerParts) -> ServerStep:
         """Step 4."""

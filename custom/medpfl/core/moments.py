@@ -64,6 +64,5 @@ def input_statistics(
 
 
 def training_inputs(data: SiteData) -> Iterator[Tensor]:
-    """The inputs of the training part, in batches of about 256 images, or of as many volumes as memory has room for."""
-    at_once = max(1, min(looked_at_once(data), data.samples("train")))
-    return (x for x, _ in data.batches("train", at_once))
+    """The inputs of the training part, in batches of about 256 images, or of as many patches as memory has room for."""
+    return (x for x, _ in data.batches("train", looked_at_once(data)))

@@ -102,7 +102,7 @@ class ParameterSplit:
             name: _frozen(tensor) if name in frozen else _entry(tensor, name in personal, personal.get(name))
             for name, tensor in state.items()
         }
-        self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+        self._trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         self._classifier = classification_layer(model, x)[0] if any_linear(model) else None
         self._guessed = x is None and sum(isinstance(module, nn.Linear) for module in model.modules()) > 1
 

@@ -18,7 +18,7 @@ Value = float | int | str
 class Settings(BaseModel):
     """The settings of one mechanism; none unless it says some. Names are those of ``--set``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def setting(default: Value, help: str, *, symbol: str = "", name: str | None = None, **more: Any) -> Any:

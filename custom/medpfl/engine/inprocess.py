@@ -18,12 +18,13 @@ from medpfl.core.errors import first_line
 from medpfl.core.growing import Growing
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.seeding import drawn_apart
+from medpfl.core.server_state import ServerState
 from medpfl.core.stopping import OF_SITES, ends_when
 from medpfl.core.threads import intra_op_threads
 from medpfl.engine.first_model import pick_device
 from medpfl.engine.progress import Progress, Watch, watch_nothing
 from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
-from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.site.answer import Party, answer
 

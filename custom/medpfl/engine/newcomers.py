@@ -19,8 +19,9 @@ from medpfl.core.attention import attention_blocks, head_entries
 from medpfl.core.errors import UserError
 from medpfl.core.layers import batch_norm_layers
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.server_state import ServerState
 from medpfl.server.checkpoint import checkpoint_config, load_checkpoint
-from medpfl.server.rounds import Plan, ServerState
+from medpfl.server.rounds import Plan
 
 EPOCHS = 5
 """How long a newcomer adapts unless the user says otherwise."""

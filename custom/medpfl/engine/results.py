@@ -23,11 +23,12 @@ from medpfl.core.gain import fewest_to_choose
 from medpfl.core.gain import verdict as gain_in_a_word
 from medpfl.core.growing import Growing
 from medpfl.core.plain import require_json
+from medpfl.core.server_state import ServerState
 from medpfl.core.version import __version__, own_sha256, version
 from medpfl.core.whole_file import write_bytes
 from medpfl.data.uneven import masks_amiss
 from medpfl.engine.verdict import reference, verdict
-from medpfl.server.state import Plan, ServerState
+from medpfl.server.state import Plan
 from medpfl.server.weighing import mixing_matrix
 from medpfl.tasks.selection import in_words as in_words_of
 from medpfl.tasks.summary import summary

@@ -6,7 +6,8 @@ from typing import Any
 
 from medpfl.algorithms import LOCAL
 from medpfl.core.gain import verdict as in_a_word
-from medpfl.server.state import Plan, ServerState
+from medpfl.core.server_state import ServerState
+from medpfl.server.state import Plan
 from medpfl.tasks.paired import counted
 from medpfl.tasks.summary import summary
 

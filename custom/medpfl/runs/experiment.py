@@ -16,6 +16,7 @@ from medpfl.core.errors import UserError
 from medpfl.core.growing import Growing
 from medpfl.core.lock import run_folder
 from medpfl.core.memory import keep_freed_memory
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import write_state
 from medpfl.core.whole_file import write_text
 from medpfl.data.kinds.npz.partitioned import PartitionedImages
@@ -41,7 +42,7 @@ from medpfl.runs.forgetting import NOT_MEASURED, forgetting
 from medpfl.runs.new_test import NO_TEST, new_test
 from medpfl.runs.running_statistics import NOT_HELD_AGAINST, running_statistics
 from medpfl.server.checkpoint import as_recorded, checkpoint_exists, load_checkpoint
-from medpfl.server.rounds import Plan, ServerState
+from medpfl.server.rounds import Plan
 from medpfl.site.book import Book
 from medpfl.site.delivery import CARD, DETAIL
 from medpfl.site.ending import final_state

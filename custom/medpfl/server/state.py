@@ -14,11 +14,9 @@ from medpfl.core.channels import Channel
 from medpfl.core.errors import UserError
 from medpfl.core.messages import named
 from medpfl.core.parameters import ParameterSplit, State
-from medpfl.core.server_state import Phase, ServerState
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import fingerprint
 from medpfl.models.start_weights import Start
-
-__all__ = ["Phase", "Plan", "ServerState", "require_same_pretrained"]
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,9 @@ class Plan:
         return named(START, self.start.state) if self.start else {}
 
     @property
-    def means(self) -> list[Channel]:
-        """The channels of whose tensors the server takes the mean."""
-        return [c for c in self.channels if c.to_server and c.joined == "mean"]
-
-    @property
     def limited(self) -> list[Channel]:
-        """Those of :attr:`means` that are measured by the other sites'."""
-        return [c for c in self.means if not c.spreads]
+        """The channels of whose tensors the server takes the mean, and which are measured by the other sites'."""
+        return [c for c in self.channels if c.to_server and c.joined == "mean" and not c.spreads]
 
     def upward(self, task: str) -> list[tuple[Channel, Mechanism]]:
         """The channels whose tensors may come with the answer to a task."""

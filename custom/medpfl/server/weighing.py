@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from medpfl.algorithms.failing import at_server, unchanged
-from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Mixing, Weights
+from medpfl.algorithms.mixing_kinds import CommonMixing, MatrixMixing, MeasuredMixing, Mixing
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update, of_channel
 from medpfl.core.mixing import cap_others, counted_samples, mix, restrict, sample_weights
@@ -75,14 +75,12 @@ def _checked(plan: Plan, found: Any, round_: int) -> np.ndarray:
     """W as a mixing gave it, (N, N) float64; a copy."""
     mixer = plan.config.mixer
     whose = f"mixing {mixer.name} {f'after round {round_}' if round_ else 'before round 1'}"
-    if not isinstance(found, Weights):
-        raise UserError(f"{whose}: its matrix gave {type(found).__name__}, not Weights")
-    _require_weights(found.matrix, plan.config.sites, whose)
-    if mixer.common and np.ptp(found.matrix.astype(np.float64), axis=0).max() > 1e-6:
+    _require_weights(found, plan.config.sites, whose)
+    if mixer.common and np.ptp(found.astype(np.float64), axis=0).max() > 1e-6:
         raise UserError(
             f"{whose}: rows of W differ, and it says common = True, that all sites get the same: leave it out"
         )
-    return np.array(found.matrix, dtype=np.float64)
+    return np.array(found, dtype=np.float64)
 
 
 def _among(plan: Plan, found: np.ndarray, present: Sequence[int]) -> np.ndarray:

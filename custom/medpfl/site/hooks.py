@@ -134,13 +134,14 @@ def checked_loss(mechanism: Mechanism, made: Loss) -> Loss:
     return _named(mechanism, "loss", loss)
 
 
-def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[str]) -> Outcome:
-    """What a round leaves.
+def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[str], model: nn.Module) -> Outcome:
+    """What a round leaves, :func:`apart` from the model.
 
     Args:
         mechanism: that it is of.
         outcome: as its part's end gave it.
         channels: the names of its channels to the server.
+        model: that was trained.
     """
     name = mechanism.name
     if not isinstance(outcome, Outcome):
@@ -155,7 +156,18 @@ def checked_outcome(mechanism: Mechanism, outcome: Outcome, channels: Sequence[s
     if outcome.state is not None:
         require_tensors_of(mechanism, "end", outcome.state, "its state")
         _require_finite(outcome.state, name, "end", "its state")
-    return outcome
+    sends = {channel: apart(tensors, model) for channel, tensors in outcome.sends.items()}
+    return replace(outcome, sends=sends, state=outcome.state and apart(outcome.state, model))
+
+
+def apart(tensors: State, model: nn.Module) -> State:
+    """With copies of those that lie in a model's memory, which another site's values are going to fill."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+
+    def inside(tensor: Tensor) -> bool:
+        return tensor.layout == torch.strided and tensor.untyped_storage().data_ptr() in own
+
+    return {name: tensor.clone() if inside(tensor) else tensor for name, tensor in tensors.items()}
 
 
 def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State:
@@ -173,8 +185,8 @@ def checked_whole(mechanism: Mechanism, state: State, model: nn.Module) -> State
     return state
 
 
-def checked_leaving(mechanism: Mechanism, before: State, leaving: State) -> State:
-    """The shared state on its way out, after a mechanism's step."""
+def checked_leaving(mechanism: Mechanism, before: State, leaving: State, model: nn.Module) -> State:
+    """The shared state on its way out, after a mechanism's step, :func:`apart` from the model."""
     what = "what its leaving gave"
     require_tensors_of(mechanism, "leaving", leaving, what)
     if leaving is not before:
@@ -182,7 +194,7 @@ def checked_leaving(mechanism: Mechanism, before: State, leaving: State) -> Stat
     if strange := sorted({*leaving} ^ {*before}):
         has = "has" if strange[0] in leaving else "lacks"
         raise WrongForm(mechanism.name, "leaving", f"{what} {has} {strange[0]!r}: give all of the update")
-    return leaving
+    return apart(leaving, model)
 
 
 def shapes(model: nn.Module) -> dict[str, torch.Size]:

@@ -22,6 +22,7 @@ from medpfl.site import words
 from medpfl.site.hooks import (
     CheckedTerm,
     WrongForm,
+    apart,
     calling,
     checked_leaving,
     checked_loss,
@@ -165,8 +166,9 @@ class Method:
         for mechanism, part in self._parts.items():
             if part.end:
                 own = [c.name for c, of in self._channels.items() if of is mechanism and c.to_server]
-                self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own)
-                require_same_network(mechanism, "end", self.rounds[mechanism].model, self._shapes)
+                model = self.rounds[mechanism].model
+                self._outcomes[mechanism] = checked_outcome(mechanism, part.end(), own, model)
+                require_same_network(mechanism, "end", model, self._shapes)
 
     def states(self) -> dict[str, State]:
         """What mechanisms and optimizers keep for the next round, by mechanism."""
@@ -182,7 +184,7 @@ class Method:
         for mechanism, round_ in self.rounds.items():
             with calling(mechanism, "leaving"):
                 left = mechanism.leaving(shared, round_)
-            shared = checked_leaving(mechanism, shared, left)
+            shared = checked_leaving(mechanism, shared, left, round_.model)
         return shared
 
     def sent(self, channels: Iterable[tuple[str, Mechanism]]) -> State:
@@ -193,9 +195,11 @@ class Method:
             if outcome and channel in outcome.sends:
                 tensors = outcome.sends[channel]
             elif isinstance(mechanism, Measuring):
+                round_ = self.rounds[mechanism]
                 with calling(mechanism, "measured"):
-                    tensors = mechanism.measured(channel, self.rounds[mechanism])
+                    tensors = mechanism.measured(channel, round_)
                 require_tensors_of(mechanism, "measured", tensors, f"what it measured for {channel}")
+                tensors = apart(tensors, round_.model)
             else:
                 raise WrongForm(mechanism.name, "end", f"it has nothing to send in {channel} at this site")
             found |= named(channel, {name: tensor.cpu() for name, tensor in tensors.items()})

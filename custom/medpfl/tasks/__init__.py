@@ -7,11 +7,12 @@ from functools import cache
 
 from medpfl.core.errors import UserError
 from medpfl.core.installed import installed
+from medpfl.core.measure import Measure
 from medpfl.tasks.classification import Classification
 from medpfl.tasks.multi_label import MultiLabel
 from medpfl.tasks.ordinal import Ordinal
 from medpfl.tasks.segmentation.task import Segmentation
-from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.task import Task
 
 TASKS: dict[str, Task] = {task.name: task for task in (Classification(), MultiLabel(), Ordinal(), Segmentation())}
 """This package's, by name."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from medpfl.core.measure import Measure
 from medpfl.core.own_loaders import LEFT_OUT, LabelOutside
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined, predict
@@ -16,7 +17,6 @@ from medpfl.tasks.further import Drawn, draws, further, of_classes, reliability,
 from medpfl.tasks.measures import measures, shares
 from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import differences
-from medpfl.tasks.task import Measure
 from medpfl.tasks.told import Enough, filled
 
 _MOST_LOSS = 12.0

@@ -223,13 +223,15 @@ def sums(weights: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Sum of precisions times steps of recall over distinct scores, (rows,)."""
+    """Mean over the positive cases of the precision at each one's score, (rows,)."""
     order = np.argsort(-scores, kind="stable")
-    last = np.flatnonzero(np.diff(scores[order], append=-np.inf))  # equal scores are one step
+    falling, there = -scores[order], np.flatnonzero(positive[order])
+    last = np.searchsorted(falling, falling[there], side="right") - 1  # of the cases with its score
     w = weights[:, order]
-    hit, seen = (np.cumsum(part, 1)[:, last].astype(float) for part in (w * positive[order], w))
-    steps = np.diff(hit, axis=1, prepend=0)
-    return (steps * np.where(seen > 0, hit / seen, 0)).sum(1) / hit[:, -1]
+    own = w[:, there]
+    hit = own.cumsum(1)[:, np.searchsorted(there, last, side="right") - 1]
+    precision = hit / w.cumsum(1)[:, last].astype(float)
+    return (own * np.where(own > 0, precision, 0)).sum(1) / own.sum(1, dtype=float)
 
 
 def over(values: np.ndarray, classes: list[int] | range) -> np.ndarray:

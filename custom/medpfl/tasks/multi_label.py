@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from medpfl.core.measure import Measure
 from medpfl.core.own_loaders import OtherLabels
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.auc import macro_auc
@@ -21,7 +22,6 @@ from medpfl.tasks.further_labels import further_of_labels, label_reliability, la
 from medpfl.tasks.intervals import mean_gain
 from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import auroc_gain
-from medpfl.tasks.task import Measure
 from medpfl.tasks.told import Enough, filled
 
 _LEAST = 1e-5

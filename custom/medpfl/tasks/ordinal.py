@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, FiniteFloat
 
+from medpfl.core.measure import Measure
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined
 from medpfl.tasks.intervals import ALIKE, bootstrap_interval, mean_gain
-from medpfl.tasks.measures import measures
-from medpfl.tasks.paired import differences
-from medpfl.tasks.task import Measure
+from medpfl.tasks.measures import shares
+from medpfl.tasks.paired import share_differences
 from medpfl.tasks.told import Enough, filled
 
 
@@ -55,16 +55,14 @@ class Ordinal(Classification):
     def pooled(self, predictions: list[Predictions]) -> dict[str, Any]:
         """Of all samples together."""
         probabilities, labels = joined(predictions)
-        plain = measures(probabilities, labels)
         if not len(labels):
             return {"n": 0, **dict.fromkeys(self.selecting)}
-        grades = _grades(probabilities, labels)
+        grades, classes = _grades(probabilities, labels), probabilities.shape[1]
         return {
             "n": len(labels),
-            "kappa": quadratic_kappa(grades, labels, probabilities.shape[1]),
+            "kappa": quadratic_kappa(grades, labels, classes),
             "mae": float(np.abs(grades - labels).mean()),
-            "accuracy": plain["accuracy"],
-            "balanced_accuracy": plain["balanced_accuracy"],
+            **shares(probabilities, labels, np.ones(classes, dtype=bool)),
         }
 
     def figures(self, predictions: Predictions, of: Cases = UNKNOWN) -> dict[str, Any]:
@@ -104,7 +102,6 @@ class Ordinal(Classification):
         Draws of one grade alone, of which kappa is not known, tell no difference: were they left out, the one case of a
         rare grade would be in all others, and decide. None where all draws differ alike, but not by 0.
         """
-        found = differences(new[0], old[0], new[1], of.whose)
         (labels, classes), grades = (new[1], new[0].shape[1]), [_grades(p[0], p[1]) for p in (new, old)]
         error = np.abs(grades[1] - labels) - np.abs(grades[0] - labels)
 
@@ -119,8 +116,7 @@ class Ordinal(Classification):
         return {
             "kappa": ends and {"difference": difference, "low": ends[0], "high": ends[1]},
             "mae": mean_gain(error, of.whose),
-            "accuracy": found["accuracy"],
-            "balanced_accuracy": found["balanced_accuracy"],
+            **share_differences(new[0], old[0], labels, of.whose),
         }
 
 

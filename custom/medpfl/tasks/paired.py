@@ -55,25 +55,35 @@ def differences(
         several cases of one patient: nobody knows how another differs. A case whose probabilities are not finite is
         wrong, and has no rank: there is no AUC then.
     """
+    every = np.ones(new.shape[1], dtype=bool) if counting is None else counting
+    area = None
+    if len(labels) and not of_one_patient(whose) and all(np.isfinite(p).all() for p in (new, old)):
+        positive = labels == np.arange(new.shape[1])[:, None]
+        area = auroc_gain(*(as_log_odds(p)[:, every] for p in (new, old)), positive[every], whose=whose)
+    return {**share_differences(new, old, labels, whose, every), "auroc": area}
+
+
+def share_differences(
+    new: np.ndarray,
+    old: np.ndarray,
+    labels: np.ndarray,
+    whose: np.ndarray | None = None,
+    counting: np.ndarray | None = None,
+) -> dict[str, Difference | None]:
+    """``accuracy`` and ``balanced_accuracy`` of :func:`differences`."""
     if not len(labels) or of_one_patient(whose):
-        return dict.fromkeys(("accuracy", "balanced_accuracy", "auroc"))
-    finite = [np.isfinite(p).all(1) for p in (new, old)]
-    right, was_right = ((p.argmax(1) == labels) & sure for p, sure in zip((new, old), finite, strict=True))
+        return dict.fromkeys(("accuracy", "balanced_accuracy"))
+    right, was_right = ((p.argmax(1) == labels) & np.isfinite(p).all(1) for p in (new, old))
     change = right.astype(float) - was_right
     number = independent(whose, len(change))
     middle, variance = _variance(change)
     errors = ((change - change.mean()) / len(change))[None]
     of_patients = between_patients(errors, np.ones_like(errors, dtype=bool), whose)
     variance = widest(max(variance, _of_one_more(change, whose)), of_patients, whose)
-    every = np.ones(new.shape[1], dtype=bool) if counting is None else counting
-    area = None
-    if all(sure.all() for sure in finite):
-        positive = labels == np.arange(new.shape[1])[:, None]
-        area = auroc_gain(*(as_log_odds(p)[:, every] for p in (new, old)), positive[every], whose=whose)
+    balanced = counting is None or counting.all()
     return {
         "accuracy": _interval(float(change.mean()), middle, float(np.sqrt(variance)), number),
-        "balanced_accuracy": _mean_over_classes(change, labels, whose, number) if every.all() else None,
-        "auroc": area,
+        "balanced_accuracy": _mean_over_classes(change, labels, whose, number) if balanced else None,
     }
 
 

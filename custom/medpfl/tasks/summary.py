@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.tasks.task import Measure
+from medpfl.core.measure import Measure
 
 
 def summary(per_site: Mapping[str, Mapping[str, Any]], measures: Sequence[Measure]) -> dict[str, dict[str, Any]]:

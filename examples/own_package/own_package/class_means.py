@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.mechanism import LocalRound, Rule, Run, ServerParts, ServerStep, Step, Turn
 from medpfl.algorithms.mixing import by_samples
-from medpfl.algorithms.mixing_kinds import MatrixMixing, Weights
+from medpfl.algorithms.mixing_kinds import MatrixMixing
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.parameters import ParameterSplit, State
 from medpfl.core.server_state import ServerState
@@ -110,7 +110,7 @@ class ClassMeans(MatrixMixing):
 
         return step
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """Step 4."""
         weights, sent = by_samples(run, state), state.kept.get(self.name, {})
         known = [i for i, site in enumerate(run.site_names) if site in sent and sent[site]["shares"].any()]
@@ -119,7 +119,7 @@ class ClassMeans(MatrixMixing):
             near = [float(np.exp(-distance(own, sent[run.site_names[j]]) / self.settings.means_width)) for j in known]
             weights[i] = 0
             weights[i, known] = np.array(near) / sum(near)
-        return Weights(weights)
+        return weights
 
 
 def class_means(model: nn.Module, layer: nn.Linear, data: SiteData) -> State:

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from medpfl.algorithms.base import Algorithm
 from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.mechanism import Rule, Run
-from medpfl.algorithms.mixing_kinds import MatrixMixing, Weights
+from medpfl.algorithms.mixing_kinds import MatrixMixing
 from medpfl.core.parameters import State
 from medpfl.core.server_state import ServerState
 from medpfl.core.settings import Settings, setting
@@ -41,7 +41,7 @@ class Attentive(MatrixMixing):
     weighs_sites = True  # so that a hospital's limit on another site's weight holds
     newcomer = Rule("the mean of the sites' models", "it has sent no model")
 
-    def matrix(self, run: Run, state: ServerState, updates: Mapping[str, State]) -> Weights:
+    def matrix(self, run: Run, state: ServerState, updates: Mapping[str, State]) -> np.ndarray:
         """W of the sites that sent an update; who sent none keeps what it has."""
         there = [i for i, site in enumerate(run.site_names) if site in updates]
         models = torch.stack([flat(updates[run.site_names[i]]) for i in there])
@@ -49,7 +49,7 @@ class Attentive(MatrixMixing):
         rows = (1 - self.settings.amp_own) * alike.fill_diagonal_(-torch.inf).softmax(1).numpy()
         weights = np.zeros((run.sites, run.sites))
         weights[np.ix_(there, there)] = rows + self.settings.amp_own * np.eye(len(there))
-        return Weights(weights)
+        return weights
 
 
 def flat(state: State) -> torch.Tensor:

@@ -46,6 +46,22 @@ def expected(model: nn.Module, personal: int, x: torch.Tensor) -> list[torch.Ten
     return [logits(m(x)) for m in (model, without(model, 0, cut), without(model, cut, width))]
 
 
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_of_bfloat16_logits_that_nearly_agree_the_gradient_is_not_rounding(spread):
+    torch.manual_seed(0)
+    shared = (3 * torch.randn(64, 5)).bfloat16()
+    personal = (shared.float() + spread * torch.randn(64, 5)).bfloat16()
+
+    def gradient(dtype):
+        x = shared.clone().to(dtype).requires_grad_()
+        consistency_term(x, personal.to(dtype), 1.0).backward()
+        return x.grad.double()
+
+    exact = gradient(torch.float64)
+    assert (gradient(torch.bfloat16) - exact).norm() < 0.01 * exact.norm()  # as bfloat16 has it in the end
+    assert (gradient(torch.float32) - exact).norm() < 1e-5 * exact.norm()
+
+
 class Wrapped(nn.Module):
     """A model that only the general way knows."""
 

@@ -11,8 +11,9 @@ from tiny import sites_of
 
 from medpfl.config.run import make_config
 from medpfl.core.seeding import derive_seed, generator
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 
 EPOCHS, LR, BATCH, LAMBDA = 2, 0.05, 8, 0.3
 

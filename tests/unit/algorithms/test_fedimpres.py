@@ -20,13 +20,14 @@ from medpfl.core.errors import Stopped, UserError
 from medpfl.core.messages import Message, named
 from medpfl.core.parameters import ParameterSplit, StateError
 from medpfl.core.seeding import generator
+from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import endless_batches
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
 from medpfl.models import build_model, logits
 from medpfl.runs.experiment import run_experiment
 from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
-from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.weighing import mixing_matrix
 from medpfl.site.store import MemoryStore
 from medpfl.tasks import TASKS

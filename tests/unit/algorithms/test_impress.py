@@ -60,6 +60,22 @@ def test_what_the_federation_has_learned_of_batch_norm_is_kept(monkeypatch):
     assert seen["own.running_mean"].abs().min() > 1  # of what comes out of the layer before, about -7
 
 
+@pytest.mark.parametrize("images", [256, 258, 700])
+def test_of_many_images_all_count_the_same(monkeypatch, images):
+    seen = {}
+
+    def look(model, start, how, stop):
+        seen.update(model.state_dict())
+        raise OSError("seen")
+
+    monkeypatch.setattr("medpfl.algorithms.fedimpres.impress.synthesise", look)
+    make, start = (lambda: nn.Sequential(nn.BatchNorm2d(1))), torch.randn(images, 1, 4, 4)
+    start[-2:] += 100  # which alone would be a batch of 258 images' second
+    split = ParameterSplit(make(), parse_declaration("batch-norm"))
+    impression_maker(split, make, split.personal_state(make()), start, SETTINGS)(split.shared_state(make()))
+    assert float(seen["0.running_mean"]) == pytest.approx(float(start.mean()), rel=0.01)
+
+
 @pytest.mark.parametrize("personal", ["nothing", "batch-norm"])
 def test_it_can_be_stopped_from_the_first_look_at_the_images_on(personal):
     impress, shared = maker(9, personal, stop=lambda: True)

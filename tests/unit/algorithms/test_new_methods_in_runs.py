@@ -6,9 +6,10 @@ from tiny import config, figures, names_sent, plan_of, run, same, sites_of
 
 from medpfl.core.messages import Update
 from medpfl.core.parameters import StateError
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 
 METHODS = ("ditto", "apfl", "fedrep", "scaffold", "fedbabu", "fedcurv", "fedreg", "vhl", "fedvss", "fedyogi")
 TRAINED = ("fc1.weight", "fc1.bias", "norm.weight", "norm.bias", "fc2.weight", "fc2.bias")

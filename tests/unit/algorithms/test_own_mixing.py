@@ -9,7 +9,6 @@ from medpfl.algorithms.fedprox import Proximal
 from medpfl.algorithms.label_prior import LabelPrior
 from medpfl.algorithms.mechanism import Moved, Step
 from medpfl.algorithms.mixing import Samples, Uniform
-from medpfl.algorithms.mixing_kinds import Weights
 from medpfl.core.channels import Channel, Entry
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Message
@@ -90,9 +89,8 @@ def test_what_it_adds_is_in_the_results(monkeypatch):
 @pytest.mark.parametrize(
     ("matrix", "words"),
     [
-        (lambda *_: np.eye(3), "mixing samples before round 1: its matrix gave ndarray, not Weights"),
-        (lambda *_: Weights(np.eye(3)), "before round 1: rows of W differ, and it says common = True"),
-        (lambda *_: Weights(torch.eye(3)), r"W must be an array of 3x3, not Tensor \[3, 3\]"),
+        (lambda *_: np.eye(3), "before round 1: rows of W differ, and it says common = True"),
+        (lambda *_: torch.eye(3), r"W must be an array of 3x3, not Tensor \[3, 3\]"),
         (lambda self, run, state: state.kept["means"], r"samples: its matrix at the server failed .*KeyError: 'means'"),
     ],
 )
@@ -170,7 +168,7 @@ def test_w_may_be_made_of_the_rounds_updates(monkeypatch):
     def matrix(self, run, state, updates):
         given.append((state.round, {site: float(tensors["fc2.bias"][0]) for site, tensors in updates.items()}))
         largest = max(updates, key=lambda site: given[-1][1][site])
-        return Weights(np.tile(np.eye(3)[run.site_names.index(largest)], (3, 1)))
+        return np.tile(np.eye(3)[run.site_names.index(largest)], (3, 1))
 
     monkeypatch.setattr(Uniform, "matrix", matrix)
     made = config("fedavg", mixing="uniform", rounds=2)
@@ -192,7 +190,7 @@ def test_a_w_of_updates_that_fails_is_named_with_its_round(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [bool, int, np.float32, np.longdouble])
 def test_w_may_be_of_any_real_numbers_and_a_view(monkeypatch, dtype):
-    monkeypatch.setattr(Uniform, "matrix", lambda self, run, state, updates: Weights(np.eye(3, dtype=dtype)[::-1]))
+    monkeypatch.setattr(Uniform, "matrix", lambda self, run, state, updates: np.eye(3, dtype=dtype)[::-1])
     state, _ = run(config("fedavg", mixing="uniform", rounds=1))
     assert state.weights.tolist() == np.eye(3)[::-1].tolist()
 
@@ -201,7 +199,7 @@ def test_a_cap_on_others_holds_for_a_w_of_updates_and_results_have_what_was_used
     """Each site would get the next one's model alone; the third, which the second would get, is away."""
 
     def matrix(self, run, state, updates):
-        return Weights(np.roll(np.eye(3), 1, axis=1))
+        return np.roll(np.eye(3), 1, axis=1)
 
     def away(*_):
         raise StateError("away")
@@ -218,7 +216,7 @@ def test_a_cap_on_others_holds_for_a_w_of_updates_and_results_have_what_was_used
 def test_what_a_mixing_is_given_it_does_not_change(monkeypatch):
     def matrix(self, run, state, updates):
         updates["site-1"]["fc1.bias"].zero_()
-        return Weights(np.eye(3))
+        return np.eye(3)
 
     monkeypatch.setattr(Uniform, "matrix", matrix)
     with pytest.raises(UserError, match="uniform: its matrix at the server changed what it was given in place"):

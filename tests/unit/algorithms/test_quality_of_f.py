@@ -9,10 +9,11 @@ from medpfl.algorithms.fedap.quality import doubtful, judge, stability
 from medpfl.config.run import make_config
 from medpfl.core.declarations import Nothing
 from medpfl.core.parameters import ParameterSplit
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.results import build_results
 from medpfl.server.checkpoint import load_checkpoint, save_checkpoint
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 from medpfl.site.store import MemoryStore
 
 

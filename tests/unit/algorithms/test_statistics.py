@@ -124,6 +124,14 @@ def test_running_statistics():
     assert (mean.tolist(), variance.tolist()) == ([0.0] * 16, [4.0] * 16)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_running_statistics_are_no_longer_the_networks(dtype):
+    model = nn.BatchNorm1d(2).to(dtype)
+    found = running_statistics(model)
+    model.running_mean.fill_(7.0)
+    assert found["/mean"].tolist() == [0.0, 0.0]
+
+
 def test_layers_without_running_statistics_have_none():
     assert running_statistics(nn.BatchNorm1d(3, track_running_stats=False)) == {}
 

@@ -14,6 +14,7 @@ from tiny import Net, config, sites_of
 
 from medpfl.core.errors import UserError
 from medpfl.core.lock import claimed
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import read_state
 from medpfl.data.sites import open_source
 from medpfl.engine.federation import Federation
@@ -24,7 +25,6 @@ from medpfl.flare.transport.trust import REHEARSAL
 from medpfl.runs.join import Joining, checkpoint_to_join, join
 from medpfl.server.checkpoint import checkpoint_config
 from medpfl.server.newcomer import Welcome
-from medpfl.server.rounds import ServerState
 from medpfl.site.answer import answer
 
 

@@ -9,13 +9,14 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from medpfl.config.run import make_config
+from medpfl.core.server_state import ServerState
 from medpfl.data.kinds.npz.catalog import find
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import FILTER
 from medpfl.flare.transport.executor import PersonalizedExecutor
 from medpfl.flare.transport.filter import AllowListFilter
 from medpfl.flare.transport.payload import REASON, message_to_model
-from medpfl.server.rounds import ServerState, messages
+from medpfl.server.rounds import messages
 
 SHARED = ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]
 SHARED += [f"fc{k}.{what}" for k in (1, 2, 3) for what in ("weight", "bias")]

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from medpfl.cli.main import app
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.server_state import ServerState
 from medpfl.flare.job.export import export_job
 from medpfl.flare.transport.tracking import check_tracker, how_to_see, installed, new_values
 from medpfl.runs.experiment import run_experiment
-from medpfl.server.rounds import ServerState
 from medpfl.tasks import TASKS
 
 NAMES = [measure.name for measure in TASKS["classification"].measures]

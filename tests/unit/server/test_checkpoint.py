@@ -10,9 +10,10 @@ from medpfl.config.named_code import fingerprints
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure
 from medpfl.core.permitted_code import permit
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.server.checkpoint import as_recorded, checkpoint_exists, difference, load_checkpoint, save_checkpoint
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 from medpfl.site.answer import answer
 from medpfl.training.settings import Training
 

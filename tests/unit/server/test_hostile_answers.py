@@ -15,9 +15,10 @@ from plans import final_answer, hello, joined, make_plan, next_values, round_of,
 from medpfl.core.errors import UserError
 from medpfl.core.messages import Failure, Update
 from medpfl.core.parameters import StateError
+from medpfl.core.server_state import ServerState
 from medpfl.engine.results import build_results
 from medpfl.flare.transport.payload import INFO, update_of
-from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages
+from medpfl.server.rounds import QuorumNotMet, advance, messages
 from medpfl.server.updates import in_words
 
 HUGE = 10**5000

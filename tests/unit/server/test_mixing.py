@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tiny import config as tiny_config
 from tiny import run
 
-from medpfl.algorithms.mixing_kinds import Weights
 from medpfl.core.errors import UserError
 from medpfl.core.mixing import mix, restrict, sample_weights, uniform_weights
 
@@ -131,6 +130,6 @@ def test_scalars_and_emptied_updates():
 def test_a_matrix_that_is_none_ends_the_run(monkeypatch, matrix, words):
     """Another package's mixing may give one; scaled in silence, it would be another method, or none."""
     config = tiny_config("fedavg", sites=3)
-    monkeypatch.setattr(type(config.mixer), "matrix", lambda *_: Weights(matrix))
+    monkeypatch.setattr(type(config.mixer), "matrix", lambda *_: matrix)
     with pytest.raises(UserError, match=words):
         run(config)

@@ -11,7 +11,8 @@ from tiny import config
 from medpfl.algorithms.fedap.similarity import copies, similarity_weights
 from medpfl.core.errors import UserError
 from medpfl.core.mixing import cap_others, counted_samples, restrict, uniform_weights
-from medpfl.server.rounds import ServerState, advance
+from medpfl.core.server_state import ServerState
+from medpfl.server.rounds import advance
 from medpfl.server.weighing import mixing_matrix
 
 

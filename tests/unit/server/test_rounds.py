@@ -7,8 +7,9 @@ from plans import MEANS, final_answer, hello, joined, make_plan, next_values, ro
 from tiny import same
 
 from medpfl.core.messages import Failure, Update
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import serialised_bytes
-from medpfl.server.rounds import QuorumNotMet, ServerState, advance, messages
+from medpfl.server.rounds import QuorumNotMet, advance, messages
 from medpfl.server.weighing import mixing_matrix
 
 

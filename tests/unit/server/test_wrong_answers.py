@@ -8,7 +8,8 @@ from tiny import same
 
 from medpfl.core.messages import Failure, Message, NotAsked, Update
 from medpfl.core.parameters import StateError
-from medpfl.server.rounds import ServerState, advance
+from medpfl.core.server_state import ServerState
+from medpfl.server.rounds import advance
 from medpfl.server.updates import check_update
 
 

@@ -16,10 +16,11 @@ from tiny import config, run, same, sites_of
 from medpfl.bundle.inference import items
 from medpfl.config.run import make_config
 from medpfl.core.errors import UserError
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import fingerprint, read_state
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.server.rounds import ServerState, messages
+from medpfl.server.rounds import messages
 from medpfl.site.delivery import _FIELDS, Delivery
 from medpfl.site.store import MODEL, DiskStore
 from medpfl.tasks.evaluation import predict

@@ -6,10 +6,11 @@ from tiny import Net, config, plan_of, same, sites_of
 
 from medpfl.core.messages import Failure, Message
 from medpfl.core.parameters import StateError
+from medpfl.core.server_state import ServerState
 from medpfl.core.statefile import fingerprint
 from medpfl.engine.federation import Federation
 from medpfl.engine.inprocess import run_in_process
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 from medpfl.site.account import Account
 from medpfl.site.answer import answer
 from medpfl.site.book import Book

@@ -5,6 +5,7 @@ import torch
 from tiny import config, sites_of
 
 from medpfl.algorithms.fedprox import Proximal
+from medpfl.core.channels import Channel, like
 from medpfl.core.messages import Message
 from medpfl.engine.federation import Federation
 from medpfl.site.answer import answer
@@ -47,6 +48,36 @@ def test_no_mechanism_but_the_runs_is_named(monkeypatch):
     gate, failed = trained(monkeypatch, begin)
     assert "jane-doe" in failed.told
     assert gate.reason(failed.told) == UNKNOWN
+
+
+def test_what_leaves_and_what_is_kept_are_not_the_networks_own_memory(monkeypatch):
+    """In one process the next site trains in the same network."""
+
+    def channels(self, run, model, split):
+        return (Channel("proximal", True, like(split.shared_views(model)), ("train",), "its parameters"),)
+
+    def begin(self, round_):
+        own = round_.split.shared_views(round_.model)
+
+        def end():
+            found = {name: p.detach() for name, p in own.items()}
+            return Outcome(state=found, sends={"proximal": found})
+
+        return Part(end=end)
+
+    def leaving(self, shared, round_):
+        return {**shared, **{name: p.detach() for name, p in round_.split.shared_views(round_.model).items()}}
+
+    for name, hook in {"channels": channels, "begin": begin, "leaving": leaving}.items():
+        monkeypatch.setattr(Proximal, name, hook)
+    federation = Federation.of(config("fedprox"))
+    site, model = sites_of(federation)["site-1"], federation.model()
+    message = Message("train", 1, dict(federation.initial_shared), info={"asked": ["proximal"]})
+    sent = site.handle(message, model).tensors
+    left = model.state_dict()["fc2.bias"].clone()
+    model.fc2.bias.data.fill_(7.0)
+    for found in (sent["fc2.bias"], sent["proximal/fc2.bias"], site.store.get("proximal", 1)["fc2.bias"]):
+        assert torch.equal(found, left)
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])

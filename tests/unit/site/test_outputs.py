@@ -13,10 +13,11 @@ from medpfl.core.masked_data import MaskedImages, MaskedVolumes
 from medpfl.core.messages import Failure, Message
 from medpfl.core.own_loaders import LabelOutside, LoaderError, NotPlain, require_inside
 from medpfl.core.permitted_code import permit
+from medpfl.core.server_state import ServerState
 from medpfl.core.site_data import PARTS, ImageTensors, SiteLoaders
 from medpfl.engine.federation import Federation
 from medpfl.runs.experiment import run_experiment
-from medpfl.server.rounds import ServerState, messages
+from medpfl.server.rounds import messages
 from medpfl.site.answer import answer
 from medpfl.site.outputs import require_outputs
 from medpfl.site.policy import SitePolicy

@@ -7,8 +7,9 @@ from tiny import Net, config, images, plan_of, same, sites_of, without_channels
 from medpfl.core.messages import Failure, Message, Update
 from medpfl.core.parameters import StateError
 from medpfl.core.seeding import Chance
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
-from medpfl.server.rounds import ServerState, advance, messages
+from medpfl.server.rounds import advance, messages
 from medpfl.site.answer import answer
 from medpfl.site.store import MODEL, PERSONAL, DiskStore
 from medpfl.tasks import TASKS

@@ -21,7 +21,7 @@ from medpfl.algorithms.fedap.statistics import (
 )
 from medpfl.algorithms.mechanism import LocalRound, Rule, Run, ServerParts
 from medpfl.algorithms.mixing import SelfWeight, WeighsSites, by_samples
-from medpfl.algorithms.mixing_kinds import MeasuredMixing, Weights
+from medpfl.algorithms.mixing_kinds import MeasuredMixing
 from medpfl.core.channels import Channel
 from medpfl.core.errors import NotInOnePlace, UserError
 from medpfl.core.layers import batch_norm_layers, how_to_get_batch_norm
@@ -102,11 +102,11 @@ class _Similarity(WeighsSites, MeasuredMixing):
                 told.append((names[j], _COPY.format(names[i])))
         return similarity_weights(distances, self.settings.lambda_), told
 
-    def matrix(self, run: Run, state: ServerState) -> Weights:
+    def matrix(self, run: Run, state: ServerState) -> np.ndarray:
         """Eqs. 7 and 8; by numbers of samples as long as nothing is known."""
         if state.weights is None:
-            return Weights(by_samples(run, state))
-        return Weights(state.weights)
+            return by_samples(run, state)
+        return state.weights
 
     def row_of(self, kept: Sequence[State], own: State) -> np.ndarray:
         """By 1 / distance, with the sum 1: lambda, a site's own share, goes to the others."""
@@ -255,11 +255,11 @@ class SimilarityRunning(_Similarity):
 
     def due(self, run: Run) -> int:
         """Half of the rounds."""
-        return max(1, run.rounds // 2)
+        return run.rounds // 2
 
     def asks(self, channel: Channel, run: Run, state: ServerState, site: str) -> bool:
         """From half of the rounds on, once; until they come W is FedBN's."""
-        return state.round + 1 >= run.rounds // 2 and site not in state.kept.get(STATISTICS, {})
+        return state.round + 1 >= self.due(run) and site not in state.kept.get(STATISTICS, {})
 
     def measured(self, channel: str, round_: LocalRound) -> State:
         """The running statistics after training; a site that joins adapts batch norm to its data first."""

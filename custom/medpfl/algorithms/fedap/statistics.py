@@ -112,10 +112,10 @@ def _keep_running(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def running_statistics(model: nn.Module) -> State:
-    """Running mean and variance of every batch-norm layer that keeps them, float64, on the CPU (f-FedAP)."""
-    return named_statistics(
-        {
-            path: (layer.running_mean.double().cpu(), layer.running_var.double().cpu())
-            for path, layer in _keep_running(model).items()
-        }
-    )
+    """Copies of the running mean and variance of every batch-norm layer that keeps them, float64, CPU (f-FedAP)."""
+
+    def copied(tensor: Tensor) -> Tensor:
+        return tensor.to("cpu", torch.float64, copy=True)
+
+    layers = _keep_running(model)
+    return named_statistics({path: (copied(m.running_mean), copied(m.running_var)) for path, m in layers.items()})

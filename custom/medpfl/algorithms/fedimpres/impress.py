@@ -19,7 +19,7 @@ from medpfl.core.site_data import batch_sizes
 BRIGHTEST = 8.0
 """What a pixel of an impression may be at most; of images that it starts from most lie in [-1, 1]."""
 _IMAGES = 256
-"""Images in a batch of which statistics are taken."""
+"""Images in a batch of which statistics are taken, at most one more."""
 
 
 def impression_maker(
@@ -80,7 +80,7 @@ def impression_maker(
 def _take_statistics(model: nn.Module, layers: Sequence[nn.Module], images: Tensor, stop: Callable[[], bool]) -> None:
     """Replaces running statistics of layers that the federation has none of by those of the images.
 
-    A single image has none, and the model keeps its own.
+    Of many they are the mean over batches of the same size. A single image has none, and the model keeps its own.
     """
     if len(images) == 1:
         return
@@ -92,7 +92,7 @@ def _take_statistics(model: nn.Module, layers: Sequence[nn.Module], images: Tens
         layer.reset_running_stats()
         layer.momentum = None  # the mean over all batches
     with torch.no_grad():
-        for batch in images.split(batch_sizes(len(images), _IMAGES)):
+        for batch in images.split(batch_sizes(len(images), _IMAGES, even=True)):
             if stop():
                 raise Stopped
             model(batch.to(device))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, log_softmax, scaled_dot_product_attention
 
 from medpfl.core.attention import attention_blocks, head_size, output_projection
+from medpfl.core.mixing import reckoned_in
 from medpfl.models import logits
 from medpfl.models.bag_attention import BagAttention
 
@@ -33,7 +34,8 @@ def consistency_term(shared: Tensor, personal: Tensor, temperature: float) -> Te
     Returns:
         A scalar >= 0; gradients flow into both.
     """
-    log_g, log_l = log_softmax(shared / temperature, 1), log_softmax(personal / temperature, 1)
+    dtype = reckoned_in(shared.dtype)  # where heads come to agree, the difference of bfloat16 logits is rounding
+    log_g, log_l = (log_softmax(scores.to(dtype) / temperature, 1) for scores in (shared, personal))
     return ((log_g.exp() - log_l.exp()) * (log_g - log_l)).sum(1).mean()
 
 

@@ -26,6 +26,7 @@ from medpfl.core.lock import claimed
 from medpfl.core.memory import RoundEnd, give_back_freed_memory
 from medpfl.core.messages import Failure, Message, NotAsked, Update
 from medpfl.core.parameters import StateError
+from medpfl.core.server_state import ServerState
 from medpfl.engine.federation import Federation
 from medpfl.engine.progress import Progress
 from medpfl.engine.results import build_results, write_json, write_results
@@ -35,7 +36,7 @@ from medpfl.flare.transport.state import require_owner, state_folder
 from medpfl.flare.transport.tracking import keep_in, new_values, publish, stay_offline
 from medpfl.flare.transport.trust import check_job, submitter
 from medpfl.server.checkpoint import CHECKPOINT, checkpoint_exists, load_checkpoint, save_checkpoint
-from medpfl.server.rounds import Plan, ServerState, advance, messages
+from medpfl.server.rounds import Plan, advance, messages
 from medpfl.server.state import require_same_pretrained
 from medpfl.server.updates import in_words
 

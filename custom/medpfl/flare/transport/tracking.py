@@ -18,7 +18,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.utils.analytix_utils import create_analytic_dxo
 
 from medpfl.core.errors import UserError
-from medpfl.server.rounds import ServerState
+from medpfl.core.server_state import ServerState
 
 if TYPE_CHECKING:
     from nvflare.recipe.spec import Recipe

@@ -11,12 +11,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from torch import Tensor, nn
 
+from medpfl.core.measure import Measure
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases
 from medpfl.tasks.intervals import ALIKE, mean_gain, mean_interval
 from medpfl.tasks.segmentation.judging import Judged, at_once, judge
 from medpfl.tasks.segmentation.outlines import outlined
-from medpfl.tasks.task import Measure, Task
+from medpfl.tasks.task import Task
 from medpfl.tasks.told import Enough
 
 _LEAST_DICE = 0.05

@@ -356,9 +356,10 @@ def test_the_command_in_one_line_without_traceback(medpfl, cohort, tmp_path):
 
 
 def test_nothing_of_patients_or_paths_is_in_what_a_site_sends(cohort, monkeypatch):
+    from medpfl.core.server_state import ServerState
     from medpfl.engine.federation import Federation
     from medpfl.flare.transport.payload import update_to_shareable
-    from medpfl.server.rounds import ServerState, advance, messages
+    from medpfl.server.rounds import advance, messages
     from medpfl.site.store import MemoryStore
 
     federation = Federation.of(config(cohort))
