@@ -16,11 +16,12 @@ from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.side_by_side import REFERENCE
 from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
+from medpfl.report.sweep import swept as report_of_sweep
 from medpfl.report.sweep_chosen import chosen_values
 from medpfl.runs import comparison
-from medpfl.runs.asked import as_meant, configs_of
+from medpfl.runs.asked import as_meant, configs_of, variants_of
 from medpfl.runs.comparison import How
-from medpfl.runs.sweep import Sweep, run_sweep
+from medpfl.runs.sweep import Sweep, _methods, run_sweep
 from medpfl.tasks import TASKS
 
 TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
@@ -289,6 +290,53 @@ def test_settings_change_together(tmp_path):
     assert [(run["config"]["local_epochs"], run["config"]["rounds"]) for run in runs] == [(1, 2), (2, 1)]
     assert ">1 (2)</text>" in (tmp_path / "report.html").read_text()
     assert [point["rounds"] for point in found["groups"][1]["points"]] == [2, 1]
+
+
+@pytest.mark.parametrize("uneven", [0, 1])
+def test_where_one_values_classes_are_uneven_all_values_are_of_the_same_measure(lambdas, uneven):
+    """Each value's comparison by itself would choose what it leads with, and a table has one head."""
+    folder, _ = lambdas
+
+    def run(name, at):
+        found = json.loads((folder / name / "seed-0" / "results.json").read_text())
+        if at == uneven:
+            found["selection"]["lead"] = "balanced_accuracy"
+        return found
+
+    at_each = [{0: [run("local", k)], 1: [run(f"fedap/lambda={value}", k)]} for k, value in enumerate((0.2, 0.9))]
+    of = Sweeping(("lambda",), ((0.2,), (0.9,)))
+    found = report_of_sweep(of, [("Local training", "local"), ("FedAP", "fedap")], at_each)
+    assert found["measures"][0]["name"] == "balanced_accuracy"
+    for k, point in enumerate(found["groups"][1]["points"]):
+        assert point["by_seed"]["0"] == at_each[k][1][0]["final"]["selected"]["mean"]["balanced_accuracy"]
+
+
+def test_files_of_variants_and_of_values_are_named_by_their_whole_paths(tmp_path, monkeypatch):
+    """Sites run in other folders."""
+    monkeypatch.chdir(tmp_path)
+    by_sweep = Sweep.parse("pretrain=a.safetensors,b.safetensors")
+    made = configs_of(["fedap"], 1, by_sweep.fields(("a.safetensors",), said()))
+    made += configs_of(["fedap:pretrain=a.safetensors"], 1, said())
+    given = [run.all_settings["pretrain"] for _, run in made if run.algorithm == "fedap"]
+    assert given == [str(tmp_path / "a.safetensors")] * 2
+
+
+def test_two_values_of_one_folder_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"would have one folder, fedap/pretrain=d_a\.safetensors"):
+        swept(tmp_path / "out", ["fedap"], "pretrain=d/a.safetensors,d_a.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_local_training_is_called_so_whatever_networks_the_variants_name():
+    variants, usual = variants_of(["fedavg:model=cifar-resnet20", "fedprox"], said())
+    assert usual == "lenet5"
+    assert [label for label, _ in _methods(variants)] == [
+        "Local training (model=cifar-resnet20)",
+        "Local training",
+        "FedAvg (model=cifar-resnet20)",
+        "FedProx",
+    ]
 
 
 def test_of_what_sites_use_local_training_has_one_run():

@@ -17,6 +17,9 @@ ALONE = "alone"
 NOTHING = 0.0005
 """A smaller difference, half of the last digit that is printed (0.1 points), is none, however narrow its interval: two
 patients whose Dice differ by a thousandth of a point each are not harmed by it."""
+LEAST_PATIENTS = 6
+"""Of fewer a bootstrap has no interval, and shares of cases and AUCs show no difference: five differ the same way by
+chance more often than an interval of 95 % allows."""
 OF_CLASSES = ("accuracy", "balanced_accuracy")
 """Measures that say nothing where all test cases are of one class. The AUC is not defined there."""
 MISSES = "An interval of 95 % misses the true difference in about one case of 20."

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from medpfl.core.gain import LEAST_PATIENTS
 from medpfl.core.measure import LOSS, Measure
 from medpfl.core.numbers_in_words import count
 from medpfl.report.charts import Curve, Print, line_chart, three_digits
@@ -29,7 +30,6 @@ from medpfl.report.page_tables import (
 from medpfl.report.reading import Results, class_titles, is_local, local_reference, round_series, selected, worst_site
 from medpfl.report.verdicts import gains_part
 from medpfl.report.words import counted_as, further
-from medpfl.tasks.intervals import LEAST_PATIENTS
 
 _ALONE = "Alone: the model that each site trained alone beside the run, its own rival."
 

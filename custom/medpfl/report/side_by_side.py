@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"(?<![\w.])(?<!\w-)\d[\d.,]*")
 """In a note; not in the name of a site."""
 
 
-def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Comparison:
+def compare(runs: list[Results], unfinished: Sequence[Unfinished] = (), measures: Sequence[Measure] = ()) -> Comparison:
     """Group finished runs by algorithm over seeds and pair them, seed by seed and site by site.
 
     Standard deviations (``sd``) are over seeds, with n - 1 in the denominator, and None for a single seed. The
@@ -44,6 +44,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     Args:
         runs: finished ones.
         unfinished: what was to be compared too and ended early.
+        measures: in the order of the report, where it is of more than these runs; by default :func:`leading`.
 
     Returns:
         ``{"schema", "measures", "data", "seeds", "groups": [...], "pairs": [...], "unfinished"}``; groups in the
@@ -61,9 +62,7 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
     check_tasks(runs)
     groups = grouped(runs)
     check_pairs(groups)
-    first = runs[0]
-    # Where one seed's classes are so uneven that its reports begin with another measure, all seeds' do.
-    measures = all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), first))
+    first, measures = runs[0], measures or leading(runs)
     scores = {label: {seed: selected(run) for seed, run in by_seed.items()} for label, by_seed in groups.items()}
     trained = list(trained_alone(groups))
     ranks = mean_ranks(scores, measures[0])
@@ -91,6 +90,11 @@ def compare(runs: list[Results], unfinished: Sequence[Unfinished] = ()) -> Compa
         "pairs": every_pair(scores, measures[0]),
         "unfinished": list(unfinished),
     }
+
+
+def leading(runs: Sequence[Results]) -> tuple[Measure, ...]:
+    """The measures, in front the one that one run's report must begin with: where its classes are uneven, all do."""
+    return all_measures(next((run for run in runs if (run.get("selection") or {}).get("lead")), runs[0]))
 
 
 def _summarise(

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medpfl.report.measures import of_task
 from medpfl.report.reading import local_reference, selected
 
 
@@ -26,7 +27,7 @@ def sites_csv(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _lines(name: str, results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    measures = [measure["name"] for measure in results["measures"]]
+    measures = [measure.name for measure in of_task(results)]
     reference = (local_reference(results) or {}).get("sites", {})
     made = []
     for site, told in (selected(results) or {}).get("sites", {}).items():

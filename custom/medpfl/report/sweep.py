@@ -11,7 +11,7 @@ from typing import Any
 from medpfl.core.measure import Measure
 from medpfl.report.measures import all_measures, change, change_head, first, printed, short_head, spread
 from medpfl.report.reading import Results, selected, site_scores
-from medpfl.report.side_by_side import REFERENCE, Comparison, compare
+from medpfl.report.side_by_side import REFERENCE, Comparison, compare, leading
 from medpfl.report.trained_alone import OWN_RIVAL, trained_otherwise
 from medpfl.report.unfinished import Unfinished, unfinished_words
 
@@ -92,7 +92,9 @@ def swept(
         ``label``, ``algorithm`` and, in the order of the values, ``points``: the comparison's figures at that value,
         and under ``runs`` by seed every measure of every site. Where a run ended early a point has none of them.
     """
-    compared = [compare([run for own in runs.values() for run in own]) if runs else None for runs in at_each]
+    at_values = [[run for own in runs.values() for run in own] for runs in at_each]
+    measures = leading([run for runs in at_values for run in runs])
+    compared = [compare(runs, measures=measures) if runs else None for runs in at_values]
     begun = next(filter(None, compared))
     groups = []
     for index, (label, algorithm) in enumerate(methods):

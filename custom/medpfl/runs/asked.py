@@ -34,15 +34,16 @@ Fields = Mapping[str, Any]
 
 
 def as_meant(fields: Fields) -> dict[str, Any]:
-    """The fields with whole paths, ``sites`` that are names as ``names``, and a number of held-out centres as such."""
+    """The fields with whole paths, ``sites`` that are names as ``names``, and a number of held-out centres as such.
+
+    Paths in settings and the partition, which variants and sweeps have too, :func:`config_of` makes whole.
+    """
     held_out = fields["held_out"]
     return {
         **fields,
         "data": _whole_path(fields["data"]),
         **_sites(fields["sites"]),
-        "partition": _partition(fields["partition"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
-        "settings": _settings(fields["settings"]),
         "init": fields["init"] and os.path.realpath(fields["init"]),
         "augment": content(fields["augment"]),
     }
@@ -60,7 +61,8 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
         UserError: what is wrong.
     """
     algorithm = taken_up(algorithm)
-    given = {"algorithm": algorithm, **fields}
+    whole = {"partition": _partition(fields["partition"]), "settings": _settings(fields["settings"])}
+    given = {"algorithm": algorithm, **fields, **whole}
     data, partition = given["data"] or SAMPLE, given["partition"]
     kind = kind_of(data, given["data_args"])
     given["task"] = task_for(data, given["data_args"], given["task"])
@@ -92,6 +94,19 @@ def _network(fields: Fields) -> str:
     return kind_of(data, data_args).network(data, data_args) or tasks()[task].network
 
 
+def variants_of(algorithms: Sequence[str], fields: Fields) -> tuple[list[Variant], str]:
+    """A comparison's variants, local training of every network among them; and the network where a variant names none.
+
+    Args:
+        algorithms: see :func:`configs_of`.
+        fields: likewise.
+    """
+    variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
+    schedule, _ = published_defaults([v.algorithm for v in variants])
+    usual = fields["model"] or schedule.get("model") or _network(fields)
+    return with_local(variants, usual), usual
+
+
 def configs_of(
     algorithms: Sequence[str],
     seeds: Seeds,
@@ -110,10 +125,8 @@ def configs_of(
         UserError: what is wrong.
     """
     every = seeds_of(seeds)
-    variants = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
+    variants, usual = variants_of(algorithms, fields)
     schedule, training = published_defaults([v.algorithm for v in variants])
-    usual = fields["model"] or schedule.get("model") or _network(fields)
-    variants = with_local(variants, usual)
     models = [v.choices.get("model", usual) for v in variants]
     permit(*(spec.partition(":")[0] for model in models if (spec := code_of(model))))
     with said_in():

@@ -209,8 +209,8 @@ def _with_further_tests(
         found = measured[part](bool(asked))
         notes = [note for note in results["notes"] if not note.startswith(_REASONS[part])]
         results = results | ({"notes": [*notes, found]} if isinstance(found, str) else {"notes": notes, part: found})
-        write_results(out / RESULTS, results)
         write_report([results], out / "report.html")
+        write_results(out / RESULTS, results)  # last: it says that the test is there
     return results
 
 

@@ -73,6 +73,7 @@ def run_in_production(
         if note:
             config = in_the_words_of(note["config"], _named_as(config, note))
             if resume and (results := _results_of(note["job"], out)):
+                _write_pages(results, out)  # from which a kill may have kept the run
                 return results
         else:
             # The server must answer, and the sites be there, before anything is thrown away.
@@ -94,9 +95,13 @@ def run_in_production(
         results["environment"] |= {"env": "prod", "job": note["job"]}
         results["notes"] = [*results["notes"], *_told(results)]
         write_results(out / RESULTS, results)
-        write_text(out / "history.csv", history_csv(results))
-        write_report([results], out / "report.html")
+        _write_pages(results, out)
     return results
+
+
+def _write_pages(results: Results, out: Path) -> None:
+    write_text(out / "history.csv", history_csv(results))
+    write_report([results], out / "report.html")
 
 
 def _told(results: Results) -> list[str]:

@@ -24,8 +24,8 @@ from medpfl.report.page import write_sweep_report
 from medpfl.report.sweep import Sweeping, Swept, sweep_csv, sweep_note, sweep_rows, swept
 from medpfl.report.sweep_chosen import chosen_note, chosen_rows, with_chosen
 from medpfl.report.words import algorithm_name
-from medpfl.runs.asked import Fields, configs_of
-from medpfl.runs.comparison import How, Variant, all_results, in_full, with_local
+from medpfl.runs.asked import Fields, configs_of, variants_of
+from medpfl.runs.comparison import How, Variant, all_results, in_full
 from medpfl.runs.seeds import Seeds
 
 FIELDS = ("sites", "rounds", "local_epochs", "partition", "train_fraction", "holdout", "model", "use")
@@ -169,7 +169,8 @@ def run_sweep(
     results, unfinished = all_results(list(every.values()), out, how, "sweep")
     made = dict(zip(every, results, strict=True))
     at_each = [_by_method(runs, made) for runs in plan]
-    found = with_chosen(swept(sweep.sweeping, _methods(algorithms, points[0]), at_each, unfinished), at_each)
+    variants, _ = variants_of(algorithms, sweep.fields(sweep.values[0], fields))
+    found = with_chosen(swept(sweep.sweeping, _methods(variants), at_each, unfinished), at_each)
     write_sweep(found, out)
     return found
 
@@ -189,7 +190,7 @@ def _folders(
 ) -> list[list[tuple[str, RunConfig]]]:
     """By value the runs' folders and configurations; a run that is the same at all values has one folder."""
     same = {name for name, config in points[0] if all((name, config) in runs for runs in points)}
-    found, known = [], {}
+    found, known, there = [], {}, {}
     for index, runs in enumerate(points):
         at = sweeping.folder(index)
         for i, (name, config) in enumerate(runs):
@@ -197,6 +198,12 @@ def _folders(
                 raise UserError(f"{name} and {twin} are the same run at {sweeping.label(index)}; give each once")
         # Where some of what is swept changes nothing a run is there already.
         where = [known.setdefault((name, in_full(config)), f"{name}/{at}") for name, config in runs]
+        for folder, (_, config) in zip(where, runs, strict=True):
+            if there.setdefault((folder, config.seed), in_full(config)) != in_full(config):
+                raise UserError(
+                    f"two of the sweep's runs would have one folder, {folder}, whose name has _ for signs of paths: "
+                    "give a file another name"
+                )
         found.append([(name if name in same else at_, config) for at_, (name, config) in zip(where, runs, strict=True)])
     return found
 
@@ -213,15 +220,11 @@ def _by_method(
     return found
 
 
-def _methods(algorithms: Sequence[str], runs: Sequence[tuple[str, RunConfig]]) -> list[tuple[str, str]]:
-    """Label and algorithm, in the order of the first seed's runs; a label is a title, and what is changed of it."""
-    given = [Variant.parse(text) for text in dict.fromkeys(algorithms)]
-    model = next(config.model for _, config in runs)
-    by_folder: Mapping[str, Variant] = {v.folder: v for v in with_local(given, model)}
-    names = {folder: config.algorithm for folder, config in runs}
-    return [(_label(by_folder[name]) if name in by_folder else name, of) for name, of in names.items()]
+def _methods(variants: Sequence[Variant]) -> list[tuple[str, str]]:
+    """Label and algorithm; a label is a title, and what is changed of it."""
 
+    def label(variant: Variant) -> str:
+        changed = variant.text.partition(":")[2].replace(",", ", ")
+        return algorithm_name(variant.algorithm) + (f" ({changed})" if changed else "")
 
-def _label(variant: Variant) -> str:
-    changed = variant.text.partition(":")[2].replace(",", ", ")
-    return algorithm_name(variant.algorithm) + (f" ({changed})" if changed else "")
+    return [(label(variant), variant.algorithm) for variant in variants]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from medpfl.tasks.intervals import ALIKE, LEAST_PATIENTS, by_patient, drawn_interval
+from medpfl.core.gain import LEAST_PATIENTS
+from medpfl.tasks.intervals import ALIKE, by_patient, drawn_interval
 
 NAMES = ("sensitivity", "specificity", "f1", "average_precision", "brier", "ece")
 BINS = 10

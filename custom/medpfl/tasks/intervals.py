@@ -10,12 +10,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
+from medpfl.core.gain import LEAST_PATIENTS
+
 Z95 = 1.959963984540054
 ALIKE = 1e-9
 """How far values may be apart that are the same but for rounding, as a share of them where they have a unit."""
-LEAST_PATIENTS = 6
-"""Of fewer a bootstrap has no interval, and shares of cases and AUCs show no difference: five differ the same way by
-chance more often than an interval of 95 % allows."""
 
 
 def by_patient(values: np.ndarray, whose: np.ndarray | None) -> np.ndarray:

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from medpfl.core.gain import verdict
+from medpfl.core.gain import LEAST_PATIENTS, verdict
 from medpfl.tasks.auc import as_log_odds, counts, paired_auc
 from medpfl.tasks.intervals import (
     ALIKE,
-    LEAST_PATIENTS,
     Z95,
     between_patients,
     by_patient,

@@ -6,12 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from tiny import config as tiny_config
 
 from medpfl.config.run import make_config
 from medpfl.core.errors import Interrupted, UserError
 from medpfl.core.lock import LOCK
 from medpfl.flare.admin.connected import Refused
 from medpfl.runs import real_sites as production
+from medpfl.runs.experiment import run_experiment
 
 CONFIG = make_config(algorithm="fedavg", sites=2, rounds=2)
 
@@ -126,6 +128,22 @@ def test_a_number_of_sites_takes_the_names_of_those_that_are_connected(server, t
     assert [now.note for now in seen] == ["the connected sites take part: north, south"]
     server.sites = ("north",)
     assert start(tmp_path, resume=True)[0] == "job-1 did not end well"
+
+
+def test_a_kill_before_the_page_is_made_up_for(server, tmp_path, monkeypatch):
+    results = run_experiment(tiny_config(rounds=1, sites=2), tmp_path / "simulated", env="inprocess", threads=1)
+    monkeypatch.setattr(Server, "complete", lambda *_: results)
+    with monkeypatch.context() as patch:
+        patch.setattr(production, "write_report", interrupted)
+        start(tmp_path / "out", ends=KeyboardInterrupt)
+    assert (tmp_path / "out" / "results.json").exists()
+    found = production.run_in_production(CONFIG, tmp_path / "out", kit=tmp_path, resume=True)
+    assert found["environment"]["job"] == "job-1" and len(server.experiments) == 1
+    assert (tmp_path / "out" / "report.html").exists() and (tmp_path / "out" / "history.csv").exists()
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("left", ["state", "flare/project.yml", "flare.log", "results.json"])

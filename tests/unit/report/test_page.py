@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -101,6 +103,11 @@ def test_accessible(five, twenty, tmp_path):
         assert page.tags.count("caption") == page.tags.count("table") == page.tags.count("thead")
         assert 'scope="col"' in markup
         assert 'scope="row"' in markup
+
+
+def test_a_page_is_made_without_torch():
+    code = "import sys, medpfl.report.page; print([m for m in ('torch', 'scipy', 'monai') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_nothing_is_fetched_from_elsewhere(twenty, tmp_path):

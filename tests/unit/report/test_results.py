@@ -16,6 +16,7 @@ from medpfl.report.reading import (
     selected,
     worst_site,
 )
+from medpfl.report.sites_csv import sites_csv
 
 ACCURACY = Measure("accuracy", "accuracy")
 
@@ -91,6 +92,13 @@ def test_missing_and_binary_files(tmp_path):
     (tmp_path / "results.json").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(UserError, match="not a text file"):
         load_results(tmp_path)
+
+
+def test_the_table_of_sites_also_of_files_that_do_not_say_their_measures(five):
+    run = {key: value for key, value in five.items() if key != "measures"}
+    head, *lines = sites_csv([("local", run)]).splitlines()
+    assert head.startswith("run,seed,site,n,accuracy,balanced_accuracy,auroc")
+    assert len(lines) == len(run["final"]["selected"]["sites"])
 
 
 def test_differences_take_the_sites_that_both_have(five):
