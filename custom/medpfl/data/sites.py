@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medpfl.algorithms import algorithm as method
 from medpfl.config.run import RunConfig
+from medpfl.config.settings import paths
 from medpfl.core.errors import UserError
 from medpfl.data.kinds.kind import CentreKind
+from medpfl.data.kinds.npz.catalog import SAMPLE
 from medpfl.data.kinds.npz.medmnist import known_set
-from medpfl.data.kinds.registry import kind_of
+from medpfl.data.kinds.registry import absent, kind_of, meant
+from medpfl.data.partition.by_patient import require_drawn
 from medpfl.data.source import DataSource
 from medpfl.tasks import tasks
 
@@ -38,6 +43,67 @@ def open_source(config: RunConfig, own: Path | None = None) -> DataSource:
     if kind.is_here(config.data):
         task_for(config.data, config.data_args, config.task)
     return kind.source(config)
+
+
+def as_data_say(algorithm: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's fields with what its data say of it where nobody else does: task, network, partition, number of sites.
+
+    The partition's file and those in settings get whole paths: sites run in other folders.
+
+    Args:
+        algorithm: the method, which may have a network of its own.
+        fields: of :class:`~medpfl.config.run.RunConfig`; None, or not there, where nothing is said.
+
+    Raises:
+        UserError: the data cannot be divided or learned as the fields want it, or their sites are to be counted and
+            they are not here.
+    """
+    data, data_args = fields.get("data") or SAMPLE, fields.get("data_args") or {}
+    held_out, partition, model = fields.get("held_out") or 0, _whole(fields.get("partition")), fields.get("model")
+    kind, task = kind_of(data, data_args), task_for(data, data_args, fields.get("task"))
+    if model is None and "model" not in method(algorithm).schedule:
+        model = kind.network(data, data_args) or None
+    if isinstance(kind, CentreKind):
+        if kind.divisible and partition:
+            require_drawn(partition, kind.title)
+            if partition != "natural" and kind.is_here(data):
+                kind.require_divisible(data, data_args, partition, held_out)
+        elif partition not in (None, "natural"):
+            raise UserError(
+                f"--partition {partition}: {kind.title} are their own centres'; give natural or leave it out"
+            )
+        partition = partition or "natural"
+    sites = fields.get("sites")
+    if sites is None and partition and not fields.get("names"):
+        sites = fixed_sites(data, partition, data_args, held_out)
+    settings = _with_whole_paths(fields.get("settings") or {})
+    return {**fields, "task": task, "model": model, "partition": partition, "sites": sites, "settings": settings}
+
+
+def whole_path(data: str | None) -> str | None:
+    """Data by the whole path of their file or folder, where they are one; UserError for a path of which nothing is."""
+    if data and (wrong := absent(data)):
+        raise UserError(f"--data {wrong}")
+    if not data or not (path := Path(data)).exists():
+        return data
+    # A folder may happen to be called like a data set that is meant.
+    if path.is_dir() and meant(data) != path:
+        return data
+    return str(path.resolve())
+
+
+def _whole(partition: str | None) -> str | None:
+    if partition and partition.startswith("file:"):
+        return f"file:{os.path.realpath(partition.removeprefix('file:'))}"
+    return partition
+
+
+def _with_whole_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(settings)
+    for name, words in paths().items():
+        if isinstance(path := found.get(name), str) and path not in words:
+            found[name] = os.path.realpath(path)
+    return found
 
 
 def task_for(data: str, data_args: Mapping[str, Any], asked: str | None) -> str | None:

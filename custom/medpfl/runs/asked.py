@@ -6,21 +6,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from medpfl.algorithms import LOCAL, taken_up
 from medpfl.algorithms import algorithm as method
 from medpfl.config.named_code import permit_named
 from medpfl.config.run import RunConfig, make_config, published_defaults
-from medpfl.config.settings import paths
-from medpfl.core.errors import UserError
 from medpfl.core.permitted_code import permit
-from medpfl.data.kinds.kind import CentreKind
 from medpfl.data.kinds.npz.catalog import SAMPLE
-from medpfl.data.kinds.registry import absent, kind_of, meant
-from medpfl.data.partition.by_patient import require_drawn
-from medpfl.data.sites import fixed_sites, task_for
+from medpfl.data.kinds.registry import kind_of
+from medpfl.data.sites import as_data_say, task_for, whole_path
 from medpfl.models.installed import code_of
 from medpfl.runs.comparison import Variant, model_arguments_of, settings_of, with_local
 from medpfl.runs.seeds import Seeds, seeds_of
@@ -36,12 +31,12 @@ Fields = Mapping[str, Any]
 def as_meant(fields: Fields) -> dict[str, Any]:
     """The fields with whole paths, ``sites`` that are names as ``names``, and a number of held-out centres as such.
 
-    Paths in settings and the partition, which variants and sweeps have too, :func:`config_of` makes whole.
+    Paths in settings and the partition's, which variants and sweeps have too, :func:`config_of` makes whole.
     """
     held_out = fields["held_out"]
     return {
         **fields,
-        "data": _whole_path(fields["data"]),
+        "data": whole_path(fields["data"]),
         **_sites(fields["sites"]),
         "held_out": int(held_out) if str(held_out).isdecimal() else held_out,
         "init": fields["init"] and os.path.realpath(fields["init"]),
@@ -61,27 +56,9 @@ def config_of(algorithm: str, fields: Fields, said_in: Callable[[], AbstractCont
         UserError: what is wrong.
     """
     algorithm = taken_up(algorithm)
-    whole = {"partition": _partition(fields["partition"]), "settings": _settings(fields["settings"])}
-    given = {"algorithm": algorithm, **fields, **whole}
-    data, partition = given["data"] or SAMPLE, given["partition"]
-    kind = kind_of(data, given["data_args"])
-    given["task"] = task_for(data, given["data_args"], given["task"])
-    if given["model"] is None and "model" not in method(algorithm).schedule:
-        given["model"] = kind.network(data, given["data_args"]) or None
-    if isinstance(kind, CentreKind):
-        if kind.divisible and partition:
-            require_drawn(partition, kind.title)
-            if partition != "natural" and kind.is_here(data):
-                kind.require_divisible(data, given["data_args"], partition, given["held_out"] or 0)
-        elif partition not in (None, "natural"):
-            raise UserError(
-                f"--partition {partition}: {kind.title} are their own centres'; give natural or leave it out"
-            )
-        given["partition"] = partition or "natural"
-    if given["sites"] is None and given["partition"]:
-        given["sites"] = fixed_sites(data, given["partition"], given["data_args"], given["held_out"] or 0)
+    given = as_data_say(algorithm, fields)
     with said_in():
-        config = make_config(**given)
+        config = make_config(algorithm=algorithm, **given)
     permit_named(config)
     augmenter(config.augment)  # a transform that cannot be made is named before any site begins
     return config
@@ -156,32 +133,6 @@ def configs_of(
 
 def _judged_longer(config: RunConfig) -> bool:
     return bool(config.further) and config.algorithm != LOCAL.name
-
-
-def _whole_path(data: str | None) -> str | None:
-    if data and (wrong := absent(data)):
-        raise UserError(f"--data {wrong}")
-    if not data or not (path := Path(data)).exists():
-        return data
-    # A folder may happen to be called like a data set that is meant.
-    if path.is_dir() and meant(data) != path:
-        return data
-    # Sites run in other folders: a file is named by its whole path.
-    return str(path.resolve())
-
-
-def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    settings = dict(given)
-    for name, words in paths().items():
-        if isinstance(path := settings.get(name), str) and path not in words:
-            settings[name] = os.path.realpath(path)
-    return settings
-
-
-def _partition(given: str | None) -> str | None:
-    if given and given.startswith("file:"):
-        return f"file:{os.path.realpath(given.removeprefix('file:'))}"
-    return given
 
 
 def _sites(given: str | int | Sequence[str] | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from medpfl.data.kinds.registry import kind_of
 from medpfl.data.kinds.series.reading import as_input
 from medpfl.data.sites import fixed_sites, open_source
 from medpfl.engine.federation import Federation
+from medpfl.flare.job.recipes import FedBNRecipe
 from medpfl.runs.asked import as_meant, config_of, configs_of
 from medpfl.runs.experiment import run_experiment
 from medpfl.site.policy import OPEN, AuditThresholds
@@ -47,6 +48,15 @@ def said(data, **fields):
 
 def asked(data, algorithm="fedbn", **fields):
     return config_of(algorithm, said(data, **fields))
+
+
+def test_a_recipe_makes_the_run_that_a_command_makes(home, monkeypatch):
+    """Also of a file in the folder that it is started in: FLARE's processes run in others."""
+    write_series(home / "mine.npz", **SITES)
+    monkeypatch.chdir(home)
+    made, by_command = FedBNRecipe(data="mine.npz").config, asked("mine.npz")
+    assert (made.model, made.sites, made.partition) == ("fcn-1d", 2, "natural")
+    assert made == by_command
 
 
 def test_sites_and_patients_are_the_files(home):

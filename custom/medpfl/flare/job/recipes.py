@@ -36,10 +36,8 @@ from medpfl.core.errors import UserError
 from medpfl.core.statefile import serialised_bytes
 from medpfl.core.version import NOT_IN_JOBS
 from medpfl.core.whole_file import write_bytes
-from medpfl.data.kinds.kind import CentreKind
-from medpfl.data.kinds.npz.catalog import SAMPLE, other_samples
-from medpfl.data.kinds.registry import kind_of
-from medpfl.data.sites import task_for
+from medpfl.data.kinds.npz.catalog import other_samples
+from medpfl.data.sites import as_data_say, whole_path
 from medpfl.engine.federation import Federation
 from medpfl.flare.job.classes import AT_SERVER, AT_SITE, PACKAGE, is_own
 from medpfl.flare.transport.controller import PersonalizedController, components_config
@@ -164,11 +162,10 @@ class PersonalizedRecipe(PackageRecipe):
                 fields[key], source = _import_spec(fields[key])
                 sources.add(source)
         if config is None:
-            named, said = str(fields.get("data", SAMPLE)), fields.get("data_args", {})
-            fields["task"] = task_for(named, said, fields.get("task"))
-            if isinstance(kind_of(named, said), CentreKind):
-                fields.setdefault("partition", "natural")
-            config = make_config(**{"algorithm": self.algorithm, **fields})
+            method = fields.pop("algorithm", self.algorithm)
+            data = fields.get("data")
+            fields["data"] = whole_path(None if data is None else str(data))
+            config = make_config(algorithm=method, **as_data_say(method, fields))
         permit_named(config)
         # A job is made where there may be no GPU, and the server needs none: its GPU is a site's wish alone.
         federation = Federation.of(config.model_copy(update={"device": "cpu"}))
