@@ -41,7 +41,7 @@ def test_weights_by_hand():
     kept["site-5"] = {"means": torch.zeros(2, 1), "shares": torch.zeros(2)}
     run = SimpleNamespace(site_names=[f"site-{i}" for i in range(1, 6)], largest_weight=10)
     state = SimpleNamespace(samples=dict.fromkeys(run.site_names, 5), kept={"class-means": kept})
-    found = ClassMeans(ClassMeansSettings(means_width=4)).matrix(run, state).matrix
+    found = ClassMeans(ClassMeansSettings(means_width=4)).matrix(run, state)
     near = np.exp(-1)
     by_samples = [(1 + near) / 5] * 5
     expected = [[1, near, 0, 0, 0], [near, 1, 0, 0, 0], [0, 0, 1 + near, 0, 0], by_samples, by_samples]
@@ -54,7 +54,7 @@ def test_attention_by_hand():
     updates = {site: {"weight": torch.tensor(w), "count": torch.tensor(7)} for site, w in weights.items()}
     run = SimpleNamespace(site_names=[f"site-{i}" for i in range(1, 5)], sites=4)
     settings = AttentiveSettings(amp_own=0.5, amp_sharpness=np.log(4))
-    found = Attentive(settings).matrix(run, None, updates).matrix
+    found = Attentive(settings).matrix(run, None, updates)
     expected = [[0.5, 0.4, 0, 0.1], [0.4, 0.5, 0, 0.1], [0, 0, 0, 0], [0.25, 0.25, 0, 0.5]]
     assert found == pytest.approx(np.array(expected))
 
