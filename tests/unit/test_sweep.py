@@ -5,37 +5,21 @@ import json
 import re
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from sweeping import said, swept
 
 import medpfl
-from medpfl.config.fields import OPTIONS
 from medpfl.core.errors import UserError
 from medpfl.report.side_by_side import REFERENCE
 from medpfl.report.sweep import Sweeping, sweep_note, sweep_rows
 from medpfl.report.sweep import swept as report_of_sweep
 from medpfl.report.sweep_chosen import chosen_values
 from medpfl.runs import comparison
-from medpfl.runs.asked import as_meant, configs_of, variants_of
 from medpfl.runs.comparison import How
-from medpfl.runs.sweep import Sweep, _methods, run_sweep
+from medpfl.runs.sweep import Sweep, run_sweep
 from medpfl.tasks import TASKS
-
-TINY = {"sites": "2", "rounds": 1, "train_fraction": 0.05, "fractions": (0.2, 0.05, 0.05), "device": "cpu"}
-
-
-def said(**fields):
-    empty = {"data_args": {}, "model_args": {}, "settings": {}}
-    return as_meant(dict.fromkeys(OPTIONS) | empty | TINY | fields)
-
-
-def swept(tmp_path, algorithms, sweep, seeds=1, fields=None, **options):
-    silent = nullcontext(lambda progress: None)
-    how = How(lambda title, total: silent, "inprocess", threads=1, together=False, forgotten=False)
-    return run_sweep(algorithms, Sweep.parse(sweep), seeds, fields or said(), tmp_path, replace(how, **options))
 
 
 @pytest.mark.parametrize(
@@ -309,67 +293,6 @@ def test_where_one_values_classes_are_uneven_all_values_are_of_the_same_measure(
     assert found["measures"][0]["name"] == "balanced_accuracy"
     for k, point in enumerate(found["groups"][1]["points"]):
         assert point["by_seed"]["0"] == at_each[k][1][0]["final"]["selected"]["mean"]["balanced_accuracy"]
-
-
-def test_files_of_variants_and_of_values_are_named_by_their_whole_paths(tmp_path, monkeypatch):
-    """Sites run in other folders."""
-    monkeypatch.chdir(tmp_path)
-    by_sweep = Sweep.parse("pretrain=a.safetensors,b.safetensors")
-    made = configs_of(["fedap"], 1, by_sweep.fields(("a.safetensors",), said()))
-    made += configs_of(["fedap:pretrain=a.safetensors"], 1, said())
-    given = [run.all_settings["pretrain"] for _, run in made if run.algorithm == "fedap"]
-    assert given == [str(tmp_path / "a.safetensors")] * 2
-
-
-def test_two_values_of_one_folder_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"would have one folder, fedap/pretrain=d_a\.safetensors"):
-        swept(tmp_path / "out", ["fedap"], "pretrain=d/a.safetensors,d_a.safetensors")
-    assert not list(tmp_path.iterdir())
-
-
-def test_local_training_is_called_so_whatever_networks_the_variants_name():
-    variants, usual = variants_of(["fedavg:model=cifar-resnet20", "fedprox"], said())
-    assert usual == "lenet5"
-    assert [label for label, _ in _methods(variants)] == [
-        "Local training (model=cifar-resnet20)",
-        "Local training",
-        "FedAvg (model=cifar-resnet20)",
-        "FedProx",
-    ]
-
-
-def test_of_what_sites_use_local_training_has_one_run():
-    parsed = Sweep.parse("use=received,best")
-    points = [configs_of(["fedbn"], 1, parsed.fields(value, said(rounds=1))) for value in parsed.values]
-    assert [[config.use for _, config in runs] for runs in points] == [[None, "received"], [None, "best"]]
-    assert points[0][0] == points[1][0]
-
-
-def _printed():
-    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
-    return re.findall(r"\| `compare ([^`]*--sweep [^`]+)` \|", page)
-
-
-@pytest.mark.parametrize("command", _printed())
-def test_the_papers_figures_make_configurations(command):
-    methods, _, sweep = command.partition(" --sweep ")
-    parsed = Sweep.parse(sweep)
-    made = [
-        configs_of(methods.split(), 1, parsed.fields(value, said(sites=None, rounds=None))) for value in parsed.values
-    ]
-    at = [
-        {name: getattr(run, name, run.all_settings.get(name)) for name in parsed.names}
-        for runs in made
-        for _, run in runs[-1:]
-    ]
-    assert [tuple(str(point[name]) for name in parsed.names) for point in at] == [
-        tuple(map(str, value)) for value in parsed.values
-    ]
-
-
-def test_the_papers_figures_are_there():
-    assert len(_printed()) >= 6
 
 
 def test_from_python(tmp_path):
