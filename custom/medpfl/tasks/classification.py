@@ -14,7 +14,7 @@ from medpfl.core.own_loaders import LEFT_OUT, LabelOutside
 from medpfl.core.site_data import Part, SiteData
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined, predict
 from medpfl.tasks.further import Drawn, draws, further, of_classes, reliability, scarce, thresholds
-from medpfl.tasks.measures import measures, shares
+from medpfl.tasks.measures import correct, measures, shares
 from medpfl.tasks.of_probabilities import OfProbabilities
 from medpfl.tasks.paired import differences
 from medpfl.tasks.told import Enough, filled
@@ -141,7 +141,7 @@ class Classification(OfProbabilities):
     def by_class(self, predictions: list[Predictions]) -> list[float | None]:
         """See :class:`~medpfl.tasks.task.Task`: each class's recall."""
         probabilities, labels = joined(predictions)
-        right = (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)
+        right = correct(probabilities, labels)
         return [
             float(right[labels == c].mean()) if (labels == c).any() else None for c in range(probabilities.shape[1])
         ]

@@ -72,8 +72,12 @@ def measures(
 
 def shares(probabilities: np.ndarray, labels: np.ndarray, counting: np.ndarray) -> dict[str, float | None]:
     """``accuracy`` and ``balanced_accuracy``, as in :func:`measures`, of one sample or more."""
-    right = (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)
-    counts = np.bincount(labels)
+    right, counts = correct(probabilities, labels), np.bincount(labels)
     recalls = np.bincount(labels, weights=right)[counts > 0] / counts[counts > 0]
     balanced = float(recalls.mean()) if counting.all() else None
     return {"accuracy": float(right.mean()), "balanced_accuracy": balanced}
+
+
+def correct(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Which samples are predicted rightly, (n,) bool: none whose probabilities, (n, classes), are not all finite."""
+    return (probabilities.argmax(1) == labels) & np.isfinite(probabilities).all(1)

@@ -11,7 +11,7 @@ from medpfl.core.measure import Measure
 from medpfl.tasks.classification import FURTHER, Classification, FurtherMeasures, Share, counting
 from medpfl.tasks.evaluation import UNKNOWN, Cases, Predictions, joined
 from medpfl.tasks.intervals import ALIKE, bootstrap_interval, mean_gain
-from medpfl.tasks.measures import shares
+from medpfl.tasks.measures import correct, shares
 from medpfl.tasks.paired import share_differences
 from medpfl.tasks.told import Enough, filled
 
@@ -116,7 +116,7 @@ class Ordinal(Classification):
         return {
             "kappa": ends and {"difference": difference, "low": ends[0], "high": ends[1]},
             "mae": mean_gain(error, of.whose),
-            **share_differences(new[0], old[0], labels, of.whose),
+            **share_differences(correct(*new), correct(*old), labels, of.whose),
         }
 
 

@@ -27,6 +27,7 @@ from medpfl.tasks.intervals import (
     of_one_patient,
     widest,
 )
+from medpfl.tasks.measures import correct
 
 Difference = dict[str, float]
 """``difference`` and the ends ``low`` and ``high`` of its interval."""
@@ -59,30 +60,27 @@ def differences(
     if len(labels) and not of_one_patient(whose) and all(np.isfinite(p).all() for p in (new, old)):
         positive = labels == np.arange(new.shape[1])[:, None]
         area = auroc_gain(*(as_log_odds(p)[:, every] for p in (new, old)), positive[every], whose=whose)
-    return {**share_differences(new, old, labels, whose, every), "auroc": area}
+    found = share_differences(correct(new, labels), correct(old, labels), labels, whose)
+    if not every.all():
+        found["balanced_accuracy"] = None
+    return {**found, "auroc": area}
 
 
 def share_differences(
-    new: np.ndarray,
-    old: np.ndarray,
-    labels: np.ndarray,
-    whose: np.ndarray | None = None,
-    counting: np.ndarray | None = None,
+    right: np.ndarray, was_right: np.ndarray, labels: np.ndarray, whose: np.ndarray | None
 ) -> dict[str, Difference | None]:
-    """``accuracy`` and ``balanced_accuracy`` of :func:`differences`."""
+    """``accuracy`` and ``balanced_accuracy`` of :func:`differences`, from which cases either model has right, (n,)."""
     if not len(labels) or of_one_patient(whose):
         return dict.fromkeys(("accuracy", "balanced_accuracy"))
-    right, was_right = ((p.argmax(1) == labels) & np.isfinite(p).all(1) for p in (new, old))
     change = right.astype(float) - was_right
     number = independent(whose, len(change))
     middle, variance = _variance(change)
     errors = ((change - change.mean()) / len(change))[None]
     of_patients = between_patients(errors, np.ones_like(errors, dtype=bool), whose)
     variance = widest(max(variance, _of_one_more(change, whose)), of_patients, whose)
-    balanced = counting is None or counting.all()
     return {
         "accuracy": _interval(float(change.mean()), middle, float(np.sqrt(variance)), number),
-        "balanced_accuracy": _mean_over_classes(change, labels, whose, number) if balanced else None,
+        "balanced_accuracy": _mean_over_classes(change, labels, whose, number),
     }
 
 
